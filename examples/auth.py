@@ -26,9 +26,10 @@ TOKENS = {"token-of-ada": "ada", "token-of-grace": "grace"}
 class Staff(BearerAuth, CatalogAuthorizer):
     """Authenticates callers by token. Only Grace may use the catalog `books`."""
 
-    def authorize_catalog(self, request: Request, catalog: str) -> None:
+    def authorize_catalog(self, request: Request, catalog: str) -> Request:
         if catalog == "books" and request.identity != "grace":
             raise PermissionDenied(f"{request.identity} has no access to catalog {catalog!r}: ask Grace")
+        return request
 
 
 def catalogs() -> list[Catalog]:

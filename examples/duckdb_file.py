@@ -126,6 +126,7 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
     def __init__(self, name: str, database: duckdb.DuckDBPyConnection) -> None:
         self.name, self.database = name, database
         self._version, self._lock = 1, threading.Lock()
+        self.found: dict[tuple[str, str], FileTable] = {}  # tables that were looked up since the last DDL
         ((self._file,),) = database.execute("SELECT current_database()").fetchall()
 
     def sql(self, *names: str) -> str:
@@ -148,12 +149,13 @@ class FileCatalog(airport.Catalog, airport.Versioned, airport.DynamicCatalog):
             cursor.commit()
         with self._lock:
             self._version += 1
+            self.found = {}
 
     def types(self, schema: pa.Schema) -> list[str]:
         """DuckDB's names of the column types."""
         with self.cursor() as cursor:
-            cursor.register("empty", schema.empty_table())
-            return [row[1] for row in cursor.execute("DESCRIBE temp.empty").fetchall()]
+            cursor.register("empty", pa.RecordBatchReader.from_batches(schema, []))
+            return [row[1] for row in cursor.execute("DESCRIBE temp.main.empty").fetchall()]
 
     def version(self) -> airport.CatalogVersion:
         return airport.CatalogVersion(self._version)
@@ -194,7 +196,10 @@ class FileSchema(airport.Schema, airport.DynamicSchema):
         return [FileTable(self._catalog, self._stored, *row) for row in rows]
 
     def table(self, name: str) -> FileTable | None:
-        return next(iter(self.tables(name)), None)
+        found, key = self._catalog.found, (self._stored, name)  # of before the query: DDL replaces the dictionary
+        if key not in found and (table := next(iter(self.tables(name)), None)):
+            found[key] = table
+        return found.get(key)
 
     def create_table(self, create: airport.CreateTable) -> FileTable:
         if create.on_conflict == "ignore" and (found := self.table(create.name)):
@@ -352,10 +357,10 @@ class FileStatement(airport.Statement):
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         operation = self._write.operation
-        sink = self._table.sql if operation == "insert" else "temp.pending"
+        sink = self._table.sql if operation == "insert" else "temp.main.pending"
         with mapped_errors():
             self._cursor.register("batch", converted(rows, self._schema))
-            self._cursor.execute(f"INSERT INTO {sink} ({self._columns}) FROM temp.batch")
+            self._cursor.execute(f"INSERT INTO {sink} ({self._columns}) FROM temp.main.batch")
             self._rows += rows.num_rows
             if not self._write.options.returning:
                 return None
@@ -372,7 +377,7 @@ class FileStatement(airport.Statement):
 
     def _found(self, ids: pa.Array) -> pa.RecordBatch:
         """The rows with these ids, in the same order."""
-        query = f"SELECT *, rowid FROM {self._table.sql} WHERE rowid IN (SELECT rowid FROM temp.batch)"
+        query = f"SELECT *, rowid FROM {self._table.sql} WHERE rowid IN (SELECT rowid FROM temp.main.batch)"
         found = self._cursor.execute(query).to_arrow_table()
         positions = pc.index_in(ids.cast(pa.int64()), found["rowid"])
         self._require(len(ids), len(ids) - positions.null_count)
@@ -381,10 +386,12 @@ class FileStatement(airport.Statement):
     def _apply_changes(self) -> int:
         table, values = self._table.sql, [name for name in self._schema.names if name != "rowid"]
         sets = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
-        without_duplicates = "(SELECT DISTINCT ON (rowid) * FROM temp.pending)"  # UPDATE … FROM may contain a row twice
+        without_duplicates = (
+            "(SELECT DISTINCT ON (rowid) * FROM temp.main.pending)"  # UPDATE … FROM may contain a row twice
+        )
         update = f"UPDATE {table} AS old SET {sets} FROM {without_duplicates} AS new WHERE old.rowid = new.rowid"
-        delete = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM temp.pending)"
-        ((expected,),) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.pending").fetchall()
+        delete = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM temp.main.pending)"
+        ((expected,),) = self._cursor.execute("SELECT count(DISTINCT rowid) FROM temp.main.pending").fetchall()
         ((changed,),) = self._cursor.execute(update if values else delete).fetchall()
         self._require(expected, changed)
         return changed

@@ -7,6 +7,7 @@ Without names, all engines are queried. `--check` writes nothing and fails if a 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -22,6 +23,7 @@ from skiway.metastore.system.validation import check, objects, signature, versio
 from skiway.model import v1
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "skiway" / "metastore" / "system" / "builtins"
+DUCKDB_SINCE = Path(__file__).with_name("duckdb_since.json")
 MAX_TEXT = 1_000_000
 CLASSES = ("types", "functions", "aggregates", "operators", "casts", "collations")
 
@@ -123,7 +125,33 @@ def duckdb_objects() -> v1.SystemObjectsRegistry:
         registry.collations.extend(duckdb_collations(connection))
         registry.casts.extend(duckdb_casts(connection))
         registry.types.extend(duckdb_types(connection, used_types(registry)))
+    restrict_versions(registry, json.loads(DUCKDB_SINCE.read_text()))
     return registry
+
+
+def restrict_versions(registry: v1.SystemObjectsRegistry, since: dict[str, dict[str, str]]) -> None:
+    """Add the first version to each object that is newer than the oldest known release, or that uses such a type."""
+    types = {name: since["types"].get(name, "") for name in {each.name for each in registry.types}}
+
+    def of_type(name: str) -> str:
+        words = [name, *re.findall(r"[A-Z_]+(?: WITH TIME ZONE)?", name)]
+        return max((types.get(word, "") for word in words), key=version_key)
+
+    named = {"functions": "functions", "aggregates": "functions", "operators": "functions", "collations": "collations"}
+    for class_ in CLASSES:
+        for each in getattr(registry, class_):
+            own = of_type(each.name) if class_ == "types" else since.get(named.get(class_, ""), {}).get(each.name, "")
+            first = max([own, *map(of_type, types_of(each))], key=version_key)
+            if first:
+                rules = each.engine_specific or [each.engine_specific.add()]
+                for rule in rules:
+                    rule.min_version = first
+
+
+def types_of(each: Any) -> list[str]:
+    """The types in the definition of an object."""
+    fields = ("variadic_type", "return_type", "left_type", "right_type", "source_type", "target_type", "element_type")
+    return [*getattr(each, "argument_types", ()), *(getattr(each, field, "") for field in fields)]
 
 
 def duckdb_functions(connection: Any) -> Iterator[v1.SqlFunction]:
@@ -316,13 +344,18 @@ SPARK_PREFIXES = ("!", "-", "+", "~")
 def spark_objects() -> v1.SystemObjectsRegistry:
     from skiway.pipeline.session import session
 
+    with session("builtins", master="local[1]") as spark:
+        return objects_of_spark(spark)
+
+
+def objects_of_spark(spark: Any) -> v1.SystemObjectsRegistry:
+    """The builtin objects of a running Spark, without those of its extensions."""
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # half of the attempts below fail
-    spark: Any = session("builtins", master="local[1]")
     registry = registry_of(spark.version, [SPARK_SPACE])
-    state = spark._jsparkSession.sessionState()
-    known = dict(spark_infos(state.functionRegistry()))
+    analysis = spark._jvm.org.apache.spark.sql.catalyst.analysis
+    known = dict(spark_infos(analysis.FunctionRegistry.builtin()))
     registry.functions.extend(spark_function(name, info) for name, info in known.items() if is_word(name))
-    tables = spark_infos(state.tableFunctionRegistry())
+    tables = spark_infos(analysis.TableFunctionRegistry.builtin())
     registry.functions.extend(spark_function(name, info, table=True) for name, info in tables)
     registry.aggregates.extend(aggregate_of(each) for each in registry.functions if each.is_aggregate)
     shown = [row[0] for row in spark.sql("SHOW FUNCTIONS").collect()]
@@ -331,7 +364,6 @@ def spark_objects() -> v1.SystemObjectsRegistry:
     registry.casts.extend(spark_casts(spark))
     registry.collations.extend(spark_collations(spark))
     registry.types.extend(spark_types(used_types(registry)))
-    spark.stop()
     return registry
 
 
@@ -457,16 +489,21 @@ def main(arguments: list[str]) -> None:
     if unknown := sorted(set(wanted) - ENGINES.keys()):
         sys.exit(f"unknown engine {', '.join(unknown)}; choose from {', '.join(ENGINES)}")
     for name in wanted:
-        registry = sorted_registry(ENGINES[name]())
-        if faults := check(registry):
-            sys.exit(f"the objects that {name} reports are invalid: {'; '.join(faults[:10])}")
-        suffix, content = written(registry)
-        file = TARGET / f"{name}{suffix}"
-        if "--check" not in arguments:
-            file.write_bytes(content)
-            print(f"{file.name}: {len(list(objects(registry)))} objects, {len(content)} bytes")
-        elif not file.is_file() or file.read_bytes() != content:
-            sys.exit(f"{file.name} differs from what the engine reports; run `scripts/generate_builtins.py {name}`")
+        write_or_check(name, ENGINES[name](), only_check="--check" in arguments)
+
+
+def write_or_check(name: str, found: v1.SystemObjectsRegistry, *, only_check: bool) -> None:
+    """Write the file of the engine, or exit with a message if it differs from what was found."""
+    registry = sorted_registry(found)
+    if faults := check(registry):
+        sys.exit(f"the objects that {name} reports are invalid: {'; '.join(faults[:10])}")
+    suffix, content = written(registry)
+    file = TARGET / f"{name}{suffix}"
+    if not only_check:
+        file.write_bytes(content)
+        print(f"{file.name}: {len(list(objects(registry)))} objects, {len(content)} bytes")
+    elif not file.is_file() or file.read_bytes() != content:
+        sys.exit(f"{file.name} differs from what the engine reports; run `scripts/generate_builtins.py {name}`")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -309,30 +308,32 @@ def _duckdb(folder: Path) -> None:
 # Spark, with the jars of Iceberg and Delta
 
 
-@contextmanager
-def spark(folder: Path) -> Iterator[SparkSession]:
-    """A session whose catalog `ice` is a folder of Iceberg tables."""
-    from skiway.pipeline.session import session
+def spark_jars() -> dict[str, str]:
+    """The settings of a Spark that can read and write Iceberg and Delta; they must be set before Java starts."""
+    return {
+        "spark.jars.packages": ",".join(SPARK_PACKAGES),
+        "spark.jars.excludes": ",".join(SPARK_EXCLUDES),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
+        "io.delta.sql.DeltaSparkSessionExtension",
+    }
 
-    with session(
-        "fixtures",
-        "local[2]",
-        **{
-            "spark.jars.packages": ",".join(SPARK_PACKAGES),
-            "spark.jars.excludes": ",".join(SPARK_EXCLUDES),
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
-            "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
-            "spark.sql.catalog.ice.type": "hadoop",
-            "spark.sql.catalog.ice.warehouse": f"file://{folder}/iceberg",
-            "spark.sql.catalog.ice.cache-enabled": "false",
-            "spark.databricks.delta.snapshotPartitions": "2",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": f"file://{folder}/warehouse",
-        },
-    ) as session_:
-        yield session_
+
+def spark_catalogs(folder: Path) -> dict[str, str]:
+    """The settings of a session that writes tables: its catalog `ice` is a folder of Iceberg tables.
+
+    Each statement runs once on a few rows, so interpreting it is faster than compiling it.
+    """
+    return {
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+        "spark.sql.catalog.ice.warehouse": f"file://{folder}/iceberg",
+        "spark.sql.catalog.ice.cache-enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
 
 
 MERGE_ON_READ = (
@@ -341,11 +342,14 @@ MERGE_ON_READ = (
 NUMBERS = "SELECT id, concat('n', id) AS name, id % 4 AS part, id / 3.0D AS d, timestamp_micros(id * 3600000001) AS ts FROM range({}, {})"
 
 
-def spark_tables(folder: Path, session: SparkSession) -> None:
+MERGED_ON_READ = ("v2", "v2_partitioned", "v3", "v3_partitioned")
+
+
+def spark_tables(folder: Path, session: SparkSession, merged_on_read: Sequence[str] = MERGED_ON_READ) -> None:
     """Merge-on-read deletes of both Iceberg versions; Delta's deletion vectors and column mapping."""
-    for version, partitioned in ((2, ""), (2, "PARTITIONED BY (part)"), (3, ""), (3, "PARTITIONED BY (part)")):
-        name = f"ice.sales.v{version}{'_partitioned' if partitioned else ''}"
-        _merge_on_read(session, name, version, partitioned)
+    for name in merged_on_read:
+        partitioned = "PARTITIONED BY (part)" if name.endswith("_partitioned") else ""
+        _merge_on_read(session, f"ice.sales.{name}", int(name[1]), partitioned)
     _spark_evolved(session)
     _spark_delta(session, folder / "delta")
 
@@ -455,10 +459,18 @@ def spark_parquet(folder: Path, session: SparkSession) -> None:
 
 
 def make_spark(folder: Path) -> None:
-    with spark(folder) as session:
-        spark_parquet(folder / "parquet", session)
-        spark_tables(folder, session)
-        expected(folder, session)
+    from skiway.pipeline.session import session
+
+    settings = {"spark.sql.warehouse.dir": f"file://{folder}/warehouse"} | spark_jars() | spark_catalogs(folder)
+    with session("fixtures", "local[2]", **settings) as spark:
+        write_with_spark(folder, spark)
+
+
+def write_with_spark(folder: Path, session: SparkSession, merged_on_read: Sequence[str] = MERGED_ON_READ) -> None:
+    """Write everything in `FOLDER/spark`; the session has the settings `spark_catalogs(folder)`."""
+    spark_parquet(folder / "parquet", session)
+    spark_tables(folder, session, merged_on_read)
+    expected(folder, session)
 
 
 PARTS: dict[str, Callable[[Path], None]] = {

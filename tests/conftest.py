@@ -19,6 +19,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+import scope
 import watchdog
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
@@ -46,7 +47,7 @@ PARTS = {
     "chromium": Part(lambda: bool(shutil.which("chromium")), "apt install chromium"),
 }
 
-TOGETHER = ("tests/cli/", "tests/demo/")
+TOGETHER = ("tests/cli/", "tests/demo/", "tests/test_imports.py")
 """Tests that share an expensive fixture: xdist runs each group in one process."""
 
 # A test that interrupts a process with Ctrl-C needs one that does not ignore it, as those of a background job do.
@@ -61,14 +62,15 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
 
 # In CI, Hypothesis always tries the same examples, so that no change fails for an unrelated reason. Elsewhere every run
 # tries new ones, and the long profile many; add what they find as an explicit example.
-settings.register_profile("default", deadline=None, derandomize=IN_CI, print_blob=True)
+settings.register_profile("default", deadline=None, max_examples=50, derandomize=IN_CI, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=2000, stateful_step_count=200, print_blob=True)
 settings.load_profile(os.environ.get("SKIWAY_HYPOTHESIS", "default"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"needs(*parts): skip where a part is missing: {', '.join(PARTS)}")
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers end with the process that is watched
+    config.addinivalue_line("markers", "full: run only by `make test-all` and, in tests/faults, by `make faults`")
+    if not hasattr(config, "workerinput"):  # workers of xdist end with the process that is watched
         watchdog.start()
 
 
@@ -79,8 +81,19 @@ class _GroupScheduling(LoadScopeScheduling):
         return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than cores, because many tests wait for servers that they start or stop."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     return _GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not (scope.ALL or scope.FAULTS):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may need the part

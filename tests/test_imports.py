@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,31 @@ PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
 # All packages may import these, so these may import only each other.
-BOTTOM_ROW = {"model", "errors", "extras", "clock", "cache", "plugins", "config", "telemetry"}
+BOTTOM_ROW = {
+    "model",
+    "errors",
+    "extras",
+    "doors",
+    "streams",
+    "fairness",
+    "memory_budget",
+    "sandbox",
+    "clock",
+    "cache",
+    "plugins",
+    "config",
+    "telemetry",
+}
 
 # Our packages that a package may import besides itself and the bottom row. A dotted name means that module only.
 MAY_IMPORT: dict[str, set[str]] = {
     **{package: set() for package in BOTTOM_ROW},
     "airport": set(),
     "client": {"airport.wire"},
+    "testing": {"airport", "client"},
     "storage": set(),
     "security": set(),
-    "formats": {"airport.filters", "client"},
+    "formats": {"airport.filters", "airport.layouts", "client", "security.secret_shapes", "security.source_access"},
     "metastore": {"storage", "security", "formats"},
     "pipeline": {"metastore", "formats"},
     "requests": {"metastore", "security"},
@@ -44,6 +59,10 @@ PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "streams": {"grpc"},
+    "fairness": {"grpc"},
+    "memory_budget": {"pyarrow"},
+    "sandbox": {"duckdb", "pyarrow"},
     "clock": set(),
     "cache": {"cachetools"},
     "plugins": set(),
@@ -51,7 +70,9 @@ MAY_USE: dict[str, set[str]] = {
     "client": PLAIN_INSTALL,
     "client.airport.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server returns
     "telemetry.context": set(),
+    "testing": {"pytest"},
     "airport": PLAIN_INSTALL,
+    "airport.filters.dialects": PLAIN_INSTALL | {"sqlglot"},
     "airport.memory": PLAIN_INSTALL | {"duckdb"},
     "airport.geometry": PLAIN_INSTALL | {"geoarrow", "numpy", "shapely"},
 }
@@ -68,7 +89,14 @@ MAY_KNOW_THE_LAYOUT = {
 # metastore imports only what `skiway.formats` exports.
 MANAGES_TABLES = {
     f"skiway.metastore.{part}"
-    for part in ("managed", "gc.warehouse", "seeding.iceberg", "reconcile.profiling", "reconcile.reconciler")
+    for part in (
+        "managed",
+        "gc.warehouse",
+        "maintenance",
+        "seeding.iceberg",
+        "reconcile.profiling",
+        "reconcile.reconciler",
+    )
 }
 
 HEAVY = {"boto3", "deltalake", "duckdb", "pyiceberg", "pyspark", "shapely"}
@@ -234,9 +262,13 @@ class Module:
     is_package: bool
     tree: ast.Module
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
     def imports(self) -> Iterator[str]:
         """The full names imported anywhere in the module, including inside functions."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -270,7 +302,7 @@ class Module:
     def used_names(self, known: Set[str]) -> Iterator[tuple[str, str]]:
         """Each name used from a module in `known`, with that module: imported, or accessed as an attribute."""
         aliases: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.ImportFrom):
                 origin = self._origin(node)
                 for alias in node.names:
@@ -278,7 +310,7 @@ class Module:
                         aliases[alias.asname or alias.name] = f"{origin}.{alias.name}"
                     elif origin in known:
                         yield origin, alias.name
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
                 yield aliases[node.value.id], node.attr
 
@@ -290,12 +322,16 @@ class Module:
         return ".".join([*parts[: len(parts) - upwards], *filter(None, [node.module])])
 
 
-def modules(root: Path) -> Iterator[Module]:
+@cache
+def modules(root: Path) -> list[Module]:
+    """The modules below a folder, which must not change between calls."""
+    found = []
     for file in sorted(root.glob("skiway/**/*.py")):
         *folders, stem = file.relative_to(root).with_suffix("").parts
         is_package = stem == "__init__"
         name = ".".join(folders if is_package else [*folders, stem])
-        yield Module(name, is_package, ast.parse(file.read_text(), filename=str(file)))
+        found.append(Module(name, is_package, ast.parse(file.read_text(), filename=str(file))))
+    return found
 
 
 def violations(root: Path) -> Iterator[str]:

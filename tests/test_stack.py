@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.shared_spark import shared_session
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.pipeline.session import session, settings_for
 
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # the first test starts Spark
+
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with session("stack", "local[2]") as spark:
-        yield spark
+def spark() -> SparkSession:
+    return shared_session()
 
 
 @pytest.fixture
@@ -105,9 +107,12 @@ def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
 
 @pytest.mark.needs("java", "spark")
 def test_running_session_is_reused_with_new_runtime_settings(spark: SparkSession) -> None:
-    assert session("again", "local[2]", **{"spark.sql.shuffle.partitions": 3}) is spark
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
-    spark.conf.unset("spark.sql.shuffle.partitions")
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        assert session("again", "local[2]", **{"spark.sql.shuffle.partitions": 3}) is spark
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3" != before
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.mark.needs("java", "spark")

@@ -4,7 +4,7 @@
     content = blobs.get(uri, lambda: store.read(uri))
 
 A cache only ever holds values that stay valid for as long as their key, such as what was read from an immutable file.
-Nothing in it expires or has to be invalidated.
+Entries do not expire. A caller that caches values which can become invalid must `discard` them itself.
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ class Cache(Generic[K, V]):
                 if self._max_entries is not None and len(self._entries) > self._max_entries:
                     self._entries.popitem()
         return value
+
+    def discard(self, key: K) -> None:
+        """Remove the entry of `key`, if there is one."""
+        with self._lock:
+            self._entries.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,20 +1,13 @@
-"""The recorded conversations of DuckDB's Airport extension (`recordings/README.md` describes them).
+"""The recorded conversations of DuckDB's Airport extension, in forms that can be compared.
 
-A conversation is one SQL statement: its result, and the RPCs that the client made for it. The requests are the
-reference; the responses are those of one particular server.
+`skiway.testing` has the recordings; `README.md` next to them describes the files. The requests are the reference; the
+responses are those of one particular server.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import json
-import lzma
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -33,97 +26,25 @@ from skiway.airport.wire.payloads import (
     unseal,
 )
 from skiway.model import flight_pb2 as flight
-
-RECORDINGS = Path(__file__).parent / "recordings"
+from skiway.testing import Call, Conversation, recordings
 
 Rename = Callable[[flight.FlightDescriptor], flight.FlightDescriptor]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call as seen on the wire. `cut` means that the recording truncates a long response."""
-
-    method: str
-    headers: tuple[tuple[str, str], ...]
-    requests: tuple[bytes, ...]
-    answers: tuple[bytes, ...] = ()
-    status: str = ""
-    cut: bool = False
-
-    def header(self, name: str) -> str:
-        return next((value for key, value in self.headers if key == name), "")
-
-    @property
-    def action(self) -> str:
-        """The type of an action, or None for other calls."""
-        return flight.Action.FromString(self.requests[0]).type if self.method == "DoAction" else ""
-
-    @property
-    def name(self) -> str:
-        return self.action or self.method
-
-    def result(self) -> bytes:
-        """The body of an action's single result."""
-        return flight.Result.FromString(self.answers[0]).body
-
-    def table(self) -> pa.Table:
-        """The rows of a DoGet."""
-        reader = BatchReader(iter(self.answers))
-        return pa.Table.from_batches(list(reader), reader.schema)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """One SQL statement."""
-
-    number: int
-    session: str
-    sql: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    error: str
-    calls: tuple[Call, ...]
-
-    def __str__(self) -> str:
-        readable = re.sub(r"[^\w *.=><]", "", self.sql)
-        return f"{self.number:03d} {readable[:60]}"
-
-
 def conversations(session: str = "") -> list[Conversation]:
     """All recorded conversations, or those of one session."""
-    return [conversation for conversation in _all() if session in ("", conversation.session)]
+    return [each for each in recordings().conversations if session in ("", each.session)]
 
 
-@functools.cache
-def _all() -> tuple[Conversation, ...]:
-    with lzma.open(RECORDINGS / "conversations.jsonl.xz", "rt", encoding="utf-8") as lines:
-        return tuple(_conversation(number, json.loads(line)) for number, line in enumerate(lines))
+def result_of(call: Call) -> bytes:
+    """The body of an action's single result."""
+    return flight.Result.FromString(call.answers[0]).body
 
 
-def _conversation(number: int, line: dict[str, Any]) -> Conversation:
-    return Conversation(
-        number,
-        line["session"],
-        line["sql"],
-        tuple(line.get("columns") or ()),
-        tuple(tuple(row) for row in line.get("rows") or ()),
-        line.get("error", ""),
-        tuple(_call(call) for call in line["calls"]),
-    )
-
-
-def _call(call: dict[str, Any]) -> Call:
-    def sent(side: str) -> tuple[bytes, ...]:
-        return tuple(base64.b64decode(m["b64"]) for m in call["messages"] if m.get("from") == side and "b64" in m)
-
-    return Call(
-        call["method"],
-        tuple((key, value) for key, value in call["headers"]),
-        sent("client"),
-        sent("server"),
-        call["status"],
-        any("len" in message for message in call["messages"]),
-    )
+def table_of(call: Call) -> pa.Table:
+    """The rows of a DoGet."""
+    reader = BatchReader(iter(call.answers))
+    return pa.Table.from_batches(list(reader), reader.schema)
 
 
 # -- names: recorded descriptors, our descriptors, and a form to compare both ------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skiway.airport.conversion import storable, to_column
+from skiway.airport.server.streams import cast_column
 from skiway.errors import InvalidArgument
 
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
@@ -307,3 +308,38 @@ def test_storable_type_is_unchanged(data_type: pa.DataType) -> None:
     assert storable(once).equals(once, check_metadata=True)
     assert not once.nullable
     assert once.metadata == {b"comment": b"x"}
+
+
+@pytest.mark.parametrize("byte", [2, -1, 127])
+def test_byte_that_is_no_boolean_is_rejected(byte: int) -> None:
+    values = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None, 0, byte], pa.int8()))
+    assert column(values.slice(0, 3), pa.bool_()).to_pylist() == [True, None, False]
+    for array, target in (
+        (values, pa.bool_()),
+        (pa.ListArray.from_arrays([0, 4], values), pa.list_(pa.bool_())),
+        (pa.StructArray.from_arrays([values], names=["x"]), pa.struct({"x": pa.bool_()})),
+    ):
+        with pytest.raises(InvalidArgument, match="some bytes are neither 0 nor 1"):
+            column(array, target)
+
+
+@pytest.mark.parametrize(
+    ("array", "target"),
+    [
+        (pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(["a", None])), pa.string()),
+        (pa.RunEndEncodedArray.from_arrays([2, 3], pa.array([1, None])), pa.int64()),
+        (pa.array([[1], None, [2, 3]], pa.list_view(pa.int32())), pa.list_(pa.int64())),
+        (pa.array([["a"], None, []], pa.large_list_view(pa.string_view())), pa.list_(pa.string())),
+        (pa.array([{"x": [1]}, None], pa.struct({"x": pa.list_view(pa.int8())})), pa.struct({"x": pa.list_(pa.int8())})),
+        (pa.array([[("k", [1])], None], pa.map_(pa.string(), pa.list_view(pa.int8()))), pa.map_(pa.string(), pa.list_(pa.int8()))),
+        (pa.array(["a", None], pa.string_view()), pa.string()),
+        (pa.array(["a", None]).dictionary_encode(), pa.string()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_scan_may_return_any_layout_of_a_declared_type(array: pa.Array, target: pa.DataType) -> None:
+    for part in (array, array.slice(1)):
+        cast = cast_column(part, pa.field("c", target))
+        cast.validate(full=True)
+        assert cast.type == target
+        assert cast.to_pylist() == [each.as_py() for each in part]

@@ -194,6 +194,14 @@ def test_bound_missing_after_attach_is_replaced_by_one_that_holds_for_every_stri
     assert batch.to_pydict()["max"][0].encode() >= "\U0010ffff".encode()
 
 
+def test_missing_bound_of_fixed_size_bytes_has_their_size() -> None:
+    schema = pa.schema({"digest": pa.binary(3), "id": pa.uuid()})
+    with serving(schema, ColumnStatistics(has_null=True)) as server, Raw(server.location) as raw:
+        digest, number = ask(raw, "digest").to_pydict(), ask(raw, "id").to_pydict()
+    assert (digest["min"], digest["max"]) == ([b"\0\0\0"], [b"\xff\xff\xff"])
+    assert (number["min"], number["max"]) == ([None], [None])
+
+
 def test_type_names_are_quoted_as_in_duckdb() -> None:
     import duckdb
 
@@ -217,7 +225,55 @@ def test_table_receives_the_type_name() -> None:
 
 
 def test_bound_of_another_type_is_an_error_in_the_table() -> None:
-    from skiway.airport.server.discovery import statistics_batch
+    from skiway.airport.server.statistics import statistics_batch
 
     with pytest.raises(InvalidArgument, match="'c'"):
         statistics_batch(pa.field("c", pa.int64()), ColumnStatistics(min="a", max="b"))
+
+
+def numbers(schema: pa.Schema) -> pa.Table:
+    return pa.table({"c": [1, 2], "d": [3, 4]}, schema)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        None,
+        {"min": 1},
+        ColumnStatistics(min="a", max="b"),
+        ColumnStatistics(min=2, max=1),
+        ColumnStatistics(distinct_count=-1),
+        ColumnStatistics(distinct_count=1.5),  # type: ignore[arg-type]
+        ColumnStatistics(has_null="no"),  # type: ignore[arg-type]
+        RuntimeError("the profiler is down"),
+        NotFound("no such profile"),
+    ],
+    ids=repr,
+)
+def test_invalid_statistics_cost_only_the_table_its_statistics(broken: Any, caplog: pytest.LogCaptureFixture) -> None:
+    schema = pa.schema({"c": pa.int64(), "d": pa.int64()})
+    is_broken = True
+
+    def statistics(column: str, duckdb_type: str) -> Any:
+        if isinstance(broken, Exception) and column == "d" and is_broken:
+            raise broken
+        return broken if column == "d" and is_broken else ColumnStatistics(min=1, max=2)
+
+    builder = CatalogBuilder("demo")
+    tables = builder.schema("s")
+    tables.table(schema=schema, name="bad", statistics=statistics)(lambda scan: numbers(schema))
+    good = ColumnStatistics(min=1, max=4, has_null=False)
+    tables.table(schema=schema, name="good", statistics=lambda column, kind: good)(lambda scan: numbers(schema))
+    catalog = builder.build()
+    with Server(catalog, port=0) as server, Raw(server.location) as raw:
+        found = objects(listing(raw))
+        assert b"can_produce_statistics" in (schema_of(found["good"]).metadata or {})
+        assert b"can_produce_statistics" not in (schema_of(found["bad"]).metadata or {})
+        assert "table s.bad has no statistics, because those of column 'd' failed" in caplog.text
+        assert raw.scan("demo", "s", "bad").to_pylist() == numbers(schema).to_pylist()
+        # a client that was told about statistics while they were valid
+        (body,) = raw.action(
+            "column_statistics", encode(StatisticsRequest(packed(descriptor("demo", "s", "bad")), "d", "BIGINT"))
+        )
+        unknown = pa.ipc.open_stream(body).read_all().to_pylist()
+        assert unknown == [{"min": None, "max": None, "has_not_null": True, "has_null": True, "distinct_count": 0}]

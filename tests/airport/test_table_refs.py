@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def test_parquet_and_csv_are_read_by_duckdb_itself(tmp_path: Path) -> None:
         assert sorted(row for uri in locations(raw) for row in run_by_duckdb(uri)) == rows
 
 
+MAP = pa.map_(pa.string(), pa.int64())
 ARGUMENTS: dict[str, tuple[Any, pa.DataType]] = {
     "text": ("a", pa.string()),
     "bool": (True, pa.bool_()),
@@ -101,8 +103,26 @@ ARGUMENTS: dict[str, tuple[Any, pa.DataType]] = {
     "list": (["a", "b"], pa.list_(pa.string())),
     "list of ints": ([1, 2], pa.list_(pa.int64())),
     "nested list": ([[1], [2, 3]], pa.list_(pa.list_(pa.int64()))),
-    "map": ({"a": 1}, pa.map_(pa.string(), pa.int64())),
-    "map of texts": ({"a": "x", "b": "y"}, pa.map_(pa.string(), pa.string())),
+    "dict": ({"a": 1}, pa.struct({"a": pa.int64()})),
+    "dict of different types": ({"a": "x", "b": 1.5}, pa.struct({"a": pa.string(), "b": pa.float64()})),
+    "nested dict": ({"a": {"b": [1]}}, pa.struct({"a": pa.struct({"b": pa.list_(pa.int64())})})),
+    "dict with an Arrow value": (
+        {"a": None, "b": pa.scalar(1, pa.int8())},
+        pa.struct({"a": pa.null(), "b": pa.int8()}),
+    ),
+    "list of dicts": (
+        [{"a": 1, "b": None}, {"a": 2.5, "b": "x"}],
+        pa.list_(pa.struct({"a": pa.float64(), "b": pa.string()})),
+    ),
+    "ints and floats": ([1, 2.5], pa.list_(pa.float64())),
+    "ints and floats in nested lists": ([[1], [2.5], []], pa.list_(pa.list_(pa.float64()))),
+    "NULL and floats": ([None, 1, 0.5], pa.list_(pa.float64())),
+    "ints with and without sign": ([2**64 - 1, -1], pa.list_(pa.decimal128(20, 0))),
+    "int beyond 64 bits": (2**70, pa.decimal128(38, 0)),
+    "decimals": ([Decimal("1.5"), Decimal("10.25")], pa.list_(pa.decimal128(4, 2))),
+    "ints and decimals": ([1, Decimal("0.25")], pa.list_(pa.decimal128(21, 2))),
+    "empty list": ([], pa.list_(pa.null())),
+    "map": (pa.scalar([("a", 1)], MAP), MAP),
     **{str(t): (pa.scalar(3, t), t) for t in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32())},
     "float32": (pa.scalar(0.5, pa.float32()), pa.float32()),
     "struct": (pa.scalar({"a": "INT"}, pa.struct([("a", pa.string())])), pa.struct([("a", pa.string())])),
@@ -117,9 +137,18 @@ def test_arguments_of_every_type(name: str) -> None:
         _, batch = opened(call.location())
         assert batch.schema.names == ["arg_0" if call.args else "option"]
         assert batch.schema.field(0).type == expected
-        plain = value.as_py() if isinstance(value, pa.Scalar) else value
-        found = batch.column(0)[0].as_py()
-        assert (dict(found) if isinstance(value, dict) else found) == plain
+        assert batch.column(0)[0].as_py() == as_python(value)
+
+
+def as_python(value: Any) -> Any:
+    """The value that the client gets, as Python shows it."""
+    match value:
+        case pa.Scalar():
+            return value.as_py()
+        case dict():
+            return {key: as_python(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def test_geometry_is_sent_as_wkb() -> None:
@@ -135,9 +164,25 @@ def test_a_call_without_arguments() -> None:
     assert (name, batch.num_columns) == ("read_text", 0)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": 1, "b": "x"}, 2**70, [1, "a"]])
-def test_value_without_an_arrow_type_is_rejected_with_a_workaround(value: Any) -> None:
-    with pytest.raises(InvalidArgument, match="pyarrow scalar"):
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (object(), "did not recognize Python value type"),
+        ({}, "at least one field"),
+        ({1: "x"}, "must be strings"),
+        ({"a": 1, "A": 2}, "differ in more than case"),
+        (10**38, "precision"),
+        ([1, "a"], "mixes int64 and string"),
+        ([True, 1], "mixes bool and int64"),
+        ([0.1, Decimal("0.1")], r"mixes double and decimal128\(1, 1\)"),
+        ([0.5, 2**53 + 1], "exactly representable"),
+        ([Decimal("1e-30"), 2**63], "more than 38 digits"),
+        ([dt.datetime(2025, 1, 1), dt.datetime(2025, 1, 1, tzinfo=dt.UTC)], "mixes timestamp"),
+        ([dt.date(2025, 1, 1), dt.datetime(2025, 1, 1, 5)], "mixes date32"),
+    ],
+)
+def test_value_without_an_arrow_type_is_rejected_with_a_workaround(value: Any, reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{reason}.*pyarrow scalar"):
         FunctionCall("read_csv", value).location()
 
 

@@ -7,14 +7,19 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from cli.conftest import Run
 from runtime.servers import Server, environment, launch, started
+from skiway.cli.jobs import JobRecord, report_end
 
 SECRET = "correct-horse-battery"
 
@@ -121,6 +126,30 @@ def test_failure_of_one_table_fails_the_sync_but_not_the_other_tables(run: Run, 
     assert result.code == 1
     assert '"broken"' in result.out
     assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "failed", "code"),
+    [("succeeded", 0, 0), ("succeeded", 1, 1), ("failed", 1, 1), ("failed", 0, 1), ("cancelled", 0, 1)],
+)
+def test_watched_sync_succeeds_only_if_the_job_and_all_its_tables_did(
+    capsys: pytest.CaptureFixture[str], state: str, failed: int, code: int
+) -> None:
+    """A job succeeds if only some of its tables fail. Such a job takes Spark, so here it is a record."""
+    call = SimpleNamespace(is_for_people=True, print_result=lambda text, _: print(text))
+    moment, errors = datetime(2026, 1, 1, tzinfo=UTC), {"s.broken": "it is corrupt"} if failed else {}
+    counts = {"tables": 3, "changed": 3 - failed, "failed": failed, "attempt": 1, "full": False}
+    times = {"created_at": moment, "started_at": moment, "finished_at": moment, "took": timedelta()}
+    job = JobRecord("j1", "raw", None, state, "done", **counts, **times, message="", errors=errors)
+    try:
+        report_end(cast(Any, call), job)
+        ended = 0
+    except typer.Exit as exit_:
+        ended = exit_.exit_code
+    assert ended == code
+    shown = capsys.readouterr()
+    assert shown.out == f"job j1 {state}: 3 tables, {3 - failed} changed, {failed} failed\n"
+    assert shown.err == ("  s.broken: it is corrupt\n" if failed else "")
 
 
 def test_failed_job_is_explained_with_exit_code_1(run: Run, tmp_path: Path) -> None:

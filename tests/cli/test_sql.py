@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import sqlglot
+from sqlglot import exp
 
 from cli.conftest import ROWS, Run
-from runtime.servers import Server, command, environment, skiway
+from runtime.servers import Server, environment, launch, skiway
 from skiway.cli.sql.pushdown import pushdown_filter
-from skiway.cli.sql.scans import lake_tables
 from skiway.client.airport.catalog import Table
 from skiway.client.airport.predicates import And, Between, Column, Comparison, In, IsNull, Op
 
@@ -238,8 +237,10 @@ def test_tables_are_altered_and_dropped(run: Run, table: str) -> None:
             "MERGE INTO lake.raw.people USING lake.raw.people x ON true WHEN MATCHED THEN DELETE",
             "MERGE is not supported",
         ),
-        ("SHOW TABLES", "use skiway tables list"),
-        ("EXPLAIN SELECT 1", "EXPLAIN is not supported"),
+        ("EXPLAIN DELETE FROM lake.raw.people", "EXPLAIN is for queries only"),
+        ("SET search_path = 'raw'", "USE catalog.schema"),
+        ("USE lake.nope", "schema lake.nope does not exist"),
+        (".nope", "type .help"),
         ("CREATE VIEW lake.raw.v AS SELECT 1", "CREATE VIEW is not supported"),
         ("INSERT OR REPLACE INTO lake.raw.people VALUES (1, 'x')", "tables of the lake have no keys"),
         ("UPDATE lake.raw.people SET id = 1 FROM lake.raw.orders o", "use a subquery"),
@@ -288,7 +289,7 @@ def test_failed_statement_stops_the_following_ones(run: Run) -> None:
 def test_terminal_gets_an_interactive_prompt(lake: Server) -> None:
     controller, terminal = pty.openpty()
     env = environment(SKIWAY_SERVER=lake.address, TERM="dumb", COLUMNS="80")
-    with subprocess.Popen(command("sql"), env=env, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+    with launch("sql", env=env, stdin=terminal, stdout=terminal, stderr=terminal) as process:
         try:
             os.close(terminal)
             _read_until(controller, "skiway> ")
@@ -332,7 +333,7 @@ SCHEMA = pa.schema(
 
 def pushed(condition: str, source: str = "lake.s.t") -> object:
     statement = sqlglot.parse_one(f"SELECT * FROM {source} WHERE {condition}", dialect="duckdb")
-    node = next(each for each in lake_tables(statement) if each.name == "t")
+    node = next(each for each in statement.find_all(exp.Table) if each.name == "t")
     return pushdown_filter(statement, node, Table("s", "t", SCHEMA))
 
 

@@ -16,6 +16,7 @@ from skiway.airport import (
     ANY,
     AirportService,
     BearerAuth,
+    Bindable,
     Catalog,
     ColumnStatistics,
     FunctionCall,
@@ -76,8 +77,8 @@ WRITTEN = pa.schema([("id", pa.int64()), ("name", pa.string()), ("v", pa.float64
 KEYED = pa.schema([("id", pa.int64()), ("n", pa.string()), ("q", pa.int32()), ROWID])
 
 
-class Rows(Table):
-    """An in-memory table whose rows a test may replace."""
+class Rows(Table, Bindable):
+    """An in-memory table whose rows a test may replace. Its address and its columns are those of the recordings."""
 
     def __init__(self, name: str, rows: pa.Table) -> None:
         self.name, self.rows = name, rows
@@ -88,6 +89,12 @@ class Rows(Table):
 
     def scan(self, options: ScanOptions) -> pa.Table:
         return self.rows
+
+    def binding(self) -> str:
+        return ""
+
+    def bound(self, binding: str) -> Table:
+        raise AssertionError("nobody has a binding")
 
 
 class Measured(Rows, HasStatistics):

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from airport.recorded import Call
 from skiway.airport import AirportService
 from skiway.airport.wire import headers
 from skiway.airport.wire.frames import FrameWriter
@@ -27,6 +26,7 @@ from skiway.airport.wire.payloads import (
     seal,
 )
 from skiway.model import flight_pb2 as flight
+from skiway.testing import Call
 
 _OF_GRPC = frozenset({"user-agent", "grpc-accept-encoding", "accept-encoding", "te", "content-type"})
 
@@ -61,34 +61,34 @@ class Recorder(grpc.ServerInterceptor):
                 self.calls.append(Call(method, sent, messages))
                 self._noted.notify_all()
 
-        if handler.request_streaming:
+        count = self._count if method in ("DoExchange", "DoPut") else lambda: None
+        run: Any = handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
 
-            def exchange(messages: Iterator[bytes], context: Any) -> Any:
-                recorded = _RecordedMessages(messages, self._count)
+        def request_of(messages: Iterator[bytes]) -> Any:
+            if method in ("DoExchange", "DoPut", "Handshake"):
+                return messages
+            only = next(messages)  # recorded although the server may reject the call without reading it
+            return iter([only]) if handler.request_streaming else only
+
+        if handler.response_streaming:
+
+            def stream(messages: Iterator[bytes], context: Any) -> Any:
+                recorded = _RecordedMessages(messages, count)
                 try:
-                    yield from handler.stream_stream(recorded, context)
+                    yield from run(request_of(recorded), context)
                 finally:
                     note(*recorded.messages)
 
-            return grpc.stream_stream_rpc_method_handler(exchange)
+            return grpc.stream_stream_rpc_method_handler(stream)
 
-        if not handler.response_streaming:
-
-            def answer(data: bytes, context: Any) -> Any:
-                try:
-                    return handler.unary_unary(data, context)
-                finally:
-                    note(data)
-
-            return grpc.unary_unary_rpc_method_handler(answer)
-
-        def stream(data: bytes, context: Any) -> Any:
+        def answer(messages: Iterator[bytes], context: Any) -> Any:
+            recorded = _RecordedMessages(messages, count)
             try:
-                yield from handler.unary_stream(data, context)
+                return run(request_of(recorded), context)
             finally:
-                note(data)
+                note(*recorded.messages)
 
-        return grpc.unary_stream_rpc_method_handler(stream)
+        return grpc.stream_unary_rpc_method_handler(answer)
 
     def _count(self) -> None:
         with self._noted:

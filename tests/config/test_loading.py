@@ -376,6 +376,7 @@ WITHOUT_EFFECT = {
     "client.address": "127.0.0.1:1",
     "client.timeout_seconds": "1",
     "client.max_message_bytes": "65536",
+    "interceptor.validate.account": "false",
     "query.safety_expiry_minutes": "1",
     "gc.idempotency.accounts_page_size": "1",
     "gc.cas.accounts_page_size": "1",
@@ -386,7 +387,6 @@ WITHOUT_EFFECT = {
     "reconciler.job_store.reclaim_interval_ms": "1",
     "reconciler.authorization.header": "x-token",
     "reconciler.authorization.token": "shh",
-    "seed.sync.enabled": "false",
 }
 
 

@@ -65,6 +65,17 @@ def test_memory_stores_need_no_home():
             "postgresql://me@db/lake?schema=x",
             "s3://other/place",
         ),
+        (
+            {
+                "kv.url": "dynamodb://own?region=us-east-1",
+                "blob.url": "s3://other/place?region=us-east-1",
+                "storage.aws.region": "eu-central-1",
+                "storage.aws.s3.endpoint": "http://127.0.0.1:9000",
+                "storage.aws.s3.path_style_access": "false",
+            },
+            "dynamodb://own?region=us-east-1",
+            "s3://other/place?region=us-east-1&endpoint=http%3A%2F%2F127.0.0.1%3A9000&virtual_hosted_style_request=true",
+        ),
         ({"kv.url": "etcd://one", "blob.url": "ipfs://two"}, "etcd://one", "ipfs://two"),
     ],
 )

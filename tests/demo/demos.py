@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import signal
 import subprocess
@@ -12,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from runtime.servers import launch, skiway
 
@@ -26,20 +22,6 @@ ATTACH = re.compile(r"LOCATION '(grpc://[\d.:]+)'")
 def demo(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a demo to its end."""
     return skiway("demo", "--home", home, *arguments, timeout_s=MAKING_S, **env)
-
-
-def made_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A home with a complete demo, and the output of its first start; shared by all test processes."""
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    home, printed = base / "demo-home", base / "demo.out"
-    with (base / "demo.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not printed.exists():
-            run = demo(home, "--once")
-            assert run.returncode == 0, run.stderr
-            printed.write_text(run.stdout)
-    return home, printed.read_text()
 
 
 @dataclass

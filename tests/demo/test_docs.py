@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demo.demos import Serving, serving
+from demo.demos import Serving
 from runtime.servers import environment, launch
 from skiway.client import Metastore
 from skiway.demo.queries import QUERIES
@@ -53,23 +53,24 @@ def test_every_code_block_is_run() -> None:
     ]
 
 
-def test_statements_programs_and_commands_run(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statements_programs_and_commands_run(
+    served: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     pq.write_table(pa.table({"id": [1, 2], "name": ["Ada", "Grace"]}), data / "people.parquet")
     attach, *statements = STATEMENTS
-    with serving(home, tmp_path) as served:
-        assert attach.replace("grpc://127.0.0.1:50051", served.location()).splitlines()[1] in served.printed()
-        printed = re.findall(r"^   (?:geometry|write) +(.*;)$", served.printed(), re.MULTILINE)
-        assert len(printed) == 2
-        shown = skiway(served, "sql", CLEANUP + "\n".join([*printed, *statements]))
-        assert shown.rstrip().endswith("updated 1 row")
-        (rest,) = re.findall(r"(http://\S+/iceberg)", served.printed())
-        program = PROGRAM.replace("grpc://127.0.0.1:50051", served.location())
-        exec(program.replace("http://127.0.0.1:8181/iceberg", rest), {})
-        assert capsys.readouterr().out == PRINTED
-        outputs = [skiway(served, *each.split(), at=tmp_path) for each in COMMANDS]
-        with Metastore(served.location().removeprefix("grpc://")) as lake:
-            lake.connectors.delete("files")
-            lake.tables.delete("lake.files.people")
+    assert attach.replace("grpc://127.0.0.1:50051", served.location()).splitlines()[1] in served.printed()
+    printed = re.findall(r"^   (?:geometry|write) +(.*;)$", served.printed(), re.MULTILINE)
+    assert len(printed) == 2
+    shown = skiway(served, "sql", CLEANUP + "\n".join([*printed, *statements]))
+    assert shown.rstrip().endswith("updated 1 row")
+    (rest,) = re.findall(r"(http://\S+/iceberg)", served.printed())
+    program = PROGRAM.replace("grpc://127.0.0.1:50051", served.location())
+    exec(program.replace("http://127.0.0.1:8181/iceberg", rest), {})
+    assert capsys.readouterr().out == PRINTED
+    outputs = [skiway(served, *each.split(), at=tmp_path) for each in COMMANDS]
+    with Metastore(served.location().removeprefix("grpc://")) as lake:
+        lake.connectors.delete("files")
+        lake.tables.delete("lake.files.people")
     assert "name" in outputs[-1]

@@ -8,36 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from demo.demos import answers, demo, serving
+from demo.conftest import FirstStart
+from demo.demos import demo
 from skiway.demo.home import DemoHome
 from skiway.demo.sources import written
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.needs("java", "spark")]
 
-STOPS = (
-    (signal.SIGKILL, "sources     lift-operations"),
-    (signal.SIGTERM, "sources     lift-operations"),
-    (signal.SIGKILL, "metadata    lift-operations"),
-    (signal.SIGINT, "statistics  lifts.lifts"),
-    (signal.SIGKILL, "statistics  lifts"),
-)
 
-
-def test_repeatedly_interrupted_demo_is_completed(made: tuple[Path, str], tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    for number, last_output in STOPS:
-        with serving(home, tmp_path) as stopped:
-            stopped.wait_for(last_output)
-            ended = stopped.ended(number)
-            if number == signal.SIGKILL:
-                assert ended == -signal.SIGKILL
-            else:
-                assert ended == 130
-                assert stopped.errors.read_text() == "skiway: stopped; the next run continues from here\n"
-    run = demo(home, "--once")
-    assert run.returncode == 0, run.stderr
-    assert answers(run.stdout) == answers(made[1])
-    assert "statistics  weather.readings" in run.stdout
+def test_repeatedly_interrupted_demo_is_completed(first_start: FirstStart) -> None:
+    """The other tests show that the completed demo has the right contents."""
+    for each in first_start.interruptions:
+        assert not each.announced
+        if each.number == signal.SIGKILL:
+            assert each.code == -signal.SIGKILL
+        else:
+            assert (each.code, each.errors) == (130, "skiway: stopped; the next run continues from here\n")
+    assert "statistics  weather.readings" in first_start.served.printed()
 
 
 def test_unreadable_source_is_reported(tmp_path: Path) -> None:

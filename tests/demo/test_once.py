@@ -91,6 +91,13 @@ def test_tables_of_three_formats_have_all_their_snapshots(made: tuple[Path, str]
     }
 
 
+@pytest.mark.full
+def test_uninterrupted_first_start_has_the_same_results(made: tuple[Path, str], tmp_path: Path) -> None:
+    run = demo(tmp_path / "home", "--once")
+    assert run.returncode == 0, run.stderr
+    assert answers(run.stdout) == answers(made[1])
+
+
 def test_second_start_is_fast_and_does_not_start_spark(made: tuple[Path, str], tmp_path: Path) -> None:
     home, printed = made
     touched, java = tmp_path / "touched", tmp_path / "bin" / "java"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from demo.demos import demo, serving
+from demo.demos import MAKING_S, Serving, demo, serving
+from runtime.servers import skiway
 from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.client import AirportClient, col
 
@@ -22,13 +24,14 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_the_demo_cleanly(home: Path, tmp_path: Path, number: signal.Signals) -> None:
     with serving(home, tmp_path) as served:
-        served.location()
+        location = served.location()
+        assert json.loads((home / "ready.json").read_text())["airport"] == location
         assert served.ended(number) == 0
         assert served.errors.read_text() == ""
 
 
-def test_printed_addresses_can_be_read_and_written(home: Path, tmp_path: Path) -> None:
-    with serving(home, tmp_path) as served, AirportClient(served.location(), "lake") as db:
+def test_printed_addresses_can_be_read_and_written(home: Path, served: Serving) -> None:
+    with AirportClient(served.location(), "lake") as db:
         weather = pq.read_table(home / "sources" / "mountain-data" / "weather" / "readings")
         assert db.count("weather.readings") == weather.num_rows
         before = db.count("planning.crews")
@@ -40,8 +43,8 @@ def test_printed_addresses_can_be_read_and_written(home: Path, tmp_path: Path) -
         assert catalog.load_table("planning.crews").scan().to_arrow().num_rows == before
 
 
-def test_trails_are_read_as_geometries(home: Path, tmp_path: Path) -> None:
-    with serving(home, tmp_path) as served, AirportClient(served.location(), "lake") as db:
+def test_trails_are_read_as_geometries(home: Path, served: Serving) -> None:
+    with AirportClient(served.location(), "lake") as db:
         trails = db.scan("maps.trails", columns=["trail", "route"]).read_all()
     assert extension_of(trails.schema.field("route")) == ("geoarrow.wkb", '{"crs": "OGC:CRS84"}')
     (kind,) = duckdb.sql("SELECT DISTINCT typeof(route) FROM trails").fetchone() or ("",)
@@ -49,6 +52,18 @@ def test_trails_are_read_as_geometries(home: Path, tmp_path: Path) -> None:
     path = home / "sources" / "mountain-data" / "maps" / "trails" / "trails.parquet"
     query = "SELECT trail, ST_AsText(route) FROM {} ORDER BY 1"
     assert duckdb.sql(query.format("trails")).fetchall() == duckdb.sql(query.format(f"'{path}'")).fetchall()
+
+
+@pytest.mark.full
+def test_spark_of_a_restarted_demo_starts_on_demand(home: Path, tmp_path: Path) -> None:
+    log = (home / "spark.log").stat().st_size
+    with serving(home, tmp_path) as served:
+        address = served.location().removeprefix("grpc://")
+        assert (home / "spark.log").stat().st_size == log
+        sync = ("connectors", "sync", "ticket-desk", "--full", "--watch")
+        synced = skiway(*sync, timeout_s=MAKING_S, SKIWAY_SERVER=address)
+        assert synced.returncode == 0, synced.stderr
+        assert (home / "spark.log").stat().st_size > log
 
 
 def test_port_in_use_is_reported_with_the_option_to_change(home: Path) -> None:

@@ -98,7 +98,8 @@ def test_every_imported_library_is_declared_and_every_declared_one_is_used() -> 
 
 
 @pytest.mark.parametrize(
-    ("module", "extra_and_those_it_contains"), [(lake, ("lake", "memory", "geometry")), (spark, ("spark", "geometry"))]
+    ("module", "extra_and_those_it_contains"),
+    [(lake, ("lake", "memory", "geometry", "sql")), (spark, ("spark", "geometry"))],
 )
 def test_an_extra_adds_every_library_that_is_checked_for(
     module: ModuleType, extra_and_those_it_contains: Sequence[str]

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, Any
+
+from runtime import preloaded
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
@@ -57,15 +59,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(name: str, *arguments: object, temporary: Path) -> Iterator[Running]:
-    """Run the script as a process with warnings as errors and temporary files in a folder of the test."""
-    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), *map(str, arguments)]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
+def running(name: str, *arguments: object, temporary: Path, fresh: bool = False) -> Iterator[Running]:
+    """Run the script as a process with warnings as errors and temporary files in a folder of the test.
+
+    A `fresh` one runs in a new interpreter, as users run it.
+    """
+    command = [str(FOLDER / f"{name}.py"), *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options: dict[str, Any] = {"text": True, "env": {**os.environ, "TMPDIR": str(temporary)}} | pipes
+    with (
+        subprocess.Popen([sys.executable, "-W", "error", *command], **options)
+        if fresh or not preloaded.available()
+        else preloaded.PreloadedScript(command, **options)
     ) as process:
         try:
             yield Running(process)

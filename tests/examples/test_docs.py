@@ -14,7 +14,7 @@ from examples.pages import CONTRIBUTING, GUIDE, INDEX, PAGES, PROJECT, README, W
 from examples.scripts import FOLDER, SCRIPTS
 from skiway import errors
 from skiway.airport import AirportService, ScanOptions, Server, serve
-from skiway.airport.server.status import CODES
+from skiway.doors import GRPC_CODES
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
@@ -73,7 +73,7 @@ def test_table_of_errors_matches_the_code() -> None:
     assert sorted(documented) == sorted(errors.__all__)
     for name, code in documented.items():
         kind = getattr(errors, name)
-        in_force = next(CODES[each] for each in kind.__mro__ if each in CODES)
+        in_force = next(GRPC_CODES[each] for each in kind.__mro__ if each in GRPC_CODES)
         assert in_force.name == code, name
 
 

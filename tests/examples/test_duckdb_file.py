@@ -170,6 +170,26 @@ def test_every_type_round_trips(shop: Shop) -> None:
     assert twice == [(2,), (2,)]
 
 
+def test_tables_are_created_with_unions_and_nested_extension_types(shop: Shop) -> None:
+    kinds = "un UNION(a INT, b VARCHAR), flags BOOL[], ids UUID[], st STRUCT(flag BOOL)"
+    shop.file(f"CREATE TABLE main.given ({kinds})")
+    shop.db.reload()
+    columns = shop.db.scan("main_.given").read_all().schema
+    shop.db.create_table("main_.made", columns)
+    assert shop.file("SELECT column_name, column_type FROM (DESCRIBE main.made)") == shop.file(
+        "SELECT column_name, column_type FROM (DESCRIBE main.given)"
+    )
+
+
+def test_a_schema_may_be_called_temp(shop: Shop) -> None:
+    shop.db.create_schema("temp")
+    shop.db.create_table("temp.t", pa.schema({"i": pa.int64()}))
+    assert shop.db.insert("temp.t", pa.table({"i": [1, 2, 3]})).count == 3
+    assert shop.db.update("temp.t", {"i": 7}, where=col("i") == 2).count == 1
+    assert shop.db.delete("temp.t", where=col("i") == 3).count == 1
+    assert shop.db.scan("temp.t").read_all().to_pydict() == {"i": [1, 7]}
+
+
 # -- scans --------------------------------------------------------------------------------------------------------------
 
 

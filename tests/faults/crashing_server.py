@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 import grpc
 
+import scope
 from faults.deployments import Deployment
 from rpc.rpc_server import Answer, Client
 from runtime.servers import END_S, START_S, environment, eventually
 
 When = Literal["before", "after"]
 ACCOUNT = "a1"
-EVERY_STEP = os.environ.get("SKIWAY_FAULTS") == "all"
+EVERY_STEP = scope.FAULTS
 TIMEOUT_S = 1800 if EVERY_STEP else 300
 WRITES = frozenset({"_apply", "_create", "_overwrite", "_delete", "_purge"})
 FILE_OPERATIONS = frozenset({"create", "seal", "remove"})
@@ -44,12 +45,17 @@ class Step:
 
 
 def steps(operations: Sequence[str]) -> list[Step]:
-    """Where to kill a server that performs these operations: around the first and last write, or around all of them."""
+    """Where to kill a server that performs these operations: around the first swap of pointers and after the last write.
+
+    With `SKIWAY_FAULTS=all`, it is killed before and after all of them.
+    """
     numbers = range(1, len(operations) + 1)
     if EVERY_STEP:
         return [Step(number, when) for number in numbers for when in ("before", "after")]
     writes = [number for number in numbers if operations[number - 1] in WRITES]
-    return [Step(writes[0], "before"), *(Step(number, "after") for number in sorted({writes[0], writes[-1]}))]
+    swaps = [number for number in writes if operations[number - 1] == "_apply"]
+    after = {swaps[0], writes[-1]} if len(swaps) > 1 else {writes[-1]}
+    return [Step(swaps[0], "before"), *(Step(number, "after") for number in sorted(after))]
 
 
 class Launcher:
@@ -138,7 +144,7 @@ def launched(
     launcher: Launcher,
     deployment: Deployment,
     *settings: str,
-    threads: str = "call",
+    threads: str = "rpc",
     step: Step | None = None,
     only: Iterable[str] = (),
     more_threads: Iterable[str] = (),

@@ -32,8 +32,8 @@ class Deployment:
         return Warehouse.at(str(self.folder / "home" / "warehouse"))
 
     def secret_files(self) -> int:
-        """The number of stored secrets."""
-        return len(list((self.folder / "home" / "secrets").glob("*/*/*/*")))
+        """The number of stored secrets of connectors."""
+        return len(list((self.folder / "home" / "secrets").glob("*/*/connectors/*")))
 
     def settings(self, *more: str) -> list[str]:
         return [

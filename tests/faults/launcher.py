@@ -16,34 +16,18 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from metastore.faults import CrashingBlobs, CrashingPointers
+from runtime.preloaded import preload
 from skiway.cli.app import main
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.runtime import stores
 
-# The modules that a server imports when it starts, imported before the first fork.
-for module in (
-    "skiway.runtime.process",
-    "skiway.cli.server",
-    "skiway.storage.pointers.sqlite",
-    "skiway.storage.pointers.postgres",
-    "skiway.storage.blobs.objects",
-    "skiway.formats.iceberg.schema_changes",
-    "skiway.formats.iceberg.manifest_files",
-    "skiway.formats.iceberg.file_io",
-    "skiway.formats.iceberg.commits",
-    "skiway.rest.table_bodies",
-    "pyiceberg.serializers",
-    "pyiceberg.table.update",
-    "psycopg",
-):
-    import_module(module)
+preload()  # before the first fork
 
 
 @dataclass

@@ -19,6 +19,7 @@ import pytest
 from rpc.rpc_server import Answer, Client
 from runtime.servers import eventually, started
 from security.issuer import AUDIENCE, Publisher, claims, ec_key, jwk, pem, publishing, rsa_key
+from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.security import TokenEntry, new_token
 from skiway.storage import Stores, open_stores
@@ -50,7 +51,8 @@ class SecuredServer:
         return Client(self._channel, caller=token)(operation, request)
 
     def pointers(self) -> list[Any]:
-        return list(self._stores.pointers.scan())
+        """All pointers but those that record the last use of a valid token."""
+        return [each for each in self._stores.pointers.scan() if not each.key.startswith(keys.token_use())]
 
 
 @contextmanager

@@ -4,8 +4,8 @@ Each change is first made undisturbed, which shows its steps. It is then made on
 that is killed with SIGKILL at that step. The next server on the same stores must find them consistent and be able to
 repeat the call, and gc must then delete exactly the unreachable data.
 
-Reads leave nothing behind, so the server is killed only around the first and the last write; with `SKIWAY_FAULTS=all` it
-is killed before and after every operation.
+Reads leave nothing behind, so the server is killed only around the first swap of pointers and after the last write; with
+`SKIWAY_FAULTS=all` it is killed before and after every operation.
 """
 
 from __future__ import annotations

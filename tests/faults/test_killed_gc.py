@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,17 @@ import pytest
 
 from faults import contents
 from faults.changes import full_table
-from faults.crashing_server import FILE_OPERATIONS, NO_GC, TIMEOUT_S, WRITES, Launcher, Step, launched, steps
+from faults.crashing_server import (
+    EVERY_STEP,
+    FILE_OPERATIONS,
+    NO_GC,
+    TIMEOUT_S,
+    WRITES,
+    Launcher,
+    Step,
+    launched,
+    steps,
+)
 from faults.deployments import Deployment, collect, open_deployment
 from faults.tables import stored_files
 from metastore.managed_table_factory import ManagedTableFactory
@@ -189,6 +199,15 @@ def create_warehouse_garbage(deployment: Deployment, stores: Stores) -> Garbage:
     return Garbage(managed, table, needed, len(stored_files(deployment) - needed))
 
 
+def steps_of_warehouse_gc(operations: Sequence[str]) -> list[int]:
+    """The numbers of the operations after which to kill a server: all, or the first, the last and some deletions."""
+    numbers = range(1, len(operations) + 1)
+    if EVERY_STEP:
+        return [*numbers]
+    deletions = [number for number in numbers if operations[number - 1] == "remove"]
+    return sorted({1, deletions[0], deletions[len(deletions) // 2], deletions[-1], numbers[-1]})
+
+
 def test_server_killed_during_warehouse_gc_has_deleted_no_referenced_file(launcher, new_deployment):
     kill_settings = {"threads": "gc", "only": WRITES | FILE_OPERATIONS}
     deployment = new_deployment("sqlite")
@@ -199,7 +218,7 @@ def test_server_killed_during_warehouse_gc_has_deleted_no_referenced_file(launch
                 lambda: warehouse.count_garbage(deployment) == 0 and is_finished(stores, Sweep("warehouse", len, len))
             )
     counts = set()
-    for number in range(1, len(server.operations) + 1):
+    for number in steps_of_warehouse_gc(server.operations):
         deployment = new_deployment("sqlite")
         with open_deployment(deployment) as stores:
             warehouse = create_warehouse_garbage(deployment, stores)

@@ -95,8 +95,12 @@ STATEMENTS = (
 )
 
 
-def set_up(launcher: Launcher, deployment: Deployment) -> SavedDeployment:
-    """Create a table with two files and three snapshots."""
+@pytest.fixture(scope="module")
+def saved(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> SavedDeployment:
+    """A table with two files and three snapshots."""
+    folder = tmp_path_factory.mktemp("statements") / "deployment"
+    folder.mkdir()
+    deployment = Deployment(f"sqlite:///{folder}/pointers.db", (folder / "blobs").as_uri(), folder)
     with launched(launcher, deployment, *NO_GC) as server:
         server.wait_until_ready()
         with connected(server.addresses) as doors:
@@ -138,13 +142,15 @@ def crashing_server(
 
 
 def steps_to_kill_at(statement: Statement, operations: Sequence[str]) -> list[Step]:
-    """Where to kill the server: around pointer swaps and after files, for most statements only after the last file."""
+    """Where to kill the server: an insert after each file and around pointer swaps, others shortly before and after."""
     if EVERY_STEP:
         return [Step(number, when) for number in range(1, len(operations) + 1) for when in ("before", "after")]
     swaps = [number for number, name in enumerate(operations, 1) if name == "_apply"]
     files = [number for number, name in enumerate(operations, 1) if name == "seal"]
-    after = {*(files if statement.run is insert else files[-1:]), swaps[-1]}
-    return [Step(swaps[0], "before"), *(Step(number, "after") for number in sorted(after))]
+    if statement.run is insert:
+        return [Step(swaps[0], "before"), *(Step(number, "after") for number in (*files, swaps[-1]))]
+    written = [number for number in files if number < swaps[0]]
+    return [Step(written[-1], "after") if written else Step(swaps[0], "before"), Step(swaps[-1], "after")]
 
 
 def kill_during(launcher: Launcher, deployment: Deployment, statement: Statement, step: Step) -> None:
@@ -186,9 +192,8 @@ def check_gc(deployment: Deployment, doors: Doors, state: State) -> None:
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.name)
 def test_statement_of_a_killed_server_is_atomic_and_gc_deletes_its_files(
-    launcher: Launcher, new_deployment: Callable[[str], Deployment], statement: Statement
+    launcher: Launcher, saved: SavedDeployment, statement: Statement
 ) -> None:
-    saved = set_up(launcher, new_deployment("sqlite"))
     baseline = run_undisturbed(launcher, saved.restore(), statement)
     assert baseline.before != baseline.after
     outcomes = {

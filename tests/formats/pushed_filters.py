@@ -6,6 +6,8 @@ import pyarrow as pa
 
 from airport.filters.predicates import Client
 from skiway.airport import filters
+from skiway.client.airport.filters import filter_json
+from skiway.client.airport.predicates import Predicate
 
 
 def pushed_filter(predicate: str, schema: pa.Schema) -> filters.Filter:
@@ -17,3 +19,8 @@ def pushed_filter(predicate: str, schema: pa.Schema) -> filters.Filter:
         sent = client.sent(predicate)
     assert sent is not None, f"DuckDB pushes no filter down for {predicate}"
     return filters.parse(sent)
+
+
+def sent_filter(predicate: Predicate, schema: pa.Schema) -> filters.Filter:
+    """The filter that our own client sends for `predicate`; lists and time zones are in it as they are."""
+    return filters.parse(filter_json(predicate, schema.names, {field.name: field for field in schema}))

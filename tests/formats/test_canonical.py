@@ -88,3 +88,28 @@ def test_sixteen_bytes_are_a_uuid_only_in_a_uuid_column(tmp_path: Path) -> None:
     }
     (values,) = partition_json(files, handle.partition_specs, handle.schema.arrow).to_pylist()
     assert json.loads(values) == {"part": str(number), "raw": spelled}
+
+
+def test_bounds_with_a_year_of_more_than_four_digits_are_unknown(tmp_path: Path) -> None:
+    """Arrow formats them as other years, and Python cannot parse them."""
+    first, last = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
+    micros = 86_400_000_000
+    columns = {
+        "near": pa.array([first, last], pa.int32()).view(pa.date32()),
+        "far": pa.array([first - 1, last + 1], pa.int32()).view(pa.date32()),
+        "near_ts": pa.array([first * micros, (last + 1) * micros - 1]).view(pa.timestamp("us", "UTC")),
+        "far_ts": pa.array([-(2**63) + 2, 2**63 - 2]).view(pa.timestamp("us")),
+        "ns": pa.array([-(2**63) + 2, 2**63 - 2]).view(pa.timestamp("ns")),
+    }
+    rows = pa.table(columns)
+    table = LooseTable(tmp_path, rows.schema, format_version="3")
+    table.append(rows)
+    handle = table.handle
+    (canonical,) = canonical_columns(handle.files(now(handle)), handle.schema.arrow).to_pylist()
+    assert {each["column_name"]: (each["min"], each["max"]) for each in canonical} == {
+        "near": ("0001-01-01", "9999-12-31"),
+        "far": (None, None),
+        "near_ts": ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"),
+        "far_ts": (None, None),
+        "ns": ("1677-09-21T00:12:43.145224", "2262-04-11T23:47:16.854776"),
+    }

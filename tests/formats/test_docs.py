@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from skiway.formats import FILE_COLUMNS, TableHandle, locations
+from skiway.formats import FILE_COLUMNS, TableHandle
 from skiway.formats.opening import KINDS
+from skiway.security.source_access import locations
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "formats.md").read_text()
@@ -36,12 +37,13 @@ def test_every_error_key_is_on_the_page() -> None:
 def reading_modules() -> dict[str, str]:
     """The source text, by name, of the modules that implement sources and of the modules they import."""
     found: dict[str, str] = {}
-    pending = {target.partition(":")[0].removeprefix("skiway.formats.") for target in KINDS.values()}
+    pending = {target.partition(":")[0].removeprefix("skiway.") for target in KINDS.values()}
     while pending:
         name = pending.pop()
-        path = (PROJECT / "src" / "skiway" / "formats").joinpath(*name.split("."))
+        path = (PROJECT / "src" / "skiway").joinpath(*name.split("."))
         found[name] = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
-        pending |= set(re.findall(r"from skiway\.formats\.([\w.]+) import", found[name])) - found.keys()
+        imported = re.findall(r"from skiway\.((?:formats|security)\.[\w.]+) import", found[name])
+        pending |= set(imported) - found.keys()
     return found
 
 

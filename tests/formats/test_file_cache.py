@@ -14,7 +14,8 @@ from skiway.formats import FileCache, open_source
 from skiway.formats.files import Files
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.locations import Reach, location
+from skiway.formats.reach import Reach
+from skiway.security.source_access import location
 
 ROWS = pa.table({"id": [1, 2, 3]})
 

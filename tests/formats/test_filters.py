@@ -74,7 +74,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[TableHan
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 @given(predicate=conditions())
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_random_predicate_loses_no_row(
     client: Client, tables: dict[str, tuple[TableHandle, Oracle]], kind: str, predicate: str
 ) -> None:

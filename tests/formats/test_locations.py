@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from skiway.errors import InvalidArgument, PermissionDenied
-from skiway.formats.locations import Reach, location, web_address
+from skiway.formats.reach import Reach
+from skiway.security.source_access import location, web_address
 
 
 @pytest.mark.parametrize(
@@ -67,5 +68,7 @@ def test_symlinks_do_not_lead_outside_the_allowed_folder(tmp_path: Path) -> None
     reach = Reach((location(str(tmp_path / "inside")),))
     assert reach.check(location(str(tmp_path / "inside" / "file")))
     for beyond in ("inside/link/file", "outside/file", "inside-too/file"):
-        with pytest.raises(PermissionDenied, match="outside"):
+        with pytest.raises(PermissionDenied, match=rf"outside of the folders .* \({tmp_path}/inside\); if it belongs"):
             reach.check(location(str(tmp_path / beyond)))
+    with pytest.raises(PermissionDenied, match=r"\(no local folder\)"):
+        Reach(()).check(location(str(tmp_path / "inside" / "file")))

@@ -156,7 +156,7 @@ class Lake:
         return airport_service(
             Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
             handles=Handles(Sources(self.secrets), self.warehouse),
-            key=signing_key(self.realm),
+            key=signing_key(self.realm, self.secrets),
             **self.options,
         )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from lake.lakes import Lake
+from runtime.servers import eventually
 from skiway.airport import Server
 from skiway.airport.memory import MemoryCatalog
 from skiway.client import AirportClient, col
@@ -202,14 +202,6 @@ def test_failed_row_stream_leaves_the_old_table_and_no_files(lake: Lake, db: Air
         with pytest.raises(NotFound):
             other.scan("s.new")
     eventually(lambda: files() == before)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until the server notices that the client disconnected."""
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_empty_and_wide_tables_can_be_created(db: AirportClient) -> None:

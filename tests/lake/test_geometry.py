@@ -57,7 +57,7 @@ def test_geometry_bytes_do_not_depend_on_the_registered_extension_type(lake: Lak
 
 
 def test_geometries_can_be_copied_into_a_managed_table(lake: Lake, tmp_path: Path) -> None:
-    """Managed tables have no geometry type, so they are stored as binary."""
+    """They become a geometry column of format version 3."""
     geoparquet(tmp_path / "source" / "places" / "a.parquet")
     lake.mirror("parquet", str(tmp_path / "source"))
     with lake.client("parquet") as source, lake.client() as db:

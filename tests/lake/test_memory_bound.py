@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The client runs in a process of its own, so that the measured peak is the server's.
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.client import AirportClient
+
+# The server runs in a process of its own, so that the measured peak is not the client's.
 SERVER = """
 import resource, sys
 from pathlib import Path
@@ -20,65 +26,51 @@ with opened_lake(Path(sys.argv[2])) as lake:
         much = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(lake.location if line.startswith("where") else much, flush=True)
 """
-CLIENT = """
-import sys, pyarrow as pa, pyarrow.compute as pc
-from skiway.client import AirportClient
+SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
+BATCH_ROWS = 200_000
+ROW_BYTES = 8 + 4 + 100
+LARGE = 25  # batches
 
-rows, count = 200_000, int(sys.argv[2])
-def batches():
-    for start in range(0, rows * count, rows):
-        ids = pa.array(range(start, start + rows), pa.int64())
-        text = pc.utf8_lpad(ids.cast(pa.string()), 100, "x")
-        yield pa.record_batch({"id": ids, "text": text})
 
-with AirportClient(sys.argv[1], "managed") as db:
-    schema = pa.schema({"id": pa.int64(), "text": pa.string()})
+def test_large_statements_and_scans_use_little_memory_and_leave_no_temporary_file(tmp_path: Path) -> None:
+    """Memory used by small statements, including one-time loading, is not counted."""
+    with serving(tmp_path) as server, AirportClient(ask(server, "where"), "managed") as db:
+        insert_and_scan(db, 1)
+        before = peak(server)
+        insert_and_scan(db, LARGE)
+        grown_by_insert = peak(server) - before
+        update_and_scan(db, 1)
+        before = peak(server)
+        update_and_scan(db, LARGE)
+        grown_by_update = peak(server) - before
+    transferred = LARGE * BATCH_ROWS * ROW_BYTES
+    assert grown_by_insert < transferred / 4, f"grew by {grown_by_insert} bytes while {transferred} were transferred"
+    assert grown_by_update < transferred / 4, f"grew by {grown_by_update} bytes while {transferred} were changed"
+    assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".parquet", ".avro", ".json"}
+
+
+def insert_and_scan(db: AirportClient, count: int) -> None:
+    """Insert this many batches into a new table, and scan it."""
     db.create_schema(f"s{count}")
     table = f"s{count}.t"
-    db.create_table(table, schema)
-    reader = pa.RecordBatchReader.from_batches(schema, batches())
-    assert db.insert(table, reader).count == rows * count
-    seen = 0
+    db.create_table(table, SCHEMA)
+    assert db.insert(table, pa.RecordBatchReader.from_batches(SCHEMA, batches(count))).count == BATCH_ROWS * count
     with db.scan(table) as scanned:
-        for batch in scanned:
-            seen += batch.num_rows
-    assert seen == rows * count
-    print(rows * count * (8 + 4 + 100))
-"""
-UPDATE = """
-import sys, pyarrow.compute as pc
-from skiway.client import AirportClient
+        assert sum(batch.num_rows for batch in scanned) == BATCH_ROWS * count
 
-with AirportClient(sys.argv[1], "managed") as db:
-    table = f"s{sys.argv[2]}.t"
-    changed = db.update(table, {"text": lambda text: pc.utf8_upper(text)}).count
-    assert changed == 200_000 * int(sys.argv[2])
+
+def batches(count: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, BATCH_ROWS * count, BATCH_ROWS):
+        ids = pa.array(np.arange(start, start + BATCH_ROWS))
+        yield pa.record_batch({"id": ids, "text": pc.utf8_lpad(ids.cast(pa.string()), 100, "x")})
+
+
+def update_and_scan(db: AirportClient, count: int) -> None:
+    """Change every row, and scan the table."""
+    table = f"s{count}.t"
+    assert db.update(table, {"text": lambda text: pc.utf8_upper(text)}).count == BATCH_ROWS * count
     with db.scan(table, columns=["text"]) as scanned:
         assert all(pc.all(pc.starts_with(batch["text"], "X")).as_py() for batch in scanned)
-    print(changed * (8 + 4 + 100))
-"""
-
-
-def test_large_insert_and_scan_use_little_memory(tmp_path: Path) -> None:
-    """Memory used by a small statement, including one-time loading, is not counted."""
-    with serving(tmp_path) as server:
-        run_client(CLIENT, server, 1)
-        before = peak(server)
-        transferred = run_client(CLIENT, server, 25)
-        grown = peak(server) - before
-    assert grown < transferred / 4, f"memory grew by {grown} bytes while {transferred} bytes were transferred"
-
-
-def test_large_update_uses_little_memory_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
-        for count in (1, 25):
-            run_client(CLIENT, server, count)
-        run_client(UPDATE, server, 1)
-        before = peak(server)
-        transferred = run_client(UPDATE, server, 25)
-        grown = peak(server) - before
-    assert grown < transferred / 4, f"memory grew by {grown} bytes while {transferred} bytes were changed"
-    assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".parquet", ".avro", ".json"}
 
 
 @contextmanager
@@ -92,18 +84,6 @@ def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
     ) as server:
         yield server
         server.communicate(timeout=30)
-
-
-def run_client(script: str, server: subprocess.Popen[str], count: int) -> int:
-    """Run a client and return how many bytes it transferred."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, location(server), str(count)], check=True, capture_output=True, text=True
-    )
-    return int(done.stdout)
-
-
-def location(server: subprocess.Popen[str]) -> str:
-    return ask(server, "where")
 
 
 def peak(server: subprocess.Popen[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import grpc
@@ -32,11 +33,18 @@ def test_files_excluded_by_the_filter_are_not_read(tmp_path: Path) -> None:
         with lake.client("parquet") as db:
             assert db.count("root.many") == 1000
             for number in set(range(10)) - {4}:
-                (tmp_path / "files" / "many" / f"{number:03d}.parquet").unlink()
+                _damage(tmp_path / "files" / "many" / f"{number:03d}.parquet")
             where = (col("id") >= 420) & (col("id") < 430)
             assert db.scan("root.many", where=where).read_all()["id"].to_pylist() == list(range(420, 430))
-            with pytest.raises(PreconditionFailed, match="is missing"):
+            with pytest.raises(PreconditionFailed, match="is corrupt"):
                 db.scan("root.many", where=col("id") < 10).read_all()
+
+
+def _damage(file: Path, content: bytes | bytearray = b"") -> None:
+    """Overwrite the content of a file in a way that its listing does not show."""
+    before = file.stat()
+    file.write_bytes(content or bytes(before.st_size))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_files_of_managed_tables_are_pruned(lake: Lake) -> None:
@@ -83,15 +91,10 @@ def test_unrequested_columns_are_not_read(tmp_path: Path) -> None:
     chunk = pq.ParquetFile(file).metadata.row_group(0).column(1)
     with opened_lake(tmp_path) as lake:
         lake.mirror("parquet", str(tmp_path / "files"))
-        stat = file.stat()
         data = bytearray(file.read_bytes())
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         data[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
-        with file.open("r+b") as opened:
-            opened.write(data)
-        import os
-
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        _damage(file, data)
         with lake.client("parquet") as db:
             assert db.scan("root.many", columns=["id"]).read_all().num_rows == 10_000
             with pytest.raises(SkiwayError):
@@ -196,3 +199,19 @@ def test_another_server_reads_as_of_the_start_of_the_transaction(lake: Lake) -> 
                 ["managed", "s", "t"], headers={"airport-transaction-id": unit.id, "airport-catalog": "managed"}
             )
             assert seen.read_all()["id"].to_pylist() == [1]
+
+
+def test_transaction_of_another_caller_cannot_be_used(lake: Lake) -> None:
+    with lake.client(token="writer") as db, lake.client(token="reader") as other:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"id": pa.int64()}))
+        db.insert("s.t", pa.table({"id": [1]}))
+        with db.transaction() as unit:
+            assert db.count("s.t") == 1
+            db.insert("s.t", pa.table({"id": [2]}))
+            with lake.client(token="writer") as third:
+                third.insert("s.t", pa.table({"id": [3]}))
+            theirs = {"airport-transaction-id": unit.id, "airport-catalog": "managed"}
+            seen = other.take_flight(["managed", "s", "t"], headers=theirs)
+            assert sorted(seen.read_all()["id"].to_pylist()) == [1, 2, 3]  # not the snapshot that is pinned there
+            assert db.count("s.t") == 2

@@ -56,6 +56,11 @@ REJECTED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str
     "a schema twice": (lambda db: db.create_schema("S"), AlreadyExists, "already exists"),
     "a schema that is full": (lambda db: db.drop_schema("s"), SchemaNotEmpty, "not empty"),
     "a schema that is not": (lambda db: db.drop_schema("nowhere"), NotFound, "nowhere"),
+    "a column with a default": (
+        lambda db: db.add_column("s.t", pa.field("n", pa.int64(), metadata={"default": "1"})),
+        Unsupported,
+        "a default of column 'n' is not supported",
+    ),
     "a table twice": (
         lambda db: db.create_table("s.T", ONE),
         AlreadyExists,
@@ -64,7 +69,7 @@ REJECTED: dict[str, tuple[Callable[[AirportClient], Any], type[SkiwayError], str
     "a schema of one dot": (lambda db: db.create_schema("\\."), InvalidArgument, "choose another name"),
     "a schema of dots": (lambda db: db.create_schema("s.\\.\\."), InvalidArgument, "choose another name"),
     "a table of one dot": (lambda db: db.create_table(("s", "."), ONE), InvalidArgument, "choose another name"),
-    "a table of dots": (lambda db: db.create_table(("s", " .. "), ONE), InvalidArgument, "choose another name"),
+    "a table of dots": (lambda db: db.create_table(("s", ".."), ONE), InvalidArgument, "choose another name"),
     "a table renamed to dots": (lambda db: db.rename_table("s.t", ".."), InvalidArgument, "choose another name"),
     "a blank name": (lambda db: db.create_table(("s", "  "), ONE), InvalidArgument, "name"),
     "no columns": (lambda db: db.create_table("s.n", pa.schema([])), InvalidArgument, "column"),
@@ -163,7 +168,7 @@ def test_write_to_a_mirrored_table_names_its_source(mirrors: Lake) -> None:
 def test_location_outside_the_warehouse_is_rejected(lake: Lake) -> None:
     catalog = lake.catalog("second")
     made = lake.namespace(catalog, ["s"])
-    with pytest.raises(InvalidArgument, match="the server chooses the location"):
+    with pytest.raises(InvalidArgument, match="the server chooses it"):
         managed.create(
             lake.realm, lake.warehouse, namespace_id=made.resource_id, name="t", schema=ONE, location="file:///etc"
         )

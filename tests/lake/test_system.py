@@ -12,7 +12,7 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
-from skiway.errors import NotFound, PermissionDenied
+from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, Unsupported
 from skiway.lake.context import Versions
 from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.resources import directory
@@ -60,6 +60,24 @@ def test_only_tables_selected_by_the_filter_are_inspected(lake: Lake) -> None:
         assert {row["table_name"] for row in rows(db, "files", where=col("table_name") == "t")} == {"t"}
         assert rows(db, "files", where=col("schema_name") == "s.deep.er") == []
         assert [row["table_name"] for row in rows(db, "tables", where=col("row_count") == 3)] == ["t"]
+
+
+def test_system_tables_reject_writes_clearly(lake: Lake) -> None:
+    with lake.client() as db:
+        filled(db)
+        for schema in db.schemas():
+            for table in schema.tables:
+                assert table.rowid is not None, "without one, DuckDB fails with an internal error before it calls"
+        name = ("skiway", "tables")
+        with pytest.raises(PreconditionFailed, match="table 'tables' does not support UPDATE"):
+            db.update(name, {"table_name": "x"})
+        with pytest.raises(PreconditionFailed, match="table 'tables' does not support DELETE"):
+            db.truncate(name)
+        with pytest.raises(PreconditionFailed, match="table 'tables' does not support INSERT"):
+            db.insert(name, db.scan(name).read_all())
+        with pytest.raises(Unsupported, match="schema 'skiway' is read-only"):
+            db.create_table(("skiway", "x"), ONE)
+        assert db.count(name) == 2
 
 
 def test_jobs_are_visible_only_to_connector_managers(mirrors: Lake) -> None:

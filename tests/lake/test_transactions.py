@@ -70,6 +70,21 @@ def test_foreign_transaction_id_pins_nothing(unit: str) -> None:
     assert [store.pinned(unit, "t", "", find=lambda _, n=n: n) for n in (1, 2)] == [1, 2]  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("other", [("a1", "grace"), ("a2", "ada"), ("", ""), ("a", "1ada")])
+def test_transaction_id_of_another_caller_is_unknown(other: tuple[str, str]) -> None:
+    callers = [("a1", "ada")]
+    store = transactions(Clock(), caller=lambda: callers[-1])
+    unit = store.begin()
+    assert store.pinned(unit, "t", "", find=lambda _: 1) == 1
+    callers.append(other)
+    assert store.status(unit) is None
+    assert store.pinned(unit, "t", "", find=lambda _: 2) == 2  # the current snapshot, not the pinned one
+    store.repin(unit, "t", 3)
+    callers.pop()
+    assert store.status(unit) is TransactionStatus.ACTIVE
+    assert store.pinned(unit, "t", "", find=lambda _: 4) == 1
+
+
 def test_number_of_pins_is_bounded() -> None:
     store = transactions(Clock(), keep=3)
     unit = store.begin()

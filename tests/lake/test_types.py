@@ -91,8 +91,7 @@ REJECTED_BY_MANAGED: dict[str, tuple[pa.Array, str]] = {
     "interval": (array([(1, 2, 3)], pa.month_day_nano_interval()), "interval"),
     "null": (pa.nulls(1), "null"),
     "list of null": (array([[None]], pa.list_(pa.null())), "null"),
-    "run ends": (pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array([5])), "run_end_encoded"),
-    "bool8": (array([1], pa.bool8()), "bool8"),
+    "opaque": (array([b"1"], pa.opaque(pa.binary(), "bignum", "DuckDB")), "bignum"),
     "empty struct": (array([{}], pa.struct([])), "struct without fields"),
 }
 FINER_THAN_MICROSECONDS = {
@@ -148,12 +147,15 @@ def test_managed_table_rejects_other_types_by_column_name(db: AirportClient, cas
         db.create_table(("s", case), pa.schema({"id": pa.int64(), "c": written.type}))
 
 
-@pytest.mark.parametrize("case", FINER_THAN_MICROSECONDS)
-def test_managed_table_does_not_silently_drop_nanoseconds(db: AirportClient, case: str) -> None:
-    db.create_table(("s", case), pa.schema({"c": FINER_THAN_MICROSECONDS[case].type}))
+def test_managed_table_does_not_silently_drop_nanoseconds(db: AirportClient) -> None:
+    time, moment = FINER_THAN_MICROSECONDS.values()
+    db.create_table("s.times", pa.schema({"c": time.type}))
     with pytest.raises(InvalidArgument, match=r"column 'c' .* would lose data"):
-        db.insert(("s", case), pa.table({"c": FINER_THAN_MICROSECONDS[case]}))
-    assert db.count(("s", case)) == 0
+        db.insert("s.times", pa.table({"c": time}))
+    assert db.count("s.times") == 0
+    db.create_table("s.moments", pa.schema({"c": moment.type}))
+    db.insert("s.moments", pa.table({"c": moment}))
+    assert same(db.scan("s.moments").read_all()["c"], moment)
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------
@@ -186,6 +188,8 @@ def test_parquet_column_equals_what_its_writer_and_duckdb_read(parquet: tuple[Pa
     with duckdb.connect() as duck:
         duck.register("found", pa.table({"c": found}))
         theirs_sql = f"(SELECT c::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
+        if case == "int96":  # which DuckDB reads without the time zone
+            theirs_sql = f"(SELECT c::TIMESTAMPTZ::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
         if pa.types.is_uint64(COLUMNS.get(case, pa.nulls(0)).type) or "float" in case:
             theirs_sql = f"(SELECT c::DOUBLE::VARCHAR FROM read_parquet('{folder / case / 'f.parquet'}'))"
             ours = "(SELECT c::DOUBLE::VARCHAR FROM found)"
@@ -211,7 +215,6 @@ def test_parquet_times_finer_than_microseconds_are_rejected_on_read(
     [
         array([Decimal(10**60)], pa.decimal256(76, 0)),
         array([dt.timedelta(1)], pa.duration("us")),
-        array([[1]], pa.list_view(pa.int32())),
         array([1], pa.bool8()),
     ],
     ids=lambda each: str(each.type),
@@ -353,7 +356,7 @@ def test_table_that_cannot_be_shown_does_not_hide_the_others(lake: Lake, tmp_pat
         bad.name = type(bad.name)((), "bad")
         for text in ('"decimal(76, 0)"', '"variant"', "7", "null", '{"type": "list"}'):
             bad.schema = type(bad.schema)(None, bad.schema.arrow, bad.schema.json.replace('"long"', text))
-            bad.name = type(bad.name)((), f"bad {text[:9]}")
+            bad.name = type(bad.name)((), f"bad {text[:9].strip()}")
             lake.mirror_table(namespace, connector, bad)
             bad.schema = source.load((), "good").schema
     with lake.client("parquet") as db:

@@ -274,6 +274,10 @@ class Statements(RuleBasedStateMachine):
 def test_random_statements_match_duckdb(both: Both) -> None:
     machine = type("OfThisTest", (Statements,), {"both": both})
     few = settings(
-        max_examples=8, stateful_step_count=8, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        max_examples=max(5, settings.default.max_examples // 20),
+        stateful_step_count=8,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
     )
     run_state_machine_as_test(machine, settings=few)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
+import scope
 from metastore.resource_factory import ResourceFactory
 from skiway.storage import CallCounter, Stores, open_stores
 from storage.homes import Clock
@@ -21,7 +21,7 @@ def calls() -> CallCounter:
     return CallCounter()
 
 
-@pytest.fixture(params=["memory", "sqlite"] if os.environ.get("SKIWAY_TESTS") == "all" else ["memory"])
+@pytest.fixture(params=["memory", "sqlite"] if scope.ALL else ["memory"])
 def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
     """Empty stores. The contract tests in `tests/storage` show that all backends behave the same."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/pointers.db"

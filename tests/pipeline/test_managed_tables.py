@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -11,25 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
+from lake.lakes import opened_lake
+from pipeline.lakes import SPARK
+from pipeline.shared_spark import rest_results, session_with_jars
+from skiway.client import col
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
 
-pytestmark = [pytest.mark.needs("java", "spark"), pytest.mark.timeout(900)]
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-PROGRAM = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from make_fixtures import spark
-with spark(Path(sys.argv[2])) as session:
-    for number, location in enumerate(sys.argv[4:]):
-        session.read.format("iceberg").load(location).write.parquet(f"file://{sys.argv[3]}/{number}")
-"""
+pytestmark = SPARK
 
 SCHEMA = pa.schema(
     [
@@ -77,18 +67,38 @@ def test_spark_reads_the_rows_that_pyiceberg_reads(tmp_path: Path) -> None:
         written(tmp_path / "parts", "part", "bucket[2](id)", version="2"),
         written(tmp_path / "newer", "month(day)", version="3"),
     ]
-    locations = [table.location for table in tables]
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(SCRIPTS), str(tmp_path / "spark"), str(tmp_path / "read"), *locations],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if "unresolved dependency" in run.stdout + run.stderr or "UNRESOLVED DEPENDENCIES" in run.stdout + run.stderr:
-        pytest.skip("needs the jars of Iceberg and Delta for spark; to get them: run once with a network")
-    assert run.returncode == 0, run.stderr[-3000:]
+    spark = session_with_jars({})
     for number, table in enumerate(tables):
+        spark.read.format("iceberg").load(table.location).write.parquet(f"file://{tmp_path}/read/{number}")
         schema = pa.schema([(field.name, field.type) for field in table.handle.schema.arrow])
         found = pq.read_table(tmp_path / "read" / str(number)).cast(schema)
         assert sorted(found["id"].to_pylist()) == [1, 2, 2**40]
         assert_same_rows(found, table.rows().cast(schema))
+
+
+def test_spark_reads_row_lineage_and_geometries(tmp_path: Path) -> None:
+    """Rows keep their id, and those that were not updated their sequence number. Geometries need a CRS that Spark knows."""
+    point = bytes.fromhex("0101000000000000000000f03f0000000000000040")
+    with opened_lake(tmp_path) as lake, lake.rest() as rest, lake.client() as db:
+        rest.create_namespace("s")
+        rest.create_table("s.t", pa.schema({"id": pa.int64(), "name": pa.string()}), properties={"format-version": "3"})
+        db.reload()
+        db.insert("s.t", pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+        db.insert("s.t", pa.table({"id": [4, 5], "name": ["d", "e"]}))
+        db.update("s.t", {"name": "B"}, where=col("id") == 2)
+        db.delete("s.t", where=col("id") == 5)
+        for name, crs in (("places", '{"crs": "OGC:CRS84"}'), ("anywhere", "{}")):
+            metadata = {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": crs}
+            shapes = pa.schema([pa.field("shape", pa.binary(), metadata=metadata)])
+            db.create_table(f"s.{name}", shapes)
+            db.insert(f"s.{name}", pa.table([pa.array([point, None], pa.binary())], schema=shapes))
+        statements = [
+            "SELECT id, name, _row_id, _last_updated_sequence_number FROM lake.s.t ORDER BY id",
+            "SET spark.sql.geospatial.enabled = true",
+            "SELECT hex(st_asbinary(shape)) FROM lake.s.places ORDER BY 1 NULLS LAST",
+            "SELECT * FROM lake.s.anywhere",
+        ]
+        rows, _, places, anywhere = rest_results(rest.uri, statements, warehouse="managed", token="writer")
+    assert rows == [[1, "a", 0, 1], [2, "B", 1, 3], [3, "c", 2, 1], [4, "d", 3, 2]]
+    assert places == [[point.hex().upper()], [None]]
+    assert "ST_INVALID_CRS_VALUE" in anywhere["message"]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.lakes import SPARK
+from pipeline.shared_spark import rest_results
 from rest.rest_server import RestServer, opened
 from skiway.storage import open_stores
 
-CLIENT = Path(__file__).parents[1] / "rest" / "spark_client.py"
-
-pytestmark = [pytest.mark.needs("java", "spark"), pytest.mark.timeout(900)]
+pytestmark = SPARK
 
 STATEMENTS: dict[str, Any] = {
     "CREATE NAMESPACE lake.sales COMMENT 'orders'": [],
@@ -60,19 +56,8 @@ def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer
 
 @pytest.fixture(scope="module")
 def spark_results(rest_server: RestServer) -> dict[str, Any]:
-    """Spark's result for each statement, run in a process of its own, because jars cannot be added to a running JVM."""
-    run = subprocess.run(
-        [sys.executable, str(CLIENT), rest_server.uri],
-        input=json.dumps(list(STATEMENTS)),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if "unresolved dependency" in (run.stdout + run.stderr).lower():
-        pytest.skip("the jar of Iceberg could not be fetched; to get it: run once with a network")
-    assert run.returncode == 0, run.stderr[-3000:]
-    answers = [json.loads(line) for line in run.stdout.splitlines() if line[:1] in "[{"]
-    return dict(zip(STATEMENTS, answers, strict=True))
+    """Spark's result for each statement."""
+    return dict(zip(STATEMENTS, rest_results(rest_server.uri, list(STATEMENTS)), strict=True))
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)

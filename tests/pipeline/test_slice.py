@@ -6,13 +6,9 @@ The oracle is DuckDB: it runs the same statements on a table of its own and comp
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -20,15 +16,16 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from runtime.servers import Server, calling, eventually, started
+from pipeline.lakes import SPARK
+from pipeline.shared_spark import rest_results
+from runtime.servers import Server, calling, eventually
 from skiway.client import AirportClient, Metastore, col
 from skiway.model import v1
 
-CLIENT = Path(__file__).parents[1] / "rest" / "spark_client.py"
 TABLE = "sales.orders"
 JOB_S = 300.0
 
-pytestmark = [pytest.mark.needs("java", "spark"), pytest.mark.timeout(900)]
+pytestmark = SPARK
 
 SCHEMA = pa.schema(
     [
@@ -103,18 +100,7 @@ def write_over_airport(db: AirportClient, oracle: Oracle) -> None:
 
 
 def spark_results(server: Server, *statements: str) -> list[Any]:
-    """Spark's result for each statement, run in a process of its own, because jars cannot be added to a running JVM."""
-    run = subprocess.run(
-        [sys.executable, str(CLIENT), f"{server.addresses['http']}/iceberg"],
-        input=json.dumps(statements),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if "unresolved dependency" in (run.stdout + run.stderr).lower():
-        pytest.skip("the jar of Iceberg could not be fetched; to get it: run once with a network")
-    assert run.returncode == 0, run.stderr[-3000:]
-    return [json.loads(line) for line in run.stdout.splitlines() if line[:1] in "[{"]
+    return rest_results(f"{server.addresses['http']}/iceberg", statements)
 
 
 def profile(server: Server, table_id: v1.ResourceId) -> v1.Job:
@@ -133,21 +119,14 @@ def profile(server: Server, table_id: v1.ResourceId) -> v1.Job:
         return job()
 
 
-@contextmanager
-def lake(home: Path) -> Iterator[tuple[Server, AirportClient, RestCatalog]]:
-    """A server as users start it, and clients of both its protocols."""
+def test_table_written_over_airport_is_read_appended_to_and_profiled_by_other_engines(
+    server_with_spark: Server, oracle: Oracle
+) -> None:
+    server = server_with_spark
     with (
-        started(home) as server,
         AirportClient(server.addresses["airport"], catalog="lake") as db,
         closing(RestCatalog("lake", uri=f"{server.addresses['http']}/iceberg", warehouse="lake")) as catalog,
     ):
-        yield server, db, catalog
-
-
-def test_table_written_over_airport_is_read_appended_to_and_profiled_by_other_engines(
-    tmp_path: Path, oracle: Oracle
-) -> None:
-    with lake(tmp_path / "home") as (server, db, catalog):
         write_over_airport(db, oracle)
         assert in_order(db.scan(TABLE).read_all()) == oracle.rows()
         assert in_order(catalog.load_table(TABLE).scan().to_arrow()) == oracle.rows()

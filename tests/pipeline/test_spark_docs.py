@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import scope
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import connector, parquet
 from pipeline.lakes import SPARK, rows_of_all_types, write
@@ -160,6 +161,7 @@ def for_one_machine(text: str, **more: str) -> str:
     return text
 
 
+WORKERS = 2 if scope.ALL else 1
 VARIABLES = "\n".join(MASTER.splitlines()[:2])
 
 
@@ -202,20 +204,21 @@ def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:
 class TestOnClusters:
     pytestmark = SPARK
 
+    @pytest.mark.full
     def test_job_on_the_cluster_of_the_page_has_the_same_result(self, data: Path, expected: Any, tmp_path: Path):
         port = {"7077": str(free_port())}
         with ExitStack() as cluster:
             master = for_one_machine(MASTER.rstrip(), **port) + " --webui-port 0"
             cluster.enter_context(shell(master, tmp_path / "master.log", until="I have been elected leader"))
-            for number in range(2):
+            for number in range(WORKERS):
                 work = f" --webui-port 0 --host 127.0.0.1 --work-dir {tmp_path}/work-{number}"
                 script = f"{VARIABLES}\n{for_one_machine(WORKER.rstrip(), **port)}{work}"
                 log = tmp_path / f"worker-{number}.log"
                 cluster.enter_context(shell(script, log, until="Successfully registered with master"))
-            toml = for_one_machine(ON_CLUSTER, **port, **{"spark.cores.max=8": "spark.cores.max=2"})
+            toml = for_one_machine(ON_CLUSTER, **port, **{"spark.cores.max=8": f"spark.cores.max={WORKERS}"})
             assert found_by_a_server(data, tmp_path, toml) == expected
-            executors = [path for number in range(2) for path in (tmp_path / f"work-{number}").glob("app-*/*")]
-            assert len(executors) == 2
+            executors = [path for number in range(WORKERS) for path in (tmp_path / f"work-{number}").glob("app-*/*")]
+            assert len(executors) == WORKERS
 
     def test_job_on_the_connect_server_of_the_page_has_the_same_result(self, data: Path, expected: Any, tmp_path: Path):
         port = {"15002": str(free_port())}

@@ -16,38 +16,20 @@ from metastore.upstreams import iceberg, parquet
 from pipeline.catalogs import bad_catalog
 from pipeline.lakes import SPARK
 from pipeline.test_slice import spark_results
-from runtime.servers import Server, calling, eventually, started
+from runtime.servers import Server, calling, eventually
 from skiway.client import Metastore
 from skiway.client.metastore.jobs import Job
 from skiway.model import v1
 
 pytestmark = SPARK
 
-QUICK = (
-    "--set",
-    "reconciler.poll_every=100ms",
-    "--set",
-    "reconciler.job_store.max_attempts=2",
-    "--set",
-    "reconciler.job_store.base_backoff_ms=10",
-    "--set",
-    "reconciler.spark.master=local[2]",
-    "--set",
-    "reconciler.spark.conf=spark.sql.shuffle.partitions=2",
-)
 PATIENCE_S = 180.0
 SALES = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[Server]:
-    with started(tmp_path_factory.mktemp("server") / "home", *QUICK) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def lake(server: Server) -> Iterator[Metastore]:
-    with Metastore(server.address) as client:
+def lake(server_with_spark: Server) -> Iterator[Metastore]:
+    with Metastore(server_with_spark.address) as client:
         yield client
 
 
@@ -62,7 +44,9 @@ def tables(lake: Metastore, namespace: str) -> list[str]:
 def test_job_can_be_watched(lake: Metastore, tmp_path: Path):
     for number in range(3):
         parquet(tmp_path / "people", f"f{number}", id=[number])
-    parquet(tmp_path / "guests", "f", id=[1])
+    guests = [f"guests{number}" for number in range(7)]  # so that the job takes longer than its reports are apart
+    for name in guests:
+        parquet(tmp_path / name, "f", id=[1])
     lake.connectors.create("watched", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="watched")
     seen = list(lake.jobs.watch(lake.connectors.sync("watched"), timeout_s=PATIENCE_S, every_s=0.05))
     assert [each.state for each in seen][-1] == "succeeded", seen[-1]
@@ -71,14 +55,12 @@ def test_job_can_be_watched(lake: Metastore, tmp_path: Path):
     assert phases[-1] == "statistics"
     assert all(before.message != after.message for before, after in itertools.pairwise(seen))
     during = [each for each in seen if each.tables_now]
-    assert {name for each in during for name in each.tables_now} <= {"people", "guests"}
-    assert any(each.files_total and each.files_done < each.files_total for each in during), (
-        "starting Spark takes a while"
-    )
+    assert {name for each in during for name in each.tables_now} <= {*guests, "people"}
+    assert any(each.files_total and each.files_done < each.files_total for each in during)
     last = seen[-1]
-    assert (last.tables_done, last.tables_total, last.tables_now) == (2, 2, [])
-    assert (last.files_done, last.files_total, last.fraction_done) == (4, 4, 1.0)
-    assert tables(lake, "watched") == ["guests", "people"]
+    assert (last.tables_done, last.tables_total, last.tables_now) == (8, 8, [])
+    assert (last.files_done, last.files_total, last.fraction_done) == (10, 10, 1.0)
+    assert tables(lake, "watched") == [*guests, "people"]
 
 
 def test_unresponsive_source_is_retried_and_then_reported(lake: Metastore):
@@ -201,7 +183,10 @@ def test_connector_with_a_policy_is_scheduled(lake: Metastore, tmp_path: Path):
     assert len(list(lake.jobs(connector=made.id))) == 1
 
 
-def test_sketches_of_a_managed_table_are_readable_by_pyiceberg_and_ignored_by_spark(lake: Metastore, server: Server):
+def test_sketches_of_a_managed_table_are_readable_by_pyiceberg_and_ignored_by_spark(
+    lake: Metastore, server_with_spark: Server
+):
+    server = server_with_spark
     rest = f"{server.addresses['http']}/iceberg"
     with closing(RestCatalog("lake", uri=rest, warehouse="lake")) as catalog:
         catalog.create_namespace("managed")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import scope
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import (
     CORE,
@@ -70,7 +71,7 @@ def test_sync_profiles_only_new_data(stores, spark, tmp_path):
 
 # --- incremental profiles -------------------------------------------------------------------------------------------
 
-FILES = 200
+FILES = 200 if scope.ALL else 50
 
 
 def rows(files: range) -> pa.Table:
@@ -177,7 +178,7 @@ def published(factory: ResourceFactory) -> tuple[v1.TableStats, list[v1.ColumnSt
     [(iceberg_of_files, delete), (delta_of_files, delete), (parquet_of_files, make_unreadable)],
     ids=["iceberg", "delta", "parquet"],
 )
-def test_two_new_files_are_profiled_without_the_two_hundred_old_ones(spark, tmp_path, made, remove):
+def test_two_new_files_are_profiled_without_the_old_ones(spark, tmp_path, made, remove):
     table = made(tmp_path)
     table.grow(range(FILES))
     old = table.files()

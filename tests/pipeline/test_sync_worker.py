@@ -324,18 +324,22 @@ PROGRAM = """
                 original(done)
                 if done.stage.tables_done:
                     print("table", flush=True)
-                    time.sleep(float(sys.argv[2]))
+                    time.sleep(60)
 
             control.report = report
             return run(job, control)
 
-        Worker(JobQueue(stores, rules=JobRules(lease_s=2.0, base_backoff_s=0.01)), slowly, name=sys.argv[3]).work_once()
+        Worker(JobQueue(stores, rules=JobRules(lease_s=60.0)), slowly, name="victim").work_once()
 """
 
 
-def process(url: str, pause_s: float, name: str) -> subprocess.Popen[str]:
+def after_the_lease() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=61)
+
+
+def slow_worker(url: str) -> subprocess.Popen[str]:
     program = textwrap.dedent(PROGRAM)
-    return subprocess.Popen([sys.executable, "-c", program, url, str(pause_s), name], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
 
 
 def contents(factory: ResourceFactory) -> dict[str, Any]:
@@ -360,18 +364,17 @@ def test_job_of_a_killed_worker_is_taken_over_without_loss(tmp_path: Path):
             factory.catalog()
             job_id = triggered(factory, str(tmp_path / "up"))
             if name == "killed":
-                victim = process(url, 30.0, "victim")
+                victim = slow_worker(url)
                 assert victim.stdout is not None
                 assert victim.stdout.readline() == "table\n"
                 os.kill(victim.pid, signal.SIGKILL)
                 victim.wait()
                 victim.stdout.close()
                 assert (job(factory, job_id).state, len(mirrored(factory))) == (v1.JS_RUNNING, 1)
-                deadline = job(factory, job_id).lease_expires_at.ToDatetime(UTC)
-                until(lambda deadline=deadline: deadline < datetime.now(UTC))  # type: ignore[misc]
-                JobQueue(stores, rules=JobRules(base_backoff_s=0.001), jitter=lambda: 0.0).reclaim()
-            successor = process(url, 0.0, "heir")
-            successor.communicate(timeout=60)
+            queue = JobQueue(stores, rules=RULES, clock=after_the_lease)
+            queue.reclaim()
+            heir = Worker(queue, jobs_of(factory.realm, Reconciler(SECRETS, lambda *_, **__: None)), name="heir")
+            until(heir.work_once)  # after the backoff
             done = job(factory, job_id)
             assert (done.state, done.tables_scanned) == (v1.JS_SUCCEEDED, 6), done
             assert done.attempt == (2 if name == "killed" else 1)

@@ -84,7 +84,7 @@ def test_rest(stores: Stores, tmp_path: Path, error: Exception, monkeypatch: pyt
 @pytest.mark.parametrize("agent", [AIRPORT, ()], ids=["duckdb", "flight"])
 def test_airport_on_the_lake(tmp_path: Path, error: Exception, agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened_lake(tmp_path) as lake:
-        monkeypatch.setattr("skiway.lake.service.LakeCatalogs.find", raising(error))
+        monkeypatch.setattr("skiway.lake.catalog.LakeCatalogs.find", raising(error))
         with Raw(lake.location, (*agent, ("authorization", "Bearer writer"))) as raw:
             with pytest.raises(grpc.RpcError) as action:
                 raw.action("list_schemas", encode({"catalog_name": "managed"}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from skiway.config.telemetry import Audit, Telemetry
 from skiway.config.telemetry import Traces as TraceSettings
+from skiway.doors import outcome_of
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, Unauthorized, Unavailable
-from skiway.requests import Access, Call, Observers, Operation, Pipeline, outcome_of
+from skiway.metastore import Realm
+from skiway.requests import Access, Call, Observers, Operation, Pipeline
 from skiway.security import PermissionAuthorizer, Principal
+from skiway.storage import Stores, open_stores
 from skiway.telemetry import definitions
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.context import CallContext, current_call
@@ -41,14 +44,14 @@ class Tokens:
 class Recorded:
     """A pipeline and everything that it records."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stores: Stores) -> None:
         self.spans = InMemorySpanExporter()
         self.metrics = Metrics(strict=True)
         self.folder = folder
         settings = Telemetry(traces=TraceSettings(enabled=True))
         traces = Traces.start(settings, processor=SimpleSpanProcessor(self.spans))
         self.pipeline = Pipeline(
-            Access(lambda _: None, Tokens(), PermissionAuthorizer()),  # type: ignore[arg-type, return-value]
+            Access(lambda who: Realm(stores, who.account_id), Tokens(), PermissionAuthorizer()),
             Observers(self.metrics, traces, AuditLog(folder)),
             log=logging.getLogger("test.requests"),
             status_of=lambda error: type(error).__name__,
@@ -65,8 +68,9 @@ class Recorded:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Recorded:
-    return Recorded(tmp_path)
+def recorded(tmp_path: Path) -> Iterator[Recorded]:
+    with open_stores("memory://") as stores:
+        yield Recorded(tmp_path, stores)
 
 
 def call(token: str = "ada", operation: Operation = READ, **facts: Any) -> Call:
@@ -150,8 +154,7 @@ def test_a_door_that_answers_an_error_itself_records_it(recorded: Recorded) -> N
     assert recorded.counted() == [("a1", "Tables", "get", "409")]
 
 
-def test_a_required_audit_record_that_cannot_be_written_fails_the_call(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path)
+def test_a_required_audit_record_that_cannot_be_written_fails_the_call(recorded: Recorded, tmp_path: Path) -> None:
     trail = AuditLog(tmp_path / "missing", Audit(required=True))
     (tmp_path / "missing").write_text("a file where the folder should be")
     pipeline = Pipeline(

@@ -58,6 +58,7 @@ class RestServer:
     app: RestApp
     callers: Callers
     uri: str
+    http: httpx.Client
 
     def pyiceberg(self, warehouse: str = "lake", **properties: str) -> RestCatalog:
         return RestCatalog("test", **{"uri": self.uri, "warehouse": warehouse, "token": "anybody", **properties})
@@ -66,8 +67,8 @@ class RestServer:
         """Send one request; a body is sent as JSON, bytes unchanged."""
         encoded = {name.replace("_", "-"): value for name, value in headers.items()}
         if isinstance(body, bytes):
-            return httpx.request(method, f"{self.uri}{path}", content=body, headers={**JSON, **encoded}, timeout=30)
-        return httpx.request(method, f"{self.uri}{path}", json=body, headers=encoded, timeout=30)
+            return self.http.request(method, f"{self.uri}{path}", content=body, headers={**JSON, **encoded})
+        return self.http.request(method, f"{self.uri}{path}", json=body, headers=encoded)
 
     def get_untouched(self, path: str) -> httpx.Response:
         """Request a path exactly as written; other clients normalize paths before they send them."""
@@ -103,8 +104,9 @@ def opened(
     access = Access(find, callers, PermissionAuthorizer())
     app = RestApp(access, Observers(**observers), warehouse=warehouse, mirrors=mirrors, **arguments)
     try:
-        with listening(app) as uri:
-            yield RestServer(factory, warehouse, app, callers, uri)
+        # Without TLS, because loading the certificates takes longer than most tests.
+        with listening(app) as uri, httpx.Client(verify=False, timeout=30) as http:
+            yield RestServer(factory, warehouse, app, callers, uri, http)
     finally:
         app.close()
 

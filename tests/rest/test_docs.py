@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rest.rest_server import RestServer, listening
-from skiway.requests import MAX_HEADER_LENGTH
+from skiway.doors import MAX_HEADER_LENGTH
 from skiway.rest import RestOptions
 from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
 from skiway.rest.routes import ROUTES

@@ -24,7 +24,7 @@ from skiway.metastore import Realm
 from skiway.requests import Access
 from skiway.rest import RestApp, RestOptions
 from skiway.rest.calls import RestCall, RestResponse
-from skiway.rest.errors import BY_CLASS, BY_KEY, failed
+from skiway.rest.errors import BY_CLASS, BY_KEY, failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
 from skiway.security import PermissionAuthorizer
@@ -181,6 +181,53 @@ def test_messages_start_as_iceberg_clients_expect(
     assert "; " in message.removeprefix(prefix)  # followed by a remedy
 
 
+@pytest.mark.parametrize(
+    ("raised", "status", "kind"),
+    [
+        (errors.Unauthorized("x"), 401, "NotAuthorizedException"),
+        (errors.PermissionDenied("x"), 403, "ForbiddenException"),
+        (errors.NotFound("x"), 404, "NotFoundException"),
+        (errors.NotFound("x", key="catalog.missing"), 404, "NoSuchWarehouseException"),
+        (errors.NotFound("x", key="namespace.missing"), 404, "NoSuchNamespaceException"),
+        (errors.NotFound("x", key="table.missing"), 404, "NoSuchTableException"),
+        (errors.NotFound("x", key="view.missing"), 404, "NoSuchViewException"),
+        (errors.InvalidArgument("x"), 400, "BadRequestException"),
+        (errors.NullRowId("x"), 400, "BadRequestException"),
+        (errors.InvalidArgument("x", key="body.too_large"), 413, "PayloadTooLargeException"),
+        (errors.InvalidArgument("x", key="body.media"), 415, "UnsupportedMediaTypeException"),
+        (errors.InvalidArgument("x", key="method.unknown"), 405, "MethodNotAllowedException"),
+        (errors.InvalidArgument("x", key="properties.contradict"), 422, "UnprocessableEntityException"),
+        (errors.InvalidArgument("x", key="idempotency.mismatch"), 422, "UnprocessableEntityException"),
+        (errors.PreconditionFailed("x"), 409, "CommitFailedException"),
+        (errors.ConstraintViolation("x"), 409, "CommitFailedException"),
+        (
+            errors.SchemaNotEmpty("x", key="namespace.not_empty", display_name="s", found="1 table"),
+            *(409, "NamespaceNotEmptyException"),
+        ),
+        (errors.Conflict("x"), 409, "CommitFailedException"),
+        (errors.AlreadyExists("x"), 409, "AlreadyExistsException"),
+        (errors.Contention("x"), 503, "ServiceUnavailableException"),
+        (errors.Unsupported("x"), 406, "UnsupportedOperationException"),
+        (errors.LimitExceeded("x"), 400, "BadRequestException"),
+        (errors.Unavailable("x"), 503, "ServiceUnavailableException"),
+        (errors.TimedOut("x"), 503, "ServiceUnavailableException"),
+        (errors.Cancelled("x"), 503, "ServiceUnavailableException"),
+        (errors.Internal("x"), 500, "InternalServerError"),
+        (errors.SkiwayError("x"), 500, "InternalServerError"),
+        (ValueError("x"), 500, "InternalServerError"),
+    ],
+    ids=lambda value: f"{type(value).__name__} {getattr(value, 'key', '')}" if isinstance(value, Exception) else None,
+)
+def test_every_error_has_its_own_status_and_type(raised: Exception, status: int, kind: str) -> None:
+    """Written out here, because a table that is compared with itself is always right."""
+    response = failed(raised, "c")
+    shown = json.loads(response.body)["error"]
+    assert (response.status, shown["code"], shown["type"]) == (status, status, kind)
+    assert status_of(raised) == str(status)
+    assert response.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
+    assert response.headers.get("retry-after") == ("1" if status == 503 else None)
+
+
 def test_every_error_class_has_a_status() -> None:
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.SkiwayError):
@@ -189,7 +236,7 @@ def test_every_error_class_has_a_status() -> None:
             assert (response.status == 500) == (kind in (errors.SkiwayError, errors.Internal)), kind
             assert body["message"] == "said" or response.status == 500
     assert {status for status, _ in (*BY_CLASS.values(), *BY_KEY.values())} == {
-        *(400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 500, 503)
+        *(400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 422, 429, 500, 503)
     }
 
 
@@ -301,7 +348,7 @@ def test_staged_table_requires_all_its_parts(shop: RestServer) -> None:
 
 @pytest.fixture
 def small_body_server(stores: Stores, tmp_path: Path) -> Iterator[RestServer]:
-    with opened(stores, tmp_path, options=RestOptions(max_body_bytes=1000)) as rest_server:
+    with opened(stores, tmp_path, options=RestOptions(max_body_bytes=1000, body_s=0.3)) as rest_server:
         yield rest_server
 
 
@@ -314,6 +361,14 @@ def test_too_large_body_is_rejected_with_and_without_content_length(small_body_s
     assert error(announced) == (413, "PayloadTooLargeException")
     streamed = httpx.post(f"{small_body_server.uri}/v1/lake/namespaces", content=parts(), headers=JSON)
     assert error(streamed) == (413, "PayloadTooLargeException")
+
+
+def test_body_that_does_not_arrive_in_time_is_rejected(small_body_server: RestServer) -> None:
+    address = urlsplit(small_body_server.uri)
+    head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=10) as client:
+        client.sendall(head + b"{")
+        assert client.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,19 +86,21 @@ class Handlers:
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
         self._added.extend(handlers)
 
-    def find(self, operation: str) -> Callable[[bytes, Any], bytes]:
+    def find(self, operation: str) -> Callable[[Iterator[bytes], Any], bytes]:
         class Details:
             method = f"/skiway.v1.{operation}"
 
         found = next(handler for each in self._added if (handler := each.service(Details)) is not None)
-        return found.unary_unary
+        return found.stream_unary
 
 
 def microseconds(door: Door, operation: str, request: Message) -> float:
     """CPU time per call, the best of five runs."""
     serve, data, caller = Handlers(door).find(operation), request.SerializeToString(), Caller()
     return (
-        min(timeit.repeat(lambda: serve(data, caller), timer=time.process_time, number=CALLS, repeat=5)) / CALLS * 1e6
+        min(timeit.repeat(lambda: serve(iter((data,)), caller), timer=time.process_time, number=CALLS, repeat=5))
+        / CALLS
+        * 1e6
     )
 
 

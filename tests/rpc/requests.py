@@ -99,6 +99,13 @@ REQUESTS: Mapping[str, Make] = {
     "NamespaceService/DeleteNamespace": lambda lake: v1.DeleteNamespaceRequest(
         namespace_id=lake.namespace.resource_id, require_empty=False
     ),
+    "GrantService/ListGrants": lambda lake: v1.ListGrantsRequest(object_id=lake.table.resource_id),
+    "GrantService/AddGrant": lambda lake: v1.AddGrantRequest(
+        object_id=lake.table.resource_id, grantee="user:grace", privilege=v1.PV_READ
+    ),
+    "GrantService/RevokeGrant": lambda lake: v1.RevokeGrantRequest(
+        object_id=lake.table.resource_id, grantee="user:grace"
+    ),
     "TableService/ListTables": lambda lake: v1.ListTablesRequest(namespace_id=lake.namespace.resource_id),
     "TableService/GetTable": lambda lake: v1.GetTableRequest(table_id=lake.table.resource_id, snapshot=snapshot(1)),
     "TableService/CreateTable": lambda lake: v1.CreateTableRequest(spec=table_spec(lake, display_name="new")),

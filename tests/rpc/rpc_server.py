@@ -22,6 +22,7 @@ from skiway.model import v1
 from skiway.requests import Access, Observers, Retries
 from skiway.rpc import Door, Method, Rule, Service, all_services
 from skiway.security import Authenticator, PermissionAuthorizer, Principal
+from skiway.security.principals import MANAGES_ACCOUNTS
 from skiway.storage import Stores, utc_now
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.definitions import RPC_REQUESTS
@@ -186,14 +187,14 @@ class Watch(grpc.ServerInterceptor):
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
-        if handler is None or handler.request_streaming or handler.response_streaming:
+        if handler is None or handler.response_streaming:
             return handler
 
-        def serve(request: Any, context: grpc.ServicerContext) -> Any:
+        def serve(messages: Any, context: grpc.ServicerContext) -> Any:
             self.contexts.append(context)
-            return handler.unary_unary(request, context)
+            return handler.stream_unary(messages, context)
 
-        return grpc.unary_unary_rpc_method_handler(serve)
+        return grpc.stream_unary_rpc_method_handler(serve)
 
 
 @dataclass
@@ -234,10 +235,10 @@ def opened(
     factory = ResourceFactory(stores, utc_now)
     sleeps = RecordedSleep()
     callers = Callers(
-        principal("everybody", *EVERYTHING),
-        principal("member", *EVERYTHING - {"account.write"}),
+        principal("everybody", *EVERYTHING, MANAGES_ACCOUNTS),
+        principal("member", *EVERYTHING),
         principal("stranger", *EVERYTHING, account_id="a2"),
-        principal("platform", *EVERYTHING, account_id=""),
+        principal("platform", *EVERYTHING, MANAGES_ACCOUNTS, account_id=""),
     )
     find = realm_of or (lambda factory, caller: factory.realm(caller.account_id))
     door = Door(

@@ -40,7 +40,7 @@ def resource(operation: str, path: tuple[str, ...], sample: Lake) -> v1.Resource
     """The resource of account `a1` that the field at `path` refers to, derived from the name of the field or the method."""
     about = METHODS[operation].name.lower() if path[-1] == "resource_id" else path[-1]
     about = "namespace" if path[0] == "prefix" else about
-    about = "table" if path[:2] == ("inputs", "name") else about
+    about = "table" if path[:2] == ("inputs", "name") or path == ("object_id",) else about
     known = {
         "account": v1.ResourceId(account_id="a1", id="a1", kind=v1.RK_ACCOUNT),
         "connector": v1.ResourceId(account_id="a1", id="k1", kind=v1.RK_CONNECTOR),

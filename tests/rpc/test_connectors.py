@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 from rpc.requests import lake
 from rpc.rpc_server import RpcServer, behavior, opened
 from skiway.client import Metastore
+from skiway.client.metastore import calls
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, TimedOut, Unsupported
 from skiway.metastore.jobs.queue import JobQueue, Progress
 from skiway.model import v1
@@ -65,6 +67,23 @@ def test_tables_are_captured_immediately(db: Metastore, folder):
         db.connectors.capture(connector, statistics=True)
     with pytest.raises(NotFound):
         db.connectors.capture(connector, table="nope")
+
+
+def test_a_capture_waits_as_long_as_its_caller_asks(db: Metastore, folder, monkeypatch: pytest.MonkeyPatch):
+    connector = db.connectors.create("files", kind="parquet", uri=folder, catalog="lake", namespace="raw")
+    deadlines: list[float | None] = []
+    plain = calls.retry
+
+    def recording(attempt: Any, *, timeout_s: float | None, **more: Any) -> Any:
+        deadlines.append(timeout_s)
+        return plain(attempt, timeout_s=timeout_s, **more)
+
+    monkeypatch.setattr(calls, "retry", recording)
+    db.connectors.capture(connector)
+    db.connectors.capture(connector, timeout_s=3600)
+    db.catalogs.get("lake")
+    assert deadlines[:2] == [None, 3600]
+    assert set(deadlines[2:]) == {30}
 
 
 def test_jobs_are_followed_and_cancelled(db: Metastore, folder, rpc_server: RpcServer):

@@ -10,13 +10,13 @@ import pytest
 from rpc.rpc_server import METHODS, SERVICES, opened
 from skiway import errors
 from skiway.config.server import Errors
+from skiway.doors import GRPC_CODES
+from skiway.doors import MAX_HEADER_LENGTH as MAX_LENGTH
 from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from skiway.metastore.statistics.api import PAGE, STEP
 from skiway.model import v1
-from skiway.requests import MAX_HEADER_LENGTH as MAX_LENGTH
 from skiway.requests import Retries
 from skiway.rpc import Door
-from skiway.rpc.status import CODES
 from skiway.security import DevAuthenticator
 
 PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "rpc.md").read_text()
@@ -59,8 +59,8 @@ def test_every_status_is_on_the_page_with_its_codes():
     rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", PAGE_TEXT, re.MULTILINE)
     shown = {status: set(re.findall(r"`(MC_\w+)`", codes)) for status, codes in rows}
     expected: dict[str, set[str]] = {}
-    for kind in (errors.Contention, *CODES):
-        status = next(CODES[each] for each in kind.__mro__ if each in CODES)  # type: ignore[attr-defined]
+    for kind in (errors.Contention, *GRPC_CODES):
+        status = next(GRPC_CODES[each] for each in kind.__mro__ if each in GRPC_CODES)  # type: ignore[attr-defined]
         expected.setdefault(status.name, set()).add(kind.code)  # type: ignore[attr-defined]
     assert shown == expected
     assert {code for codes in shown.values() for code in codes} <= set(v1.ErrorCode.keys())

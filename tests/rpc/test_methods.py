@@ -21,7 +21,10 @@ from skiway.security import NOBODY
 
 OPERATIONS = sorted(METHODS)
 CODE = grpc.StatusCode
-CHANGING = ("Create", "Update", "Delete", "Put", "Set", "Trigger", "Cancel", "Sync", "Begin", "Renew", "End", "Fetch")
+CHANGING = (
+    *("Create", "Update", "Delete", "Put", "Set", "Trigger", "Cancel", "Sync", "Begin", "Renew", "End", "Fetch"),
+    *("Add", "Revoke"),
+)
 ENGINE = {"x_engine_kind": "duckdb", "x_engine_version": "1.5.5"}
 
 
@@ -128,7 +131,7 @@ def test_account_member_sees_only_that_account(rpc_server: RpcServer):
 
 
 @behavior(34)
-def test_caller_who_may_create_accounts_manages_all_accounts(rpc_server: RpcServer):
+def test_caller_with_the_platforms_permission_manages_all_accounts(rpc_server: RpcServer):
     created = rpc_server.client(
         "AccountService/CreateAccount", REQUESTS["AccountService/CreateAccount"](lake(rpc_server.factory))
     )

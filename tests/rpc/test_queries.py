@@ -77,10 +77,10 @@ def test_query_of_another_account_does_not_exist(db: Metastore, rpc_server: RpcS
     stranger = rpc_server.client.as_("stranger")
     for name in ("RenewQuery", "EndQuery", "GetQuery"):
         answer = stranger(f"QueryService/{name}", getattr(v1, f"{name}Request")(query_id=query.id))
-        assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not.found")
+        assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not_found")
     (pin,) = query.message.snapshots.pins
     answer = stranger(FETCH, v1.FetchScanBundleRequest(query_id=query.id, table_id=v1.ResourceId(id=pin.table_id.id)))
-    assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not.found")
+    assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not_found")
 
 
 def test_error_after_some_messages_ends_the_stream(stores):

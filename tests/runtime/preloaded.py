@@ -1,4 +1,4 @@
-"""Start `skiway` commands by forking a process that has already imported them.
+"""Start `skiway` commands, and scripts that use Skiway, by forking a process that has already imported it.
 
 A new interpreter spends three seconds of CPU time on imports before `skiway serve` does anything. This module keeps one
 process with the imports done and forks it for each command: a real process with its own process id, file descriptors,
@@ -17,12 +17,15 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,24 +34,59 @@ import skiway
 
 MESSAGE_BYTES = 1 << 20
 PR_SET_CHILD_SUBREAPER = 36
+IMPORTED_LATE = (
+    "grpc._server",
+    "grpc._interceptor",
+    "pandas",  # PyArrow imports it for its first array, which takes more CPU time than starting a server
+    "psycopg",
+    "pyarrow.dataset",
+    "pyarrow.pandas_compat",
+    "pyarrow.parquet",
+    "pyiceberg.io.pyarrow",
+    "pyiceberg.serializers",
+    "pyiceberg.table.deletion_vector",
+    "pyiceberg.table.update",
+    "pyiceberg.utils.truncate",
+    "uvicorn.lifespan.off",
+    "uvicorn.loops.asyncio",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+)
+"""Modules of libraries that a server imports when it first needs them."""
 
 
 def available() -> bool:
     """Whether commands are forked: on Linux, unless `SKIWAY_TESTS=all` requests a new interpreter for each."""
-    return sys.platform == "linux" and os.environ.get("SKIWAY_TESTS") != "all"
+    import scope  # here, because the preloaded process runs this file as a script
+
+    return sys.platform == "linux" and not scope.ALL
 
 
 class PreloadedProcess(subprocess.Popen[str]):
     """A `skiway` command that runs in a fork of the preloaded process. `args` are those of `skiway`."""
 
+    is_script = False
+
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         cwd, env, pipes = rest[4], rest[5], rest[9:15]
-        order = {"arguments": list(args), "folder": str(cwd or Path.cwd()), "environment": dict(env or os.environ)}
+        order = {
+            "arguments": list(args) if self.is_script else ["skiway", *args],
+            "script": self.is_script,
+            "folder": str(cwd or Path.cwd()),
+            "environment": dict(env or os.environ),
+        }
         theirs = (pipes[0], pipes[3], pipes[5])  # -1 stands for the stream of this process
         streams = [stream if stream != -1 else number for number, stream in enumerate(theirs)]
         self.pid = _preloaded().fork(order, streams)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+class PreloadedScript(PreloadedProcess):
+    """A Python script that runs in such a fork, like `python -W error`. `args` are its path and its arguments."""
+
+    is_script = True
 
 
 class _Preloaded:
@@ -111,10 +149,14 @@ def wait_for_orders(orders: socket.socket) -> dict[str, Any]:
 
 
 def preload() -> None:
-    """Import all of Skiway, so that no command has to import much."""
+    """Import all of Skiway and what it imports late, so that no command has to import much."""
     for module in pkgutil.walk_packages(skiway.__path__, "skiway."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
+    for name in IMPORTED_LATE:
+        import_module(name)
+    # Opening a store reads the entry points of all packages. No blob store, since its threads do not survive a fork.
+    import_module("skiway.storage").open_pointers("memory://")
 
 
 def enter(order: Mapping[str, Any]) -> None:
@@ -123,7 +165,8 @@ def enter(order: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["skiway", *order["arguments"]]
+    tempfile.tempdir = None  # found again, in the new environment
+    sys.argv = order["arguments"]
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)), "utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w")), "utf-8", line_buffering=os.isatty(1))
     sys.stderr = io.TextIOWrapper(
@@ -131,11 +174,18 @@ def enter(order: Mapping[str, Any]) -> None:
     )
 
 
-def run() -> None:
-    """Run the command and exit without finalizing the interpreter, which native libraries do not survive in a fork."""
+def run_script() -> None:
+    """Run the script in `sys.argv` as the main program, with warnings as errors."""
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    warnings.simplefilter("error")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def run(program: Callable[[], None]) -> None:
+    """Run the program and exit without finalizing the interpreter, which native libraries do not survive in a fork."""
     code: object = 0
     try:
-        import_module("skiway.cli").main()
+        program()
     except SystemExit as exited:
         code = exited.code or 0
     except BaseException:  # noqa: BLE001 - what the interpreter does
@@ -152,5 +202,6 @@ if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC reads it when it is loaded
     preload()
-    enter(wait_for_orders(orders_))
-    run()
+    order_ = wait_for_orders(orders_)
+    enter(order_)
+    run(run_script if order_["script"] else import_module("skiway.cli").main)

@@ -12,22 +12,25 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import PlainTextResponse
 
 from runtime.servers import started
+from runtime.test_operators import operators
 from skiway.config.server import Http
 from skiway.errors import Unavailable
 from skiway.runtime import http_door
 from skiway.runtime.http_door import HttpDoor, web_app
 
 
-def get(url: str) -> tuple[int, str]:
+def get(url: str, **headers: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def app(*, ready: bool = True) -> Any:
-    return web_app(iceberg=PlainTextResponse("iceberg"), metrics=lambda: "metrics", is_ready=lambda: ready)
+def app(*failed: str) -> Any:
+    return web_app(
+        iceberg=PlainTextResponse("iceberg"), metrics=lambda: "metrics", not_ready=lambda: failed, operators=operators()
+    )
 
 
 def open_door(address: str | None) -> tuple[HttpDoor, str]:
@@ -55,12 +58,14 @@ def test_server_reports_health_readiness_and_metrics(tmp_path) -> None:
         assert families["skiway_core_cache_misses"].samples
         assert families["skiway_core_store_bytes"].samples
         assert get(f"{http}/nothing")[0] == 404
+        for stranger in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
+            assert get(f"{http}/iceberg/v1/config?warehouse=lake", **stranger)[0] == 403
 
 
 def test_readiness_probe_fails_if_the_server_is_not_ready() -> None:
-    door = HttpDoor(app(ready=False), Http(address="127.0.0.1:0"), drain_s=1)
+    door = HttpDoor(app("blob store"), Http(address="127.0.0.1:0"), drain_s=1)
     try:
-        assert get(f"{door.start()['http']}/readyz") == (503, "not ready\n")
+        assert get(f"{door.start()['http']}/readyz") == (503, "not ready: blob store\n")
     finally:
         close_door(door)
 

@@ -6,7 +6,6 @@ PyIceberg. A writer that loses a race gets one of the documented errors, retries
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -22,6 +21,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 
+import scope
 from runtime.servers import Server, starting, wait_until_ready
 from skiway.client import AirportClient, col
 from skiway.errors import Conflict
@@ -30,7 +30,7 @@ from storage.homes import running_postgres
 pytestmark = pytest.mark.timeout(600)
 
 WRITERS = 8
-ROUNDS = 8 if os.environ.get("SKIWAY_FAULTS") == "all" else 2
+ROUNDS = 8 if scope.FAULTS else 1
 ROWS = 10
 IN_TIME_S = 30.0
 """Time limit of one statement, from its start until it is committed."""

@@ -260,7 +260,12 @@ def _update_connector_with_secrets(
 ) -> None:
     for path, spec in (
         ("uri", v1.ConnectorSpec(uri=f"https://user:{in_uri}@catalog.example.com")),
+        ("uri", v1.ConnectorSpec(uri=f"https://catalog.example.com/x?sig={in_uri}")),
+        ("uri", v1.ConnectorSpec(uri=f"postgresql://user@db.example.com/x?password={in_uri}")),
+        ("properties", v1.ConnectorSpec(properties={"note": f"Bearer {in_property}"})),
+        ("properties", v1.ConnectorSpec(properties={"url": f"https://user:{in_property}@catalog.example.com"})),
         ("auth.properties", v1.ConnectorSpec(auth=v1.ConnectorAuthSpec(properties={"client_secret": in_property}))),
+        ("auth.header_hints", v1.ConnectorSpec(auth=v1.ConnectorAuthSpec(header_hints={"X-Auth": in_header}))),
         ("auth.header_hints", v1.ConnectorSpec(auth=v1.ConnectorAuthSpec(header_hints={"authorization": in_header}))),
     ):
         request = v1.UpdateConnectorRequest(connector_id=connector, spec=spec, update_mask=mask(path))

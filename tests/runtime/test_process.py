@@ -10,8 +10,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from runtime.servers import Caller, calling, columns, eventually, skiway, started, starting, wait_until_ready
@@ -51,6 +53,7 @@ def test_server_writes_its_ready_file_and_stops_on_a_signal(home, tmp_path, numb
             "rpc": server.address,
             "airport": f"grpc://{server.address}",
             "http": server.addresses["http"],
+            "pid": server.process.pid,
         }
         host, _, port = server.address.rpartition(":")
         assert (host, int(port) > 0) == ("127.0.0.1", True)
@@ -84,9 +87,9 @@ def test_killed_server_loses_no_acknowledged_changes(home, tmp_path):
             for number in range(10):
                 caller.create_catalog(f"c{number}")
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
-    stale = ready.read_text()  # left behind by the killed server
+    stale = ready.read_text()  # left behind by the killed server; the new one removes it before it is ready
     with starting(home, ready_file=ready) as server:
-        eventually(lambda: ready.read_text() != stale)
+        eventually(lambda: not ready.exists() or ready.read_text() != stale)
         wait_until_ready(server)
         with calling(server.address) as caller:
             assert caller.catalogs() == [*(f"c{number}" for number in range(10)), "lake"]
@@ -166,6 +169,30 @@ def test_reflection_lists_services_and_their_messages(home):
         assert {"skiway.v1.TableService", "grpc.health.v1.Health"} <= set(services)
         service = DescriptorPool(database).FindServiceByName("skiway.v1.TableService")
         assert service.methods_by_name["GetTable"].input_type.full_name == "skiway.v1.GetTableRequest"
+
+
+def test_reflection_v1_answers_like_v1alpha(home):
+    with started(home) as server, grpc.insecure_channel(server.address) as channel:
+        call = channel.stream_stream(
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        listed, described = call(
+            iter(
+                [
+                    reflection_pb2.ServerReflectionRequest(list_services=""),
+                    reflection_pb2.ServerReflectionRequest(
+                        file_containing_symbol="grpc.reflection.v1.ServerReflection"
+                    ),
+                ]
+            )
+        )
+        names = {each.name for each in listed.list_services_response.service}
+        assert names == set(ProtoReflectionDescriptorDatabase(channel).get_services())
+        assert {"skiway.v1.TableService", "grpc.reflection.v1.ServerReflection"} <= names
+        file = FileDescriptorProto.FromString(described.file_descriptor_response.file_descriptor_proto[0])
+        assert file.service[0].method[0].input_type == ".grpc.reflection.v1.ServerReflectionRequest"
 
 
 def test_reflection_can_be_disabled(home):

@@ -80,7 +80,7 @@ def test_missing_settings_file(home, tmp_path):
 
 
 def test_store_of_a_newer_version(home):
-    home.mkdir()
+    home.mkdir(mode=0o700)
     with open_stores(f"sqlite:///{home}/pointers.db"):
         pass
     with sqlite3.connect(home / "pointers.db") as database:
@@ -90,7 +90,7 @@ def test_store_of_a_newer_version(home):
 
 
 def test_store_file_that_is_not_a_database(home):
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "pointers.db").write_bytes(b"this is no database, however long one looks at it" * 100)
     assert "restore the file from a backup" in startup_error(home)
 
@@ -131,3 +131,16 @@ def test_missing_tokens_file(home):
     error = startup_error(home, "--set", "auth.mode=token")
     assert f"the tokens file {home / 'tokens.toml'} does not exist" in error
     assert "skiway tokens new NAME --account default" in error
+
+
+def test_broken_file_of_system_objects(home, tmp_path):
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    (folder / "myengine.pbtxt").write_text("functions { nome: 1 }")
+    error = startup_error(home, "--set", f"system.objects_directory={folder}")
+    assert f"{folder / 'myengine.pbtxt'}" in error
+
+
+def test_missing_directory_of_system_objects(home, tmp_path):
+    error = startup_error(home, "--set", f"system.objects_directory={tmp_path / 'none'}")
+    assert f"{tmp_path / 'none'}" in error

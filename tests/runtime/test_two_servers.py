@@ -42,6 +42,7 @@ LOST = frozenset(
         "namespace.not_empty",
         "table",  # it was deleted
         "namespace",
+        "namespace.by.path.missing",
     }
 )
 """The error keys that losers of a race may get."""

@@ -92,6 +92,8 @@ def test_sources_at_forbidden_addresses_are_rejected(tmp_path: Path):
         spec = v1.ConnectorSpec(uri=upstream.uri)
         assert "where sources may not be" in lake.connectors.validate("there", spec=spec).summary
         assert not upstream.requested
+        assert server.stop() == 0
+        assert "reconciler.source_addresses is replaced by sources.addresses" in server.output()
 
 
 def test_two_workers_run_a_scheduled_sync_only_once(lake: Metastore, tmp_path: Path):

@@ -20,8 +20,8 @@ PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 PAGE = (DOCS / "security.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-# Keys of errors that occur only when a server is started or a token is created.
-AT_STARTUP = {"token.weak", "token.entry", "tokens.file", "permission.missing"}
+# Keys of errors that occur only when a server is started or a token is created or revoked.
+AT_STARTUP = {"token", "token.ambiguous", "token.weak", "token.entry", "tokens.file", "permission.missing"}
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=range(len(EXAMPLES)))

@@ -28,10 +28,17 @@ LEEWAY = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 
 
-def authenticator(key=None, *, accounts=None, roles=None, **rules):
+def authenticator(key=None, *, accounts=None, roles=None, platform_subjects=(), **rules):
     rules = OidcRules(**{"issuer": STATIC_ISSUER, "audiences": (AUDIENCE,), **rules})
     keys = StaticKey(pem(key or rsa_key()))
-    return OidcAuthenticator(rules, keys, accounts=accounts or KnownAccounts(), roles=roles, clock=lambda: NOW)
+    return OidcAuthenticator(
+        rules,
+        keys,
+        accounts=accounts or KnownAccounts(),
+        roles=roles,
+        platform_subjects=platform_subjects,
+        clock=lambda: NOW,
+    )
 
 
 def bearer(text):
@@ -300,17 +307,31 @@ def test_account_validation_is_optional():
 @pytest.mark.behavior(78)
 @pytest.mark.parametrize("missing_account", [None, "", "  ", []])
 def test_without_an_account_only_the_platform_role_is_accepted_and_granted(missing_account):
-    found = authenticator().authenticate(
+    found = authenticator(platform_subjects=["ada"]).authenticate(
         bearer(token(account_id=missing_account, roles=["Platform-Admin", "administrator", "reconcile-worker"]))
     )
     assert (found.account_id, found.is_platform, found.roles) == ("", True, {"platform-admin"})
-    assert found.permissions == {"account.read", "account.write", "account.delete"}
+    assert found.permissions == Roles().platform_permissions(["platform-admin"])
     assert rejection(token(account_id=missing_account, roles=["administrator"])).key == "token.account"
     assert rejection(token(account_id=missing_account)).key == "token.account"
 
 
+def test_platform_role_is_only_for_subjects_to_whom_the_operator_assigned_it():
+    found = rejection(token(account_id=None, roles="platform-admin"))
+    assert (found.key, "auth.platform_admin.subjects" in found.message) == ("token.platform", True)
+    setup = authenticator(platform_subjects=["grace"])
+    with pytest.raises(Unauthorized):
+        setup.authenticate(bearer(token(account_id=None, roles="platform-admin")))
+    assert setup.authenticate(bearer(token(account_id=None, sub="grace", roles="platform-admin"))).is_platform
+
+
+def test_platform_role_in_a_token_for_an_account_is_ignored():
+    found = authenticator(platform_subjects=["ada"]).authenticate(bearer(token(roles=["platform-admin"])))
+    assert (found.account_id, found.roles, found.permissions) == ("acme", frozenset(), Roles().permissions([]))
+
+
 def test_platform_role_name_is_configurable():
-    setup = authenticator(roles=Roles("cloud-ops"))
+    setup = authenticator(roles=Roles("cloud-ops"), platform_subjects=["ada"])
     assert setup.authenticate(bearer(token(account_id=None, roles="cloud-ops"))).is_platform
     with pytest.raises(Unauthorized):
         setup.authenticate(bearer(token(account_id=None, roles="platform-admin")))

@@ -15,25 +15,32 @@ INIT = {"account.read", "account.write", "catalog.read", "catalog.write", "names
 
 MATRIX = {
     "default": READ,
-    "administrator": READ | WRITE | MANAGE | {"account.delete"},
-    "developer": READ | WRITE | MANAGE | {"account.delete"},
-    "platform-admin": {"account.read", "account.write", "account.delete"},
+    "administrator": READ | WRITE | MANAGE | {"account.delete", "grant.manage"},
+    "developer": READ | WRITE | MANAGE | {"account.delete", "grant.manage"},
+    "member": {"account.read"},
     "init-account": INIT | {"connector.create"},
     "delete-account": {"account.delete"},
     "system-objects": {"system-objects.read"},
     "reconcile-worker": READ | WRITE | MANAGE | INTERNAL,
 }
-EVERYTHING = sorted(set().union(*MATRIX.values()))
+PLATFORM_MATRIX = {
+    "platform-admin": {"account.read", "account.write", "account.delete", "platform.accounts", "platform.observe"},
+    "platform-monitor": {"platform.observe"},
+}
+EVERYTHING = sorted(set().union(*MATRIX.values(), *PLATFORM_MATRIX.values()))
 
 
 def principal(*roles: str, **facts: str) -> Principal:
-    return Principal("ada", facts.get("account", "acme"), frozenset(roles), Roles().permissions(roles))
+    account = facts.get("account", "acme")
+    permissions = Roles().permissions(roles) if account else Roles().platform_permissions(roles)
+    return Principal("ada", account, frozenset(roles), permissions)
 
 
 @pytest.mark.behavior(79)
-@pytest.mark.parametrize("role", MATRIX)
-def test_role_grants_exactly_its_row_of_the_matrix(role):
-    authorizer, caller = PermissionAuthorizer(), principal(role)
+@pytest.mark.parametrize("role", [*MATRIX, *PLATFORM_MATRIX])
+@pytest.mark.parametrize("account", ["acme", ""])
+def test_role_grants_exactly_its_row_of_the_matrix(role, account):
+    authorizer, caller = PermissionAuthorizer(), principal(role, account=account)
     allowed = set()
     for permission in EVERYTHING:
         try:
@@ -41,11 +48,16 @@ def test_role_grants_exactly_its_row_of_the_matrix(role):
         except PermissionDenied:
             continue
         allowed.add(permission)
-    assert allowed == MATRIX[role]
+    assert allowed == (MATRIX.get(role, READ) if account else PLATFORM_MATRIX.get(role, set()))
 
 
 def test_matrix_of_this_test_has_every_role():
-    assert set(Roles().table()) == set(MATRIX)
+    assert set(Roles().table()) == {*MATRIX, *PLATFORM_MATRIX}
+    assert set(Roles().platform_table()) == set(PLATFORM_MATRIX)
+
+
+def test_no_account_role_has_a_permission_of_the_platform():
+    assert not {permission for row in MATRIX.values() for permission in row if permission.startswith("platform.")}
 
 
 @pytest.mark.behavior(79)
@@ -69,11 +81,11 @@ def test_known_role_replaces_the_default_role():
 
 def test_platform_admin_role_name_is_configurable():
     roles = Roles(platform_admin=" Cloud-Ops ")
-    assert roles.permissions(["cloud-ops"]) == MATRIX["platform-admin"]
-    assert roles.permissions(["platform-admin"]) == READ
+    assert roles.platform_permissions(["cloud-ops"]) == PLATFORM_MATRIX["platform-admin"]
+    assert roles.platform_permissions(["platform-admin"]) == set()
 
 
-@pytest.mark.parametrize("name", ["", "  ", "administrator", "Default"])
+@pytest.mark.parametrize("name", ["", "  ", "administrator", "Default", "platform-monitor"])
 def test_platform_admin_role_name_cannot_be_blank_or_that_of_another_role(name):
     with pytest.raises(InvalidArgument, match="platform-admin"):
         Roles(platform_admin=name)

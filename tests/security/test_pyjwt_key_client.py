@@ -78,7 +78,7 @@ def test_client_reads_a_response_of_any_size(publisher: Publisher):
 
 
 def test_timeout_applies_to_each_read_only(publisher: Publisher):
-    publisher.pause_per_byte_s = 0.01
+    publisher.pause_per_byte_s = 0.002  # about a second in total
     started = time.monotonic()
     jwt.PyJWKClient(f"{publisher.url}/keys", timeout=0.5).get_signing_keys()
     assert time.monotonic() - started > 0.5

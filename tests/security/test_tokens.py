@@ -11,7 +11,7 @@ import pytest
 
 from security.accounts import KnownAccounts
 from skiway.errors import InvalidArgument, Unauthorized
-from skiway.security import TokenAuthenticator, TokenEntry, TokenFile, TokenHeaders, new_token, tokens
+from skiway.security import Roles, TokenAuthenticator, TokenEntry, TokenFile, TokenHeaders, new_token, tokens
 
 NOW = datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)
 CLEAR = "correct-horse-battery-staple-0123456789"
@@ -107,8 +107,17 @@ def test_account_is_accepted_without_an_account_directory():
 def test_without_an_account_only_the_platform_admin_is_accepted():
     found = authenticator(entry(account="", roles=["platform-admin", "administrator"])).authenticate(bearer(CLEAR))
     assert (found.account_id, found.roles) == ("", {"platform-admin"})
-    assert found.permissions == {"account.read", "account.write", "account.delete"}
+    assert found.permissions == Roles().platform_permissions(["platform-admin"])
     assert rejection(authenticator(entry(account="", roles=["administrator"])), bearer(CLEAR)).key == "token.account"
+
+
+def test_use_of_a_valid_token_is_reported():
+    used, valid = [], entry()
+    setup = TokenAuthenticator(lambda: [valid], accounts=None, on_use=used.append)
+    setup.authenticate(bearer(CLEAR))
+    with pytest.raises(Unauthorized):
+        setup.authenticate(bearer(f"{CLEAR}x"))
+    assert used == [valid]
 
 
 def test_session_header_takes_precedence():

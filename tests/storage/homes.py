@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+import scope
 from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
 
 POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb-local")
-if os.environ.get("SKIWAY_TESTS") == "all":
+if scope.ALL:
     POINTER_KINDS += ("dynamodb",)  # moto, which is slower and less complete than DynamoDB Local
 SHARED_KINDS = POINTER_KINDS[1:]  # several processes can open these
 BLOB_KINDS = ("memory", "file", "s3")

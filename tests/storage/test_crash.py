@@ -7,11 +7,13 @@ import signal
 
 import pytest
 
+import scope
 from storage import writers
 from storage.homes import pointer_home
 
 SIZE = 200
 KINDS = ("sqlite", "postgresql")
+MOMENTS = 6 if scope.ALL else 3
 # SQLite sees BEGIN, SELECT, INSERT, COMMIT; PostgreSQL sees locks, SELECT, INSERT, COMMIT.
 STEPS = ("lock", "read", "write", "commit")
 
@@ -47,7 +49,7 @@ def test_writer_that_is_not_killed_changes_everything(crash_home):
 def test_writer_killed_at_any_time_leaves_complete_batches(crash_home):
     moments = random.Random(7)
     reached = []
-    for _ in range(6):
+    for _ in range(MOMENTS):
         with writers.start("repeat", url=crash_home.url, size=SIZE) as process:
             assert process.stdout.readline() == "started\n"
             with pytest.raises(writers.subprocess.TimeoutExpired):  # type: ignore[attr-defined]

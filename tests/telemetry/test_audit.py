@@ -69,7 +69,7 @@ def test_record_is_written_before_the_call_returns(tmp_path: Path):
 
 
 def test_concurrent_records_are_not_lost_or_mixed_during_rotation(tmp_path: Path):
-    audit = AuditLog(tmp_path, Audit(rotation=Rotation(max_bytes=2_000, keep=1_000)))
+    audit = AuditLog(tmp_path, Audit(rotation=Rotation(max_bytes=2_000, keep=200)))
 
     def call(caller: int) -> None:
         for number in range(100):

@@ -26,7 +26,7 @@ from pathlib import Path
 from skiway.config.telemetry import Rotation
 from skiway.telemetry.line_files import LineFile
 
-file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=2_000, keep=10_000))
+file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=2_000, keep=100))
 sys.stdin.readline()  # all start together
 for number in range(200):
     file.write(f"{sys.argv[2]}:{number}:" + "x" * (number % 50) + ":end")
@@ -51,7 +51,7 @@ def assert_complete(path: Path, writers: int, count: int) -> None:
 
 def test_lines_of_concurrent_threads_are_not_lost_or_torn_during_rotation(tmp_path: Path):
     path = tmp_path / "a.log"
-    file = LineFile(path, Rotation(max_bytes=2_000, keep=10_000))
+    file = LineFile(path, Rotation(max_bytes=2_000, keep=100))
 
     def write(writer: int) -> None:
         for number in range(200):
@@ -80,7 +80,7 @@ from pathlib import Path
 from skiway.config.telemetry import Rotation
 from skiway.telemetry.line_files import LineFile
 
-file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=1_000, keep=10_000), fsync=True)
+file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=1_000, keep=100), fsync=True)
 inside, go_on, real = threading.Event(), threading.Event(), os.fsync
 
 def slow(descriptor):

@@ -193,7 +193,7 @@ def test_file_gets_every_line_of_concurrent_threads_during_rotation(tmp_path: Pa
             for number in range(100):
                 log.info("line", extra={"writer": writer, "number": number})
 
-    rotation = Rotation(max_bytes=3_000, keep=1_000)
+    rotation = Rotation(max_bytes=3_000, keep=100)
     with logging_to(io.StringIO(), file=file, rotation=rotation) as out, ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
     files = [each for each in file.parent.iterdir() if each.suffix != ".lock"]

@@ -26,6 +26,9 @@ from skiway.airport.catalog import (
     Versioned,
 )
 
+# The current request in other threads and in unit tests
+from skiway.airport.context import acting_as, submit, with_request
+
 # Change definitions: CREATE, DROP and ALTER
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
 
@@ -80,7 +83,8 @@ __all__ = [  # noqa: RUF022  (grouped by topic)
     # serve
     "serve", "Server", "Tls", "Limits", "AirportService", "Catalogs", "CatalogResolver",
     # requests, authentication and observation
-    "Request", "current_request", "Authenticator", "BearerAuth", "CatalogAuthorizer", "Observer", "ServedCall",
+    "Request", "current_request", "submit", "with_request", "acting_as",
+    "Authenticator", "BearerAuth", "CatalogAuthorizer", "Observer", "ServedCall",
     # build a catalog
     "CatalogBuilder", "SchemaBuilder",
     # implement a catalog

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, overload
 
 import pyarrow as pa
 
-from skiway.airport.catalog import (
-    UNREACHABLE_SCHEMA,
-    Catalog,
-    CatalogVersion,
-    ColumnStatistics,
-    HasStatistics,
-    Schema,
-    SharedListing,
-    Table,
-    TimeTravel,
-    Versioned,
+from skiway.airport.built import (
+    BuiltCatalog,
+    BuiltSchema,
+    BuiltTransactionalCatalog,
+    Calls,
+    FunctionRef,
+    Scan,
+    SchemaAt,
+    Statistics,
+    function_table,
+)
+from skiway.airport.catalog import Catalog, Schema, Table, TransactionManager
+from skiway.airport.checks import (
+    Mistake,
+    check_callback,
+    check_columns,
+    check_function,
+    check_schema_name,
+    check_table,
+    check_transactions,
+    instead_of,
 )
 from skiway.airport.functions import (
+    AnyFunction,
     DecoratedScalar,
     DecoratedTable,
     ScalarFunction,
@@ -29,42 +40,57 @@ from skiway.airport.functions import (
     Volatility,
     signature,
 )
-from skiway.airport.scan import ArrowData, ScanOptions, TimePoint
-from skiway.airport.table_refs import FunctionCall, FunctionCallRequest, TableRef
-from skiway.errors import AlreadyExists, InvalidArgument
+from skiway.airport.table_refs import TableRef
+from skiway.airport.wire.duckdb_sql import ascii_lower
+from skiway.errors import AlreadyExists
 
 __all__ = ["CatalogBuilder", "SchemaBuilder"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Scan = Callable[[ScanOptions], ArrowData]
-SchemaAt = Callable[[TimePoint], pa.Schema | None]
+ScanF = TypeVar("ScanF", bound=Scan)
+CallsF = TypeVar("CallsF", bound=Calls)
+TableT = TypeVar("TableT", bound=Table)
+RefT = TypeVar("RefT", bound=TableRef)
+ScalarT = TypeVar("ScalarT", bound=ScalarFunction | Callable[..., Any])
+FunctionT = TypeVar("FunctionT", bound=TableFunction | TableInOutFunction)
 
 
 class CatalogBuilder:
     """Collects schemas, tables and functions, and builds an immutable catalog from them.
 
-    Increase `version` when the catalog changes, so that clients refresh what they cached.
+    Increase `version` when the catalog changes, so that clients refresh what they cached. `transactions` gives the
+    catalog transactions, which its tables find in `current_request()`.
     """
 
-    def __init__(self, name: str = "", *, version: int = 1) -> None:
+    def __init__(self, name: str = "", *, version: int = 1, transactions: TransactionManager | None = None) -> None:
+        check_transactions(transactions)
         self.name = name
         self._version = version
+        self._transactions = transactions
         self._schemas: dict[str, SchemaBuilder] = {}
 
     def schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> SchemaBuilder:
         """Add a schema."""
-        if name == UNREACHABLE_SCHEMA:
-            raise InvalidArgument("DuckDB cannot query an attached schema named 'main': choose another name")
-        if not name:
-            raise InvalidArgument("a schema needs a name")
-        if name in self._schemas:
-            raise AlreadyExists(f"schema {name!r} already exists")
+        check_schema_name(name)
+        _check_new(name, self._schemas, "schema", name)
         self._schemas[name] = SchemaBuilder(name, comment, tags or {})
         return self._schemas[name]
 
     def build(self) -> Catalog:
         """Build a catalog from everything added so far."""
-        return _BuiltCatalog(self.name, self._version, [builder.build() for builder in self._schemas.values()])
+        schemas = [builder.build() for builder in self._schemas.values()]
+        if self._transactions is not None:
+            return BuiltTransactionalCatalog(self.name, self._version, schemas, self._transactions)
+        return BuiltCatalog(self.name, self._version, schemas)
+
+
+def _check_new(name: str, taken: Iterable[str], kind: str, shown: str) -> None:
+    """Check that `name` is new for DuckDB, which ignores the case of ASCII letters."""
+    for other in taken:
+        if other == name:
+            raise AlreadyExists(f"{kind} {shown} already exists")
+        if ascii_lower(other) == ascii_lower(name):
+            raise Mistake(f"{kind} {shown} has the same name as {other!r} in DuckDB, which ignores case: rename one")
 
 
 class SchemaBuilder:
@@ -80,7 +106,7 @@ class SchemaBuilder:
         self._functions: list[TableFunction | TableInOutFunction] = []
 
     @overload
-    def table(self, table: Table, /) -> Table: ...
+    def table(self, table: TableT, /) -> TableT: ...
     @overload
     def table(
         self,
@@ -89,9 +115,9 @@ class SchemaBuilder:
         schema: pa.Schema,
         name: str | None = None,
         comment: str = "",
-        statistics: Callable[[str, str], ColumnStatistics] | None = None,
+        statistics: Statistics | None = None,
         schema_at: SchemaAt | None = None,
-    ) -> Callable[[F], F]: ...
+    ) -> Callable[[ScanF], ScanF]: ...
     def table(
         self,
         table: Table | None = None,
@@ -100,7 +126,7 @@ class SchemaBuilder:
         schema: pa.Schema | None = None,
         name: str | None = None,
         comment: str = "",
-        statistics: Callable[[str, str], ColumnStatistics] | None = None,
+        statistics: Statistics | None = None,
         schema_at: SchemaAt | None = None,
     ) -> Any:
         """Add a `Table`, or decorate a scan function to add it as a table.
@@ -110,16 +136,22 @@ class SchemaBuilder:
         gets the point in its options.
         """
         if table is not None:
+            self._check_kind(table, Table, "table", "schema=pa.schema({…})")
             self._add(self._tables, table)
             return table
         if schema is None:
-            raise InvalidArgument("@schema.table needs schema=pa.schema({…}), or a Table to add")
+            raise Mistake(self._without_schema("table"))
 
-        def decorate(scan: F) -> F:
+        def decorate(scan: ScanF) -> ScanF:
+            title = name or _name_of(scan)
+            what = f"table {self.name}.{title}"
+            check_function(scan, what, "scan")
+            check_callback(statistics, f"statistics of {what}", "(column, duckdb_type)")
+            check_callback(schema_at, f"schema_at of {what}", "(time_point)")
             self._add(
                 self._tables,
                 function_table(
-                    name or scan.__name__,
+                    title,
                     schema,
                     scan,
                     comment=comment or inspect.getdoc(scan) or "",
@@ -132,9 +164,11 @@ class SchemaBuilder:
         return decorate
 
     @overload
-    def table_ref(self, ref: TableRef, /) -> TableRef: ...
+    def table_ref(self, ref: RefT, /) -> RefT: ...
     @overload
-    def table_ref(self, /, *, schema: pa.Schema, name: str | None = None, comment: str = "") -> Callable[[F], F]: ...
+    def table_ref(
+        self, /, *, schema: pa.Schema, name: str | None = None, comment: str = ""
+    ) -> Callable[[CallsF], CallsF]: ...
     def table_ref(
         self,
         ref: TableRef | None = None,
@@ -146,19 +180,41 @@ class SchemaBuilder:
     ) -> Any:
         """Add a `TableRef`, or decorate a function that returns the function calls for DuckDB to run."""
         if ref is not None:
+            self._check_kind(ref, TableRef, "table_ref", "schema=pa.schema({…})")
             self._add(self._refs, ref)
             return ref
         if schema is None:
-            raise InvalidArgument("@schema.table_ref needs schema=pa.schema({…}), or a TableRef to add")
+            raise Mistake(self._without_schema("table_ref"))
 
-        def decorate(calls: F) -> F:
-            self._add(
-                self._refs, _FunctionRef(name or calls.__name__, comment or inspect.getdoc(calls) or "", schema, calls)
-            )
+        def decorate(calls: CallsF) -> CallsF:
+            title = name or _name_of(calls)
+            check_function(calls, f"table {self.name}.{title}", "request")
+            self._add(self._refs, FunctionRef(title, comment or inspect.getdoc(calls) or "", schema, calls))
             return calls
 
         return decorate
 
+    @overload
+    def scalar_function(
+        self,
+        function: ScalarT,
+        /,
+        *,
+        name: str | None = None,
+        comment: str | None = None,
+        returns: pa.DataType | None = None,
+        volatility: Volatility | str = Volatility.CONSISTENT,
+    ) -> ScalarT: ...
+    @overload
+    def scalar_function(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        comment: str | None = None,
+        returns: pa.DataType | None = None,
+        volatility: Volatility | str = Volatility.CONSISTENT,
+    ) -> Callable[[F], F]: ...
     def scalar_function(
         self,
         function: Any = None,
@@ -175,12 +231,27 @@ class SchemaBuilder:
             return function
 
         def decorate(call: F) -> F:
-            scalar = DecoratedScalar(call, name=name, comment=comment, returns=returns, volatility=volatility)
+            if not callable(call) or isinstance(call, type):
+                self._check_kind(call, ScalarFunction, "scalar_function", "")
+            title = name or _name_of(call)
+            check_function(call, f"function {self.name}.{title}")
+            scalar = DecoratedScalar(call, name=title, comment=comment, returns=returns, volatility=volatility)
             self._add_function(self._scalars, scalar)
             return call
 
         return decorate if function is None else decorate(function)
 
+    @overload
+    def table_function(self, function: FunctionT, /) -> FunctionT: ...
+    @overload
+    def table_function(
+        self,
+        /,
+        *,
+        schema: pa.Schema | Callable[..., pa.Schema],
+        name: str | None = None,
+        comment: str | None = None,
+    ) -> Callable[[F], F]: ...
     def table_function(
         self,
         function: TableFunction | TableInOutFunction | None = None,
@@ -196,22 +267,26 @@ class SchemaBuilder:
         parameters are passed by name in SQL. A parameter called `scan` receives the `ScanOptions`.
         """
         if function is not None:
+            self._check_kind(function, TableFunction | TableInOutFunction, "table_function", "schema=pa.schema({…})")
             self._add_function(self._functions, function)
             return function
         if schema is None:
-            raise InvalidArgument(
-                "@schema.table_function needs schema=, a pyarrow schema or a function that returns one"
-            )
+            raise Mistake(self._without_schema("table_function"))
 
         def decorate(call: F) -> F:
-            self._add_function(self._functions, DecoratedTable(call, schema, name=name, comment=comment))
+            title = name or _name_of(call)
+            what = f"function {self.name}.{title}"
+            check_function(call, what)
+            if not callable(schema):
+                check_columns(schema, what)
+            self._add_function(self._functions, DecoratedTable(call, schema, name=title, comment=comment))
             return call
 
         return decorate
 
     def build(self) -> Schema:
         """Build a schema from everything added so far."""
-        return _BuiltSchema(
+        return BuiltSchema(
             self.name,
             self._comment,
             dict(self._tags),
@@ -222,146 +297,46 @@ class SchemaBuilder:
         )
 
     def _add(self, group: dict[str, Any], added: Table | TableRef) -> None:
-        if added.name in self._tables or added.name in self._refs:
-            raise AlreadyExists(f"table {self.name}.{added.name} already exists")
+        check_table(added, self.name)
+        _check_new(added.name, [*self._tables, *self._refs], "table", f"{self.name}.{added.name}")
         group[added.name] = added
 
-    def _add_function(self, group: list[Any], added: Any) -> None:
+    def _add_function(self, group: list[Any], added: AnyFunction) -> None:
+        others = [other for other in group if other.name != added.name]
+        _check_new(added.name, [other.name for other in others], "function", f"{self.name}.{added.name}")
         if any(other.name == added.name and signature(other) == signature(added) for other in group):
             raise AlreadyExists(
                 f"function {self.name}.{added.name}({signature(added)}) already exists; overloads must differ in their types"
             )
         group.append(added)
 
+    def _without_schema(self, decorator: str) -> str:
+        return f"@{self.name}.{decorator}() has no schema: write @{self.name}.{decorator}(schema=pa.schema({{…}}))"
 
-class _BuiltSchema(Schema):
-    def __init__(
-        self,
-        name: str,
-        comment: str,
-        tags: Mapping[str, str],
-        tables: Mapping[str, Table],
-        refs: Mapping[str, TableRef],
-        scalars: Sequence[ScalarFunction],
-        functions: Sequence[TableFunction | TableInOutFunction],
-    ) -> None:
-        self.name, self.comment, self.tags = name, comment, tags
-        self._tables, self._refs, self._scalars, self._functions = tables, refs, scalars, functions
-
-    def tables(self) -> Sequence[Table]:
-        return list(self._tables.values())
-
-    def table(self, name: str) -> Table | None:
-        return self._tables.get(name)
-
-    def table_refs(self) -> Sequence[TableRef]:
-        return list(self._refs.values())
-
-    def table_ref(self, name: str) -> TableRef | None:
-        return self._refs.get(name)
-
-    def scalar_functions(self) -> Sequence[ScalarFunction]:
-        return self._scalars
-
-    def table_functions(self) -> Sequence[TableFunction | TableInOutFunction]:
-        return self._functions
+    def _check_kind(self, found: object, kind: Any, decorator: str, arguments: str) -> None:
+        """Check that the object to add is one, and not the function, the class or the data that it is made from."""
+        if isinstance(found, kind):
+            return
+        where = f"{self.name}.{decorator}"
+        if inspect.isroutine(found):
+            raise Mistake(f"@{where} on {found.__name__}() has no parentheses: write @{where}({arguments})")
+        kinds = kind.__args__ if hasattr(kind, "__args__") else (kind,)
+        expected = f"{' or '.join(each.__name__ for each in kinds)} of skiway.airport"
+        if isinstance(found, type) and issubclass(found, kind):
+            raise Mistake(f"{where}(…) got the class {found.__name__}: add an instance, {where}({found.__name__}(…))")
+        other = next((name for name, other_kind in _ADDED_BY.items() if isinstance(found, other_kind)), None)
+        fix = f"add it with {self.name}.{other}(…)" if other else "add an object of a class that inherits from it"
+        raise Mistake(f"{where}(…) got {instead_of(found)}, not a {expected}: {fix}")
 
 
-class _BuiltCatalog(Catalog, Versioned, SharedListing):
-    def __init__(self, name: str, version: int, schemas: Iterable[Schema]) -> None:
-        self.name = name
-        self._version = CatalogVersion(version, fixed=True)
-        self._schemas = {schema.name: schema for schema in schemas}
-
-    def schemas(self) -> Sequence[Schema]:
-        return list(self._schemas.values())
-
-    def schema(self, name: str) -> Schema | None:
-        return self._schemas.get(name)
-
-    def version(self) -> CatalogVersion:
-        return self._version
-
-    def visibility_key(self) -> None:
-        return None  # all callers see the same objects
+_ADDED_BY: Final[dict[str, Any]] = {
+    "table": Table,
+    "table_ref": TableRef,
+    "scalar_function": ScalarFunction,
+    "table_function": TableFunction | TableInOutFunction,
+}
 
 
-def function_table(
-    name: str,
-    schema: pa.Schema,
-    scan: Scan,
-    *,
-    comment: str = "",
-    statistics: Callable[[str, str], ColumnStatistics] | None = None,
-    schema_at: SchemaAt | None = None,
-) -> Table:
-    """A table that calls a scan function. It has only the capabilities it got functions for."""
-    kind: type[_FunctionTable] = _FunctionTable
-    if statistics is not None and schema_at is not None:
-        kind = _TimeTravelTableWithStatistics
-    elif statistics is not None:
-        kind = _TableWithStatistics
-    elif schema_at is not None:
-        kind = _TimeTravelTable
-    return kind(name, schema, scan, comment, statistics, schema_at)
-
-
-class _FunctionTable(Table):
-    def __init__(
-        self,
-        name: str,
-        schema: pa.Schema,
-        scan: Scan,
-        comment: str,
-        statistics: Callable[[str, str], ColumnStatistics] | None,
-        schema_at: SchemaAt | None,
-    ) -> None:
-        self.name, self.comment = name, comment
-        self._schema, self._scan = schema, scan
-        self._statistics, self._schema_at = statistics, schema_at
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    def scan(self, options: ScanOptions) -> ArrowData:
-        return self._scan(options)
-
-
-class _TableWithStatistics(_FunctionTable, HasStatistics):
-    def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
-        assert self._statistics is not None
-        return self._statistics(column, duckdb_type)
-
-
-class _TimeTravelTable(_FunctionTable, TimeTravel):
-    def at(self, point: TimePoint) -> Table | None:
-        assert self._schema_at is not None
-        schema = self._schema_at(point)
-        if schema is None:
-            return None
-        return function_table(self.name, schema, self._scan, comment=self.comment, statistics=self._statistics)
-
-
-class _TimeTravelTableWithStatistics(_TableWithStatistics, _TimeTravelTable):
-    pass
-
-
-class _FunctionRef(TableRef):
-    def __init__(
-        self,
-        name: str,
-        comment: str,
-        schema: pa.Schema,
-        calls: Callable[[FunctionCallRequest], Sequence[FunctionCall] | FunctionCall],
-    ) -> None:
-        self.name, self.comment = name, comment
-        self._schema, self._calls = schema, calls
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    def function_calls(self, request: FunctionCallRequest) -> Sequence[FunctionCall]:
-        calls = self._calls(request)
-        return [calls] if isinstance(calls, FunctionCall) else calls
+def _name_of(function: Any) -> str:
+    """The name of a decorated function; of a `functools.partial`, that of the function inside."""
+    return str(getattr(function, "__name__", None) or getattr(function, "func", function).__name__)

@@ -46,17 +46,14 @@ UNREACHABLE_SCHEMA: Final = "main"  # DuckDB lists an attached schema of this na
 class Table(ABC):
     """A table that can be scanned.
 
-    Fields of `schema` may have the Arrow metadata `comment`, `default` (an SQL expression) and `is_rowid`. DuckDB sees a
-    field that is not nullable as NOT NULL.
+    Set `name` and `schema` in the class or in `__init__`, or define them as properties. `schema` has all columns,
+    including the row id if the table has one. Its fields may have the Arrow metadata `comment`, `default` (an SQL
+    expression) and `is_rowid`. DuckDB sees a field that is not nullable as NOT NULL.
     """
 
     name: str
+    schema: pa.Schema
     comment: str = ""
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """All columns, including the row id if the table has one."""
 
     @abstractmethod
     def scan(self, options: ScanOptions) -> ArrowData:
@@ -214,10 +211,12 @@ class Planned(ABC):
 
 
 class Bindable(ABC):
-    """A table that knows which version of its definition each client uses.
+    """A table that can still be read by clients that attached an earlier definition of it.
 
-    A client does not notice that a table changes after ATTACH. The binding, a short string, becomes part of the table's
-    address and comes back with every call of a client that attached this version of the table.
+    A client does not notice that a table changes after ATTACH, and reads its columns by position. The server therefore
+    makes a fingerprint of the schema part of the table's address, and rejects calls with another one: "the table changed:
+    DETACH and ATTACH again". A `Bindable` table has a binding of its own instead of the fingerprint, a short string that
+    comes back with every call of a client that attached this definition.
     """
 
     @abstractmethod

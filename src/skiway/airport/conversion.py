@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.layouts import without_views
 from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of
 from skiway.errors import InvalidArgument
 
@@ -57,14 +58,13 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), target)
     if pa.types.is_null(target):
         return _only_nulls(array)
-    if pa.types.is_string_view(source) or pa.types.is_binary_view(source):  # Arrow supports few operations on views
-        return _convert(array.cast(pa.large_string() if source in _STRINGS else pa.large_binary()), target)
+    plain = without_views(array)  # Arrow supports few operations on the other layouts
+    if plain is not array:
+        return _convert(plain, target)
     if array.null_count:
         return scatter_valid(_convert(drop_nulls(array), target), array.is_valid())
     if pa.types.is_dictionary(source):
         return _convert(array.dictionary_decode(), target)
-    if pa.types.is_run_end_encoded(source):
-        return _convert(pc.run_end_decode(array), target)
     if isinstance(target, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(target, _to_storage(array, target))
     if isinstance(source, pa.BaseExtensionType):
@@ -258,7 +258,10 @@ def _require_bytes(array: pa.Array) -> pa.Array:
 
 
 def _from_bool8(storage: pa.Array, _: pa.DataType) -> pa.Array:
-    return pc.not_equal(storage, pa.scalar(0, pa.int8()))
+    ones = pc.equal(storage, pa.scalar(1, pa.int8()))
+    if not pc.all(pc.or_(ones, pc.equal(storage, pa.scalar(0, pa.int8()))), min_count=0).as_py():
+        raise _Lossy("some bytes are neither 0 nor 1")  # DuckDB sends those for nested values
+    return ones
 
 
 # Conversions of other types to the storage of an extension type.

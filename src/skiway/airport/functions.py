@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport.scan import ArrowData, ScanOptions
-from skiway.errors import InvalidArgument
+from skiway.errors import Internal, InvalidArgument
 
 __all__ = [
     "ANY",
@@ -230,8 +230,14 @@ class DecoratedScalar(ScalarFunction):
     ) -> None:
         self.name = name or call.__name__
         self.comment = comment if comment is not None else inspect.getdoc(call) or ""
+        if volatility not in list(Volatility):
+            raise InvalidArgument(
+                f"the volatility of {self.name} is {volatility!r}: use {', '.join(map(repr, map(str, Volatility)))}"
+            )
+        if returns is not None and not isinstance(returns, pa.DataType):
+            raise InvalidArgument(f"returns= of {self.name} is {returns!r}, not a pyarrow type: write pa.int64(), …")
         self.volatility = Volatility(volatility)
-        self._call = call
+        self._call = self.__wrapped__ = call
         hints = inspect.get_annotations(call, eval_str=True)
         self.parameters = tuple(
             Parameter(p.name, arrow_type(hints.get(p.name), f"parameter {p.name!r} of {self.name}"))
@@ -272,7 +278,7 @@ class DecoratedTable(TableFunction):
     ) -> None:
         self.name = name or call.__name__
         self.comment = comment if comment is not None else inspect.getdoc(call) or ""
-        self._call = call
+        self._call = self.__wrapped__ = call
         self._schema = schema
         hints = inspect.get_annotations(call, eval_str=True)
         parameters = [p for p in inspect.signature(call).parameters.values() if not _is_scan(p.name, hints)]
@@ -290,7 +296,12 @@ class DecoratedTable(TableFunction):
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
         """The fixed schema, or the result of the schema function for these arguments."""
-        return self._schema if isinstance(self._schema, pa.Schema) else self._schema(**self._values(arguments))
+        schema = self._schema if isinstance(self._schema, pa.Schema) else self._schema(**self._values(arguments))
+        if not isinstance(schema, pa.Schema):
+            raise Internal(
+                f"the schema function of {self.name} returned a {type(schema).__name__}: return a pyarrow schema, pa.schema({{…}})"
+            )
+        return schema
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> ArrowData:
         """Call the function with pyarrow scalars, or with Python values for annotations such as `int`."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from skiway.airport.wire import headers
+from skiway.doors import is_valid_header
 from skiway.errors import PermissionDenied, SkiwayError, Unauthorized
 
 __all__ = [
@@ -26,8 +28,11 @@ __all__ = [
     "call_of",
     "current_request",
     "enter",
+    "entered",
     "read_request",
 ]
+
+log = logging.getLogger("skiway.airport")
 
 
 class Connection(Protocol):
@@ -97,7 +102,8 @@ class ServedCall(msgspec.Struct, kw_only=True):
 
     The facts are filled in while the call runs and are complete when the observer's block ends: the operation (`scan`,
     `insert`, `create_table`, ...), the schema and the name of the object, and the rows and bytes in both directions.
-    `request` has the caller's identity and the catalog. An error passes through the observer's block as an exception.
+    `target` is the table or function itself. `request` has the caller's identity and the catalog. An error passes
+    through the observer's block as an exception.
     """
 
     method: str
@@ -106,6 +112,7 @@ class ServedCall(msgspec.Struct, kw_only=True):
     operation: str = ""
     schema: str = ""
     name: str = ""
+    target: Any = None
     rows_in: int = 0
     rows_out: int = 0
     bytes_in: int = 0
@@ -114,8 +121,6 @@ class ServedCall(msgspec.Struct, kw_only=True):
 
 Observer: TypeAlias = Callable[[ServedCall], AbstractContextManager[object]]
 """A function that returns a context manager for each call; it is entered before the caller is authenticated."""
-
-MAX_CORRELATION_ID: Final = 128
 
 
 _current: ContextVar[Request | None] = ContextVar("skiway_airport_request", default=None)
@@ -128,7 +133,10 @@ def call_of(request: Request) -> ServedCall:
 
 
 def current_request() -> Request:
-    """The request that this thread is serving; outside of a call, an empty one."""
+    """The request that this thread is serving; outside of a call, an empty one.
+
+    Threads that a call starts get its request with `submit` or `with_request`.
+    """
     return _current.get() or _NOBODY
 
 
@@ -137,6 +145,16 @@ def enter(request: Request) -> None:
     _current.set(request)
     if request.call is not None:
         request.call.request = request
+
+
+@contextmanager
+def entered(request: Request) -> Iterator[None]:
+    """Make `request` current within the block."""
+    token = _current.set(request)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def read_request(
@@ -163,7 +181,7 @@ def _correlation_id(first: Mapping[str, Any]) -> str:
     """The caller's own id if it can be logged, else the trace id that DuckDB sends, else a new one."""
     for name in (headers.CORRELATION_ID, headers.TRACE_ID):
         value = str(first.get(name, ""))
-        if value and len(value) <= MAX_CORRELATION_ID and value.isascii() and value.isprintable():
+        if value and is_valid_header(value):
             return value
     return uuid.uuid4().hex
 
@@ -187,15 +205,21 @@ class Authenticator(Protocol):
     """Identifies callers."""
 
     def authenticate(self, token: str | None) -> str:
-        """Return the identity of `token`, or raise `Unauthorized`. Headers are in `current_request()`."""
+        """Return the identity of `token`, or raise `Unauthorized`. Headers are in `current_request()`.
+
+        Anything but a non-empty string denies access.
+        """
 
 
 class CatalogAuthorizer(ABC):
     """An authenticator that also decides about catalogs, on every call after `authenticate`."""
 
     @abstractmethod
-    def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
-        """Allow by returning the request, with or without claims, or None; deny by raising `PermissionDenied`."""
+    def authorize_catalog(self, request: Request, catalog: str) -> Request:
+        """Allow by returning the request, with or without claims; deny by raising `PermissionDenied`.
+
+        Anything but a request denies access.
+        """
 
 
 class BearerAuth:
@@ -229,6 +253,14 @@ def admit(request: Request, authenticator: Authenticator | None) -> Request:
             location = request.header("authority") or "grpc://…"
             raise Unauthorized(NO_TOKEN.format(location=location)) from refusal
         raise
+    if not isinstance(identity, str) or not identity:
+        log.error(
+            "access denied: %s.authenticate returned %r instead of an identity; return a non-empty string, or raise "
+            "Unauthorized",
+            type(authenticator).__name__,
+            identity,
+        )
+        raise Unauthorized("the server could not identify the caller")
     admitted = msgspec.structs.replace(request, identity=identity)
     enter(admitted)
     return admitted
@@ -240,10 +272,18 @@ def authorize(request: Request, authenticator: object) -> Request:
         enter(request)
         return request
     try:
-        allowed = authenticator.authorize_catalog(request, request.catalog) or request
+        allowed: object = authenticator.authorize_catalog(request, request.catalog)
     except SkiwayError:
         raise
     except Exception as refusal:
         raise PermissionDenied(f"no access to catalog {request.catalog!r}") from refusal
+    if not isinstance(allowed, Request):
+        log.error(
+            "access denied: %s.authorize_catalog returned %r instead of a Request; return the request to allow access, "
+            "raise PermissionDenied to deny it",
+            type(authenticator).__name__,
+            allowed,
+        )
+        raise PermissionDenied(f"no access to catalog {request.catalog!r}")
     enter(allowed)
     return allowed

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.airport.scan import FilterPushdown, TimePoint
+from skiway.airport.values import to_array
 from skiway.airport.wire.payloads import FunctionCallUri, arrow_stream, encode
 from skiway.errors import InvalidArgument, PermissionDenied
 
@@ -36,6 +36,8 @@ ALLOWED: Final = frozenset(
 # These functions replace themselves at bind time, which crashes the client. No allow-list can permit them.
 FATAL: Final = frozenset({"query", "query_table"})
 
+_WKB: Final = {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": "{}"}
+
 
 @dataclass(frozen=True)
 class FunctionCallRequest(FilterPushdown):
@@ -58,8 +60,9 @@ class SchemaRequest:
 class FunctionCall:
     """One call of a DuckDB table function: `FunctionCall("read_csv", "people.csv", header=True)`.
 
-    Arguments are Python values: str, bool, int, float, datetime, date, bytes, a shapely geometry, lists of these, and
-    dicts with string keys (a MAP). Pass a pyarrow scalar for any other type, or to choose the exact type.
+    Arguments are Python values: str, bool, int, float, Decimal, datetime, date, bytes, a shapely geometry, lists of
+    these, and dicts with string keys (a STRUCT). Numbers of different types in a list are promoted, and never truncated.
+    Pass a pyarrow scalar for any other type, such as a MAP, or to choose the exact type.
     """
 
     def __init__(self, name: str, /, *args: Any, **named: Any) -> None:
@@ -78,18 +81,10 @@ class FunctionCall:
                 f"{self.name}: a named argument must not start with 'arg_', the prefix of positional arguments"
             )
         columns = {f"arg_{position}": value for position, value in enumerate(self.args)} | self.named
-        arrays, fields = [], []
-        for name, value in columns.items():
-            scalar, metadata = _scalar(self.name, name, value)
-            arrays.append(
-                pa.array([scalar.as_py()], scalar.type)
-                if not isinstance(scalar, pa.ExtensionScalar)
-                else _extension_array(scalar)
-            )
-            fields.append(pa.field(name, scalar.type, metadata=metadata))
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
-        return pa.record_batch(arrays, schema=pa.schema(fields))
+        fields, arrays = zip(*(_column(self.name, name, value) for name, value in columns.items()), strict=True)
+        return pa.record_batch(list(arrays), schema=pa.schema(fields))
 
     def location(self, allowed: Iterable[str] = ALLOWED) -> str:
         """The `data:` URI that makes the client run the call. Only functions in `allowed` are permitted."""
@@ -103,15 +98,14 @@ class FunctionCall:
 
 
 class TableRef(ABC):
-    """A read-only table whose rows DuckDB reads itself."""
+    """A read-only table whose rows DuckDB reads itself. `schema` has all columns that the calls return.
+
+    Set `name` and `schema` in the class or in `__init__`, or define them as properties.
+    """
 
     name: str
+    schema: pa.Schema
     comment: str = ""
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """All columns that the calls return."""
 
     @abstractmethod
     def function_calls(self, request: FunctionCallRequest) -> Sequence[FunctionCall]:
@@ -126,37 +120,15 @@ class DynamicSchemaTableRef(TableRef):
         """The columns for `request`."""
 
 
-def _extension_array(scalar: pa.ExtensionScalar) -> pa.Array:
-    return pa.ExtensionArray.from_storage(scalar.type, pa.array([scalar.value.as_py()], scalar.type.storage_type))
-
-
-def _scalar(function: str, argument: str, value: Any) -> tuple[pa.Scalar, Mapping[str, str] | None]:
-    if isinstance(value, pa.Scalar):
-        return value, None
-    if hasattr(value, "__geo_interface__") and hasattr(value, "wkb"):
-        return pa.scalar(value.wkb, pa.binary()), {
-            "ARROW:extension:name": "geoarrow.wkb",
-            "ARROW:extension:metadata": "{}",
-        }
+def _column(function: str, argument: str, value: Any) -> tuple[pa.Field, pa.Array]:
+    """One argument as a column of one row."""
     try:
-        return pa.scalar(value, _type_of(value)), None
+        if hasattr(value, "__geo_interface__") and hasattr(value, "wkb"):
+            return pa.field(argument, pa.binary(), metadata=_WKB), pa.array([value.wkb], pa.binary())
+        array = to_array(value)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{function}: argument {argument} = {value!r} cannot be converted to Arrow; pass a pyarrow scalar of the type you mean"
+            f"{function}: argument {argument} = {value!r} cannot be converted to Arrow "
+            f"({str(error).splitlines()[0]}); pass a pyarrow scalar of the type you mean"
         ) from error
-
-
-def _type_of(value: Any) -> pa.DataType | None:
-    """The Arrow type of a Python value, or None to let pyarrow infer it."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return pa.int64() if -(2**63) <= value < 2**63 else pa.uint64()
-    if isinstance(value, dt.datetime):
-        return pa.timestamp("us", tz="UTC" if value.tzinfo else None)
-    if isinstance(value, Mapping):
-        items = [_type_of(item) or pa.scalar(item).type for item in value.values()]
-        if any(item != items[0] for item in items):
-            raise TypeError("a map needs values of one type")
-        return pa.map_(pa.string(), items[0] if items else pa.string())
-    if isinstance(value, list | tuple) and value:
-        return pa.list_(_type_of(value[0]) or pa.scalar(value[0]).type)
-    return None
+    return pa.field(argument, array.type), array

@@ -19,6 +19,7 @@ from skiway.airport.scan import ArrowData, find_rowid_column
 from skiway.errors import InvalidArgument
 
 __all__ = [
+    "ROWID_TYPES",
     "Deletable",
     "DeletableBatch",
     "DmlOptions",
@@ -35,7 +36,7 @@ __all__ = [
 
 Operation = Literal["insert", "update", "delete"]
 
-_ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
+ROWID_TYPES: Final = (pa.int64(), pa.int32(), pa.uint64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def rowid_index(operation: Operation, schema: pa.Schema) -> int:
     index = find_rowid_column(schema)
     if index is None:
         raise InvalidArgument(f"{operation.upper()} requires rowid column")
-    if schema.field(index).type not in _ROWID_TYPES:
+    if schema.field(index).type not in ROWID_TYPES:
         raise InvalidArgument(f"rowid must be integer type (int64, int32 or uint64), not {schema.field(index).type}")
     return index
 

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 from skiway import extras
 
-__all__ = ["main"]
+__all__ = ["main", "run_process"]
 
 
 def main() -> None:
@@ -21,3 +24,22 @@ def main() -> None:
     from skiway.cli.app import main as run
 
     run()
+
+
+def run_process() -> NoReturn:
+    """Run the command line as a process of its own, and exit.
+
+    A cancelled query may leave a thread of Arrow that still waits for Python. Finalizing the interpreter would abort the
+    process or wait for that thread forever, so after queries the process ends without it.
+    """
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    if "skiway.cli.sql.scans" not in sys.modules or isinstance(code, str):
+        sys.exit(code)  # type: ignore[arg-type]
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(int(code or 0))  # type: ignore[call-overload]

@@ -1,6 +1,6 @@
 """`python -m skiway.cli` is `skiway`."""
 
-from skiway.cli.app import main
+from skiway.cli import run_process
 
 if __name__ == "__main__":
-    main()
+    run_process()

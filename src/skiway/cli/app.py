@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from skiway import __version__
-from skiway.cli.options import HOME, Config, Home, Output, OutputOption, Set, prepare_grpc
+from skiway.cli.options import HOME, Config, Home, OutputOption, Set, prepare_grpc
+from skiway.cli.output import Output
 from skiway.errors import SkiwayError
 
 __all__ = ["LAKE", "app", "main"]
@@ -31,6 +32,8 @@ class LazyGroup(NamedTuple):
 
 LAKE: Final = {
     "sql": LazyGroup("sql:app", "Run SQL on the lake with DuckDB."),
+    "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
+    "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),
     "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
     "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
     "tables": LazyGroup("tables:app", "Show, describe, create and delete tables."),
@@ -86,7 +89,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 tokens = typer.Typer(
-    help="Create access tokens, for servers with auth.mode=token.", no_args_is_help=True, rich_markup_mode=None
+    help="Manage access tokens, for servers with auth.mode=token.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(tokens, name="tokens")
 
@@ -188,6 +191,56 @@ def gc(
     server.collect_garbage(home.expanduser(), config, settings or [], dry_run=dry_run)
 
 
+@app.command()
+def check(
+    home: Home = HOME,
+    config: Config = None,
+    files: Annotated[
+        bool, typer.Option(help="Check that the files of managed tables exist, which lists the warehouse.")
+    ] = True,
+    settings: Set = None,
+    output: OutputOption = Output.table,
+) -> None:
+    """Check the integrity of the stores.
+
+    Every pointer must have its blob, every resource its names, and every managed table its files. Servers may run
+    meanwhile. The exit code is 1 if there is a defect.
+    """
+    from skiway.cli import maintenance
+
+    maintenance.check(home.expanduser(), config, settings or [], files=files, output=output)
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the backup.")],
+    home: Home = HOME,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Back up the stores while servers run.
+
+    The backup contains everything that was committed when the command began. It has the secrets, so protect it like the
+    home. The files of the warehouse are listed, but not copied.
+    """
+    from skiway.cli import maintenance
+
+    maintenance.back_up(home.expanduser(), config, settings or [], folder.expanduser())
+
+
+@app.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a backup.")],
+    home: Home = HOME,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Restore a backup into empty stores, and check them."""
+    from skiway.cli import maintenance
+
+    maintenance.restore(home.expanduser(), config, settings or [], folder.expanduser())
+
+
 @app.command("config")
 def show_config(
     home: Home = HOME,
@@ -201,13 +254,13 @@ def show_config(
     """
     from skiway.cli import server
 
-    server.show_settings(home.expanduser(), config, settings or [], as_json=output is Output.json)
+    server.show_settings(home.expanduser(), config, settings or [], output=output)
 
 
 @tokens.command("new")
 def new_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The owner's name, which appears in logs.")],
-    account: Annotated[str, typer.Option(metavar="ID", help="Account id; empty for the platform administrator.")],
+    account: Annotated[str, typer.Option(metavar="ID", help="Account; empty for a platform role.")],
     role: Annotated[
         list[str] | None, typer.Option(metavar="ROLE", help="A role; repeatable. Without one, the token can only read.")
     ] = None,
@@ -222,8 +275,35 @@ def new_token(
 
     The tokens file stores only its hash. Running servers reload the file by themselves.
     """
-    from skiway.cli import server
+    from skiway.cli import tokens as commands
 
-    server.create_token(
+    commands.create_token(
         home.expanduser(), config, settings or [], name=name, account=account, roles=role or [], days=days
     )
+
+
+@tokens.command("list")
+def list_tokens(
+    home: Home = HOME, config: Config = None, settings: Set = None, output: OutputOption = Output.table
+) -> None:
+    """List the tokens: owners, accounts, roles, expiry and last use.
+
+    The last use is accurate to a minute.
+    """
+    from skiway.cli import tokens as commands
+
+    commands.list_tokens(home.expanduser(), config, settings or [], output=output)
+
+
+@tokens.command("revoke")
+def revoke_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id, as `skiway tokens list` shows it.")],
+    every: Annotated[bool, typer.Option("--all", help="Revoke all tokens of this name.")] = False,
+    home: Home = HOME,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Revoke a token. Running servers reject it from the next call on."""
+    from skiway.cli import tokens as commands
+
+    commands.revoke_token(home.expanduser(), config, settings or [], name=name, every=every)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import typer
 
-from skiway.cli.options import HOME, Account, Output, OutputOption, Server, Token, prepare_grpc
+from skiway.cli.options import HOME, Account, OutputOption, Server, Token, prepare_grpc
+from skiway.cli.output import Output
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
 
 if TYPE_CHECKING:
@@ -81,36 +83,28 @@ class Call:
             self.lake.close()
 
     @property
-    def as_json(self) -> bool:
-        """Whether to print JSON."""
-        return self.output is Output.json
+    def is_for_people(self) -> bool:
+        """Whether to print tables and messages, and not one document."""
+        return self.output is Output.table
 
     def print_rows(self, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
-        """Print records: these columns as a table, or all fields as JSON. `empty` is the message for no records."""
+        """Print records: these columns for people, all fields for programs. `empty` is the message for no records."""
         from skiway.cli import rendering
 
-        if self.as_json:
-            rendering.write_json(list(records))
-        else:
-            rendering.write_rows(list(records), columns, empty=empty)
+        rendering.write_records(self.output, records, columns, empty=empty)
 
     def print_record(self, record: object) -> None:
         """Print one record, one line for each field."""
         from skiway.cli import rendering
 
-        if self.as_json:
-            rendering.write_json(record)
-        else:
-            rendering.write_fields(record)
+        rendering.write_record(self.output, record)
 
     def print_result(self, message: str, record: object) -> None:
-        """Print the result of a change: a message, or the record as JSON."""
-        from skiway.cli import rendering
-
-        if self.as_json:
-            rendering.write_json(record)
-        else:
+        """Print the result of a change: a message, or the record for programs."""
+        if self.is_for_people:
             typer.echo(message)
+        else:
+            self.print_record(record)
 
 
 def group(name: str, about: str | None) -> typer.Typer:
@@ -137,8 +131,11 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
             call = Call(server, token, account, output)
             try:
                 function(call, **given)
+                sys.stdout.flush()
             except SkiwayError as error:
                 raise _explain(call, error) from error
+            except BrokenPipeError:
+                _close_output()
             finally:
                 call.close()
 
@@ -147,6 +144,13 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         return function
 
     return register
+
+
+def _close_output() -> None:
+    """End quietly: whoever reads the output, such as `head`, has enough of it."""
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # or else the exit would report the rest of the buffer
 
 
 SHARED_OPTIONS: Final[Mapping[str, tuple[Any, Any]]] = {

@@ -31,9 +31,11 @@ def run(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
     prepare_grpc()
     from skiway.demo.home import DemoHome
     from skiway.demo.output import Poster
+    from skiway.runtime.lifecycle import remove_stale
     from skiway.runtime.process import running
 
     demo_home, poster = DemoHome.at(home), Poster()
+    remove_stale(demo_home.path / READY_FILE)
     if not demo_home.is_complete:
         extras.require("datasketches", "pyspark", extra="spark", purpose="building the demo lake")
     settings = _settings(demo_home.path, grpc, http, once=once)
@@ -41,11 +43,7 @@ def run(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # even if the parent process ignores them
         signal.signal(number, signal.default_int_handler)
     try:
-        ready_file = None if once else demo_home.path / READY_FILE
-        with (
-            _redirect_java(demo_home.path / "spark.log"),
-            running(settings, demo_home.path, ready_file=ready_file) as process,
-        ):
+        with _redirect_java(demo_home.path / "spark.log"), running(settings, demo_home.path) as process:
             _create(demo_home, process, poster)
             _run_queries(demo_home, process, poster) if once else _serve(demo_home, process, poster)
     except KeyboardInterrupt:
@@ -96,9 +94,9 @@ def _serve(demo_home: DemoHome, process: Process, poster: Poster) -> None:
     from skiway.client import AirportClient
     from skiway.demo.build import CATALOG
     from skiway.demo.queries import contents
-    from skiway.runtime.lifecycle import StopSignals
+    from skiway.runtime.lifecycle import StopSignals, announced
 
-    with StopSignals() as signals:
+    with StopSignals() as signals, announced(demo_home.path / READY_FILE, process.addresses):
         with AirportClient(process.addresses["airport"], CATALOG) as db:
             poster.lake(contents(db))
         poster.invitation(process.addresses, demo_home.path)

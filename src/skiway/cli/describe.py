@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import typer
-from rich.text import Text
 
 from skiway.cli import rendering
 from skiway.cli.jobs import connector_names
+from skiway.cli.output import Cells, write_columns
 from skiway.cli.table_records import ColumnProfile, TableRecord
 from skiway.errors import NotFound
 
@@ -70,8 +70,8 @@ def print_description(call: Call, name: str, at: int | None) -> None:
         stats.total_size_bytes if stats else None,
         tuple(_profiles(call.lake, record, at)),
     )
-    if call.as_json:
-        rendering.write_json(description)
+    if not call.is_for_people:
+        call.print_record(description)
         return
     rendering.write_fields(dataclasses.replace(description, rows_quality=None, rows_profiled=None))
     typer.echo()
@@ -118,16 +118,15 @@ def _write_columns(table: Description) -> None:
         typer.echo(f"the columns are not profiled yet; profile them with: {_profile_command(table)}", err=True)
         return
     rows = [_cells(column) for column in table.columns]
-    rendering.write_columns(
+    write_columns(
         [
-            rendering.Cells(title, texts, right=title in NUMBERS, min_width=MIN_WIDTHS.get(title))
+            Cells(title, texts, right=title in NUMBERS, min_width=MIN_WIDTHS.get(title))
             for title, texts in zip(TITLES, zip(*rows, strict=True), strict=True)
         ]
     )
     typer.echo()
-    screen = rendering.console()
     for line in (_coverage(table), LEGEND):
-        screen.print(Text(line, style="dim"))
+        typer.echo(typer.style(line, dim=True))
 
 
 def _cells(column: ColumnProfile) -> Sequence[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from skiway.cli.command import Call, command, group
+from skiway.errors import PermissionDenied
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Job, Metastore
@@ -137,8 +138,11 @@ def watch(call: Call, job: JobId) -> None:
 
 
 def connector_names(lake: Metastore) -> dict[str, str]:
-    """Return the names of all connectors by id."""
-    return {str(each.id): each.name for each in lake.connectors()}
+    """Return the names of all connectors by id; none for callers who may read tables but not manage connectors."""
+    try:
+        return {str(each.id): each.name for each in lake.connectors()}
+    except PermissionDenied:
+        return {}
 
 
 # -- jobs that other commands start ------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
     record = CaptureRecord(name, mode, result.tables_scanned, result.tables_changed, result.errors, errors)
     call.print_result(f"{mode}: {_counts(record.tables, record.changed, record.failed)}", record)
     if record.failed:
-        if not call.as_json:
+        if call.is_for_people:
             for table, message in errors.items():
                 typer.echo(f"  {table}: {message}", err=True)
         raise typer.Exit(1)
@@ -215,7 +219,7 @@ def report_end(call: Call, job: JobRecord) -> None:
     """Print the result of a job that has ended; exit with 1 unless all of it succeeded."""
     counts = _counts(job.tables, job.changed, job.failed)
     call.print_result(f"job {job.id} {job.state}{f': {counts}' if job.tables else ''}", job)
-    if not call.as_json:
+    if call.is_for_people:
         for line in _error_lines(job.errors, job.failed) or ([job.message] if job.message else []):
             typer.echo(line, err=True)
     if job.state != "succeeded" or job.failed:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from skiway.config import Settings, load
+from skiway.cli.output import Output
+
+if TYPE_CHECKING:
+    from skiway.config import Settings
 
 __all__ = [
     "HOME",
     "Account",
     "Config",
     "Home",
-    "Output",
     "OutputOption",
     "Server",
     "Set",
@@ -25,16 +26,10 @@ __all__ = [
     "key_values",
     "load_settings",
     "prepare_grpc",
+    "require_home",
 ]
 
 HOME: Final = Path("~/.skiway")
-
-
-class Output(StrEnum):
-    """The format of a result."""
-
-    table = "table"
-    json = "json"
 
 
 Home = Annotated[
@@ -50,7 +45,7 @@ Config = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as auth.mode=token; repeatable.")
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, or one JSON document.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of the result.")]
 Server = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +78,17 @@ def key_values(given: Sequence[str] | None, option: str, *, example: str = "owne
 
 def load_settings(home: Path, file: Path | None, given: Sequence[str]) -> Settings:
     """Load the settings from `--set`, the environment, the settings file and the defaults."""
+    from skiway.config import load  # takes longer to import than most commands need
+
     return load(home, file, os.environ, key_values(given, "--set", example="gc.cas.enabled=false"))
+
+
+def require_home(home: Path) -> None:
+    """Raise if the home of a server does not exist."""
+    from skiway.errors import InvalidArgument
+
+    if not home.is_dir():
+        raise InvalidArgument(f"there is no home {home}: give the home of your server with --home")
 
 
 def prepare_grpc() -> None:

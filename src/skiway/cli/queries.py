@@ -62,7 +62,7 @@ def _show(call: Call, query: Query) -> None:
 
     record = QueryRecord.of(query, call.lake)
     call.print_record(record)
-    if not call.as_json:
+    if call.is_for_people:
         typer.echo()
         rendering.write_rows(record.tables, ["table", "snapshot_id"], empty="the query reads no tables")
 

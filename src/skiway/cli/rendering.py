@@ -1,40 +1,47 @@
-"""Output of commands: aligned tables and fields for people, JSON for programs."""
+"""Records in the output: the fields of a dataclass, for people as tables and for programs as CSV, JSON, NDJSON or YAML."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
+
+from skiway.cli.output import (
+    Cells,
+    Column,
+    Output,
+    has_colors,
+    write_columns,
+    write_documents,
+    write_texts,
+    yaml_lines,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "UNKNOWN",
-    "Cells",
     "console",
     "format_size",
     "format_value",
     "json_text",
-    "write_columns",
     "write_fields",
-    "write_json",
+    "write_record",
+    "write_records",
     "write_rows",
-    "write_table",
 ]
 
 UNFOLDED: Final = 100_000
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 UNKNOWN: Final = "-"
-GAP: Final = 2
-MIN_COLUMNS: Final = 3
 MIN_TEXT_WIDTH: Final = 20
 """The width to which a column of text may shrink before other columns are left out."""
 STATES: Final = {
@@ -45,17 +52,73 @@ STATES: Final = {
     "queued": "cyan",
     "paused": "yellow",
 }
+DIM: Final = "\x1b[2m"
+RESET: Final = "\x1b[0m"
+COLORS: Final = {"red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m", "cyan": "\x1b[36m"}
+STYLES: Final = {state: COLORS[color] for state, color in STATES.items()}
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal; in a pipe or file, lines are not wrapped."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else UNFOLDED, highlight=False)
 
 
-def write_json(value: object) -> None:
-    """Print a value as one JSON document."""
-    typer.echo(json_text(value))
+def write_records(output: Output, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
+    """Write records: the given columns for people, or all fields for programs. `empty` is the message for no records."""
+    match output:
+        case Output.table:
+            write_rows(list(records), columns, empty=empty)
+        case Output.markdown:
+            cells = ([format_value(getattr(record, name), name) for name in columns] for record in records)
+            write_texts(output, [Column(_title(name)) for name in columns], ([row] for row in cells))
+        case Output.csv:
+            _write_csv(records)
+        case _:
+            write_documents(output, map(json_text, records))
+
+
+def write_record(output: Output, record: object) -> None:
+    """Write one record: a line or a row for each field for people, or one document for programs."""
+    match output:
+        case Output.table:
+            write_fields(record)
+        case Output.markdown:
+            rows = [[_title(name), text] for name, text in _shown_fields(record)]
+            write_texts(output, [Column("field"), Column("value")], [rows])
+        case Output.csv:
+            _write_csv([record])
+        case Output.yaml:
+            typer.echo("\n".join(yaml_lines(_plain(record))))
+        case Output.ndjson:
+            typer.echo(json.dumps(_plain(record), ensure_ascii=False))
+        case Output.json:
+            typer.echo(json_text(record))
+
+
+def _write_csv(records: Iterable[object]) -> None:
+    """Write all fields. Lists, mappings and records are in JSON."""
+
+    def cell(value: Any) -> str | None:
+        match value:
+            case None | str():
+                return value
+            case Mapping() | list():
+                return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value)
+
+    plain = (_plain(record) for record in records)
+    first = next(plain, None)
+    if first is not None:
+        rows = ([cell(value) for value in each.values()] for each in _chained(first, plain))
+        write_texts(Output.csv, [Column(name) for name in first], ([row] for row in rows))
+
+
+def _chained(first: Any, others: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from others
 
 
 def json_text(value: object) -> str:
@@ -83,90 +146,28 @@ def write_rows(records: Sequence[object], columns: Sequence[str], *, empty: str)
                 min_width=None if is_number or column.endswith("id") else MIN_TEXT_WIDTH,
             )
             for column, texts, is_number in zip(columns, cells, numbers, strict=True)
-        ]
+        ],
+        styles=STYLES,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cells:
-    """A column of text. `min_width` is the width to which it may shrink on a terminal; None if it must not shrink."""
-
-    title: str
-    texts: Sequence[str]
-    right: bool = False
-    min_width: int | None = None
-
-    @property
-    def width(self) -> int:
-        """The width without truncation."""
-        return max(len(self.title), *map(len, self.texts))
-
-    @property
-    def narrowest(self) -> int:
-        """The least width."""
-        return self.width if self.min_width is None else min(self.width, self.min_width)
-
-
-def write_columns(columns: Sequence[Cells]) -> None:
-    """Print columns side by side. On a narrow terminal, text is truncated and the last columns are left out."""
-    screen = console()
-    visible = list(columns)
-    while len(visible) > MIN_COLUMNS and _total_width(each.narrowest for each in visible) > screen.width:
-        visible.pop()
-    widths = _fit_widths(visible, screen.width)
-    table = Table(
-        *(Column(each.title, justify="right" if each.right else "left", no_wrap=True) for each in visible),
-        box=None,
-        pad_edge=False,
-        padding=(0, GAP // 2),
-        header_style="bold",
-    )
-    for row in zip(*(each.texts for each in visible), strict=True):
-        cells = [
-            text if len(text) <= width else f"{text[: width - 1]}…" for text, width in zip(row, widths, strict=True)
-        ]
-        table.add_row(*(Text(text, style=STATES.get(text, "")) for text in cells))
-    write_table(screen, table)
-
-
-def _fit_widths(columns: Sequence[Cells], available: int) -> list[int]:
-    """Return the widths of columns that fit; those with the most spare width shrink first."""
-    widths = [each.width for each in columns]
-    while (excess := _total_width(widths) - available) > 0:
-        spare = [width - each.narrowest for width, each in zip(widths, columns, strict=True)]
-        widest = max(range(len(spare)), key=spare.__getitem__)
-        if not spare[widest]:
-            break
-        widths[widest] -= min(excess, spare[widest])
-    return widths
-
-
-def _total_width(widths: Iterable[int]) -> int:
-    found = list(widths)
-    return sum(found) + GAP * (len(found) - 1)
-
-
-def write_table(screen: Console, table: Table) -> None:
-    """Print a table; in a pipe or file, without trailing blanks."""
-    if screen.is_terminal:
-        screen.print(table)
-        return
-    with screen.capture() as plain:
-        screen.print(table)
-    typer.echo("\n".join(line.rstrip() for line in plain.get().splitlines()))
 
 
 def write_fields(record: object) -> None:
     """Print one line for each field of a record that has a value."""
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
-    known = {name: value for name, value in fields.items() if value not in (None, "", (), {}) and _is_flat(value)}
-    width = max((len(_title(name)) for name in known), default=0) + 2
-    screen = console()
-    for name, value in known.items():
-        line = Text.assemble(
-            (f"{_title(name):<{width}}", "dim"), (format_value(value, name), STATES.get(str(value), ""))
-        )
-        screen.print(line, soft_wrap=True)
+    shown = list(_shown_fields(record))
+    room = max((len(_title(name)) for name, _ in shown), default=0) + 2
+    colored = sys.stdout.isatty() and has_colors()
+    for name, text in shown:
+        title = f"{_title(name):<{room}}"
+        style = STYLES.get(text, "")
+        typer.echo(f"{DIM}{title}{RESET}{style}{text}{RESET}" if colored else f"{title}{text}")
+
+
+def _shown_fields(record: object) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of fields that have a value and fit on a line."""
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        if value not in (None, "", (), {}) and _is_flat(value):
+            yield field.name, format_value(value, field.name)
 
 
 def format_value(value: Any, name: str = "") -> str:

@@ -45,7 +45,7 @@ def get(call: Call, name: TableName, at: AtSnapshot = None) -> None:
 
     record = TableRecord.of(call.lake.tables.get(name, at=at), connector_names(call.lake))
     call.print_record(record)
-    if not call.as_json:
+    if call.is_for_people:
         typer.echo()
         rendering.write_rows(record.columns, ["name", "type", "required"], empty="the table has no columns")
 

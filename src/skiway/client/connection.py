@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
+from weakref import WeakSet
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -246,6 +247,9 @@ class Duplex:
         self._outbox.close()
 
 
+C = TypeVar("C", Stream, Duplex)
+
+
 class Connection(Channel):
     """A channel for Airport calls: Flight's methods, a timeout for each call, errors of `skiway.errors`."""
 
@@ -254,6 +258,12 @@ class Connection(Channel):
     ) -> None:
         super().__init__(location, tls=tls, max_message_bytes=max_message_bytes)
         self.timeout_s = timeout_s
+        self._running: WeakSet[Stream | Duplex] = WeakSet()
+
+    def cancel(self) -> None:
+        """Cancel all streams and exchanges that are running; their readers get `Cancelled`. The connection stays open."""
+        for call in list(self._running):
+            call.close()
 
     def call(self, method: str, request: Message, metadata: Metadata) -> bytes:
         """Make a unary call and return the response."""
@@ -266,12 +276,18 @@ class Connection(Channel):
     def stream(self, method: str, request: Message, metadata: Metadata) -> Stream:
         """Make a call with one request and a stream of responses."""
         invoke: Any = self.open().unary_stream(f"/{headers.SERVICE}/{method}")
-        return Stream(invoke(request.SerializeToString(), **self._call_options(metadata)), self.location.text)
+        return self._watched(
+            Stream(invoke(request.SerializeToString(), **self._call_options(metadata)), self.location.text)
+        )
 
     def exchange(self, method: str, metadata: Metadata) -> Duplex:
         """Open a bidirectional call."""
         invoke: Any = self.open().stream_stream(f"/{headers.SERVICE}/{method}")
-        return Duplex(invoke, self.location.text, **self._call_options(metadata))
+        return self._watched(Duplex(invoke, self.location.text, **self._call_options(metadata)))
+
+    def _watched(self, call: C) -> C:
+        self._running.add(call)
+        return call
 
     def to(self, uri: str) -> Connection:
         """Return a new connection to another server, with the same options."""

@@ -91,9 +91,9 @@ def blame_server(location: str, request: str) -> Iterator[None]:
 def airport_error(failed: grpc.RpcError, location: str) -> errors.SkiwayError:
     """Return the error of a failed Airport call."""
     call: Any = failed  # grpcio raises the call object itself, whose type it does not export
-    trailers = dict(call.trailing_metadata() or ())
+    trailers: dict[str, Any] = dict(call.trailing_metadata() or ())
     details = trailers.get(headers.ERROR_DETAILS, b"")
-    facts, typed = _json_details(details), _typed_error(details)
+    facts, typed = _json_details(trailers.get(headers.ERROR_FACTS, details)), _typed_error(details)
     kind = _named_class(trailers) or _class_by_status(call.code(), facts, typed)
     error = kind(_airport_message(call, trailers, typed, location), key=facts.pop("key", ""))
     facts.pop("code", None)

@@ -8,7 +8,7 @@
 
 from skiway.config.fields import Setting
 from skiway.config.loading import FILE_NAME, load
-from skiway.config.settings import Settings, describe, shown, without_effect
+from skiway.config.settings import Settings, describe, replaced, shown, without_effect
 from skiway.config.stores import StoreUrls, store_urls
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "StoreUrls",
     "describe",
     "load",
+    "replaced",
     "shown",
     "store_urls",
     "without_effect",

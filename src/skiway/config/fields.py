@@ -37,6 +37,7 @@ __all__ = [
     "build",
     "choice",
     "is_loopback",
+    "listed",
     "number",
     "pairs",
     "pattern",
@@ -64,7 +65,8 @@ T = TypeVar("T")
 class Setting:
     """One setting. `default` is the default as text, or empty if there is none.
 
-    `without_effect` says why the setting is accepted but ignored; it is empty for a setting that works.
+    `without_effect` says why the setting is accepted but ignored; it is empty for a setting that works. `replaced_by`
+    says what to set instead of an old setting that still works.
     """
 
     key: str
@@ -73,6 +75,7 @@ class Setting:
     description: str
     under_home: str
     without_effect: str
+    replaced_by: str = ""
 
     @property
     def takes(self) -> str:
@@ -91,13 +94,27 @@ def section(cls: type[C]) -> type[C]:
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
-def setting(default: T, kind: Kind[Any], description: str, *, under_home: str = "", without_effect: str = "") -> T:
+def setting(
+    default: T,
+    kind: Kind[Any],
+    description: str,
+    *,
+    under_home: str = "",
+    without_effect: str = "",
+    replaced_by: str = "",
+) -> T:
     """Declare a setting in a section.
 
     `under_home` makes its default a path in the home directory, once that is known. `without_effect` marks a setting that
-    is accepted for compatibility and ignored, and gives the reason.
+    is accepted for compatibility and ignored, and gives the reason; `replaced_by` one that still works, with its successor.
     """
-    facts = {"kind": kind, "description": description, "under_home": under_home, "without_effect": without_effect}
+    facts = {
+        "kind": kind,
+        "description": description,
+        "under_home": under_home,
+        "without_effect": without_effect,
+        "replaced_by": replaced_by,
+    }
     return field(default=default, metadata=facts)
 
 
@@ -121,7 +138,9 @@ def _described(key: str, each: Field[Any]) -> Setting:
     description, reason = facts["description"], facts["without_effect"]
     if reason:
         description = f"{description} Accepted, but without effect: {reason}."
-    return Setting(key, facts["kind"], default, description, facts["under_home"], reason)
+    if successor := facts["replaced_by"]:
+        description = f"{description} Replaced by `{successor}`, but still accepted."
+    return Setting(key, facts["kind"], default, description, facts["under_home"], reason, successor)
 
 
 def build(cls: type[C], values: Mapping[str, object], prefix: str = "") -> C:
@@ -253,6 +272,21 @@ def pairs(example: str) -> Kind[tuple[str, ...]]:
         return found
 
     return Kind(f"name=value pairs, such as {example}", read)
+
+
+def listed(takes: str, check: Callable[[str], object]) -> Kind[tuple[str, ...]]:
+    """A list of texts, each of which `check` accepts; as text, separated by semicolons. It may be empty."""
+
+    def read(value: object) -> tuple[str, ...]:
+        parts = value if isinstance(value, list) else str(value).split(";")
+        found = tuple(part.strip() for part in parts if isinstance(part, str) and part.strip())
+        if len(found) < len([part for part in parts if part != ""]):
+            raise ValueError("not a list of texts")
+        for each in found:
+            check(each)
+        return found
+
+    return Kind(takes, read)
 
 
 def store_url(example: str) -> Kind[str]:

@@ -145,6 +145,7 @@ def problems(settings: Settings, explicit: Set[str]) -> Iterator[Problem]:
         _pointer_problems(settings, explicit),
         _blob_problems(settings, explicit),
         _url_problems(settings),
+        _location_problems(settings),
         _pair_problems(settings),
     )
 
@@ -223,6 +224,17 @@ def _url_problems(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "blob.url", "it contains a user: set storage.aws.access_key_id and storage.aws.secret_access_key instead"
         )
+
+
+def _location_problems(settings: Settings) -> Iterator[Problem]:
+    for each in settings.warehouse.locations:
+        name, _, place = each.partition("=")
+        if not re.fullmatch(r"[^/]+/[^/]+", name) or not re.fullmatch(r"/\S+|file:\S+|s3:\S+", place):
+            yield Problem(
+                "warehouse.locations",
+                f"{each} is not an account, a catalog and a location: write account/catalog=/folder or "
+                "account/catalog=s3://bucket/folder",
+            )
 
 
 def _pair_problems(settings: Settings) -> Iterator[Problem]:

@@ -222,11 +222,11 @@ class Reconciler:
         "Interval between polls of the job queue and of connectors whose policy is due.",
     )
     parallel_jobs: int = setting(1, whole(at_least=1, at_most=64), "Number of jobs a process runs concurrently.")
-    source_addresses: SourceAddresses = setting(
-        "private",
+    source_addresses: SourceAddresses | None = setting(
+        None,
         choice(SourceAddresses),
-        "Addresses that sources (catalogs, token endpoints, object stores) may have: public only; also private and "
-        "loopback; or any, including link-local, where clouds serve instance credentials.",
+        "Addresses that sources may have: public only; or also private and loopback, as with any.",
+        replaced_by="sources.addresses",
     )
     job_store: JobStore = JobStore()
     spark: Spark = Spark()
@@ -238,7 +238,9 @@ class SeedSync:
     """Synchronization of the seeded connectors."""
 
     enabled: bool = setting(
-        True, FLAG, "Reconcile the seeded connectors.", without_effect="seeding creates no connectors"
+        True,
+        FLAG,
+        "Mirror and profile the files of the seeded connector (`seed.mode` = `iceberg`) once, as a job.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from skiway.config.fields import (
     TEXT,
     WEB_URL,
     choice,
+    listed,
     number,
     pattern,
     section,
@@ -29,6 +31,8 @@ NO_CLIENT = "the server calls the metastore in process"
 
 MIB = 1024 * 1024
 MESSAGE_BYTES = whole(at_least=64 * 1024, at_most=2**31 - 1, of=" of bytes")
+DECODED_BYTES = whole(at_least=1024 * 1024, of=" of bytes")
+DEADLINE = number(at_least=0.001, of=" of seconds")
 ALGORITHMS = pattern(r"\w+(\s*,\s*\w+)*", "names separated by commas, such as RS256, ES256")
 HEADER = pattern(r"[a-z0-9][a-z0-9_.-]*", "a header name in lower case, such as x-account")
 
@@ -49,13 +53,24 @@ class Grpc:
     insecure: bool = setting(False, FLAG, "Accept connections from other machines without TLS.")
     tls: Tls = Tls()
     max_message_bytes: int = setting(64 * MIB, MESSAGE_BYTES, "Maximum size of a received message.")
+    max_decoded_bytes: int = setting(
+        256 * MIB, DECODED_BYTES, "Maximum size of a received batch after decompression, with values that it repeats."
+    )
+    opening_seconds: float = setting(
+        30.0, DEADLINE, "How long a client may take to send its request after it has opened a call."
+    )
+    idle_seconds: float = setting(
+        1800.0, DEADLINE, "How long a stream may be idle: its client neither sends nor reads. Then it is ended."
+    )
     workers: int = setting(32, COUNT, "Maximum number of concurrent calls.")
     share_port: bool = setting(
         False,
         FLAG,
         "Allow several servers of the same store to share the port; the operating system distributes connections.",
     )
-    reflection: bool = setting(True, FLAG, "Enable gRPC reflection, which lists the services.")
+    reflection: bool = setting(
+        True, FLAG, "Enable gRPC reflection, which lists the services, for callers that authenticate and operators."
+    )
     drain_seconds: float = setting(
         10.0, SECONDS, "How long running calls may continue during shutdown, on both servers."
     )
@@ -73,6 +88,14 @@ class Http:
     )
     insecure: bool = setting(False, FLAG, "Accept connections from other machines without TLS.")
     tls: Tls = Tls()
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        listed("a list, such as lake.example.com; skiway", str),
+        "Host names under which the server may be addressed with `auth.mode` `dev`, besides localhost and IP addresses.",
+    )
+    header_seconds: float = setting(15.0, DEADLINE, "How long a client may take to send the headers of a request.")
+    body_seconds: float = setting(60.0, DEADLINE, "How long a client may take to send the body of a request.")
+    max_connections: int = setting(1000, COUNT, "Maximum number of open connections.")
 
 
 @section
@@ -81,6 +104,18 @@ class Server:
 
     grpc: Grpc = Grpc()
     http: Http = Http()
+    operator_networks: tuple[str, ...] = setting(
+        (),
+        listed("a list, such as 10.1.0.0/16; 127.0.0.1", ip_network),
+        "IP addresses and networks that may read metrics and use gRPC reflection without a token. Requests that were "
+        "forwarded by a proxy need a token.",
+    )
+    memory_budget_bytes: int | None = setting(
+        None,
+        whole(at_least=0, of=" of bytes"),
+        "Memory of the process above which new calls are rejected while running ones continue; 0 means no limit. Unless set, "
+        "three quarters of the memory of the container or machine.",
+    )
 
 
 @section
@@ -99,6 +134,11 @@ class PlatformAdmin:
     """The administrators of all accounts."""
 
     role: str = setting("platform-admin", TEXT, "Name of the role that manages accounts.")
+    subjects: tuple[str, ...] = setting(
+        (),
+        listed("a list, such as ops@example.com; oncall@example.com", str),
+        "Subjects of the identity provider that may use platform roles, with `auth.mode` `oidc`.",
+    )
 
 
 @section
@@ -141,6 +181,11 @@ class Auth:
     insecure: bool = setting(
         False, FLAG, "Accept other machines with `auth.mode` `dev`: every caller may do everything."
     )
+    authorizer: str = setting(
+        "roles",
+        TEXT,
+        "What decides about permissions: `roles`, or the name of an entry point of the group `skiway.authorizers`.",
+    )
     platform_admin: PlatformAdmin = PlatformAdmin()
     oidc: Oidc = Oidc()
     tokens: Tokens = Tokens()
@@ -175,7 +220,9 @@ class DevAccount:
 class Validate:
     """Checks made for each call."""
 
-    account: bool = setting(True, FLAG, "Reject callers whose account does not exist.")
+    account: bool = setting(
+        True, FLAG, "Reject callers whose account does not exist.", without_effect="they are always rejected"
+    )
 
 
 @section

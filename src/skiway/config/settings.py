@@ -9,11 +9,22 @@ from types import MappingProxyType
 
 from skiway.config.fields import Setting, as_text, section, settings_of, values_of
 from skiway.config.metastore import Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
+from skiway.config.quotas import Quotas
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
+from skiway.config.source_access import Sources
 from skiway.config.storage import Blob, Kv, Secrets, Storage, Warehouse
 from skiway.config.telemetry import Audit, Log, Telemetry
 
-__all__ = ["SHORT_FORMS", "Settings", "describe", "known", "page_with_reference", "shown", "without_effect"]
+__all__ = [
+    "SHORT_FORMS",
+    "Settings",
+    "describe",
+    "known",
+    "page_with_reference",
+    "replaced",
+    "shown",
+    "without_effect",
+]
 
 SHORT_FORMS: Mapping[str, str] = MappingProxyType(
     {section: f"{section}.backend" for section in ("kv", "blob", "secrets", "reconciler.job_store")}
@@ -30,11 +41,13 @@ class Settings:
     auth: Auth = Auth()
     interceptor: Interceptor = Interceptor()
     errors: Errors = Errors()
+    quotas: Quotas = Quotas()
     kv: Kv = Kv()
     blob: Blob = Blob()
     storage: Storage = Storage()
     warehouse: Warehouse = Warehouse()
     secrets: Secrets = Secrets()
+    sources: Sources = Sources()
     query: Query = Query()
     idempotency: Idempotency = Idempotency()
     gc: Gc = Gc()
@@ -70,6 +83,12 @@ def without_effect(settings: Settings) -> Iterator[Setting]:
     return (
         known()[key] for key, value in values_of(settings) if known()[key].without_effect and value != defaults[key]
     )
+
+
+def replaced(settings: Settings) -> Iterator[Setting]:
+    """The old settings that are set, and still work."""
+    defaults = dict(values_of(Settings()))
+    return (known()[key] for key, value in values_of(settings) if known()[key].replaced_by and value != defaults[key])
 
 
 # The reference in docs/configuration.md, which `python -m skiway.config docs/configuration.md` regenerates

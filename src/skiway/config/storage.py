@@ -14,6 +14,7 @@ from skiway.config.fields import (
     Kind,
     Secret,
     choice,
+    pairs,
     pattern,
     section,
     setting,
@@ -130,6 +131,12 @@ class Warehouse:
         pattern(r"/\S+|file:\S+|s3:\S+", "an absolute path, or a location such as s3://bucket/folder"),
         "Location of managed tables, a local directory or in S3.",
         under_home="warehouse",
+    )
+    locations: tuple[str, ...] = setting(
+        (),
+        pairs("default/sales=s3://bucket/sales; default/hr=/srv/hr"),
+        "Further locations of managed tables by account id and catalog: clients may create tables of the catalog in folders "
+        "below them. Connectors cannot read them.",
     )
 
 

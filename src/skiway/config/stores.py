@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from skiway.config.fields import Secret
 from skiway.config.loading import problems
@@ -30,8 +30,8 @@ def store_urls(settings: Settings, home: Path | None) -> StoreUrls:
     for problem in problems(settings, frozenset()):
         if problem.key.startswith(("kv.", "blob.")):
             raise InvalidArgument(f"{problem.key} is invalid: {problem.reason}", key="config.invalid")
-    pointers = settings.kv.url or _pointers(settings, home)
-    blobs = settings.blob.url or _blobs(settings, pointers, home)
+    pointers = _with_parameters(settings.kv.url or _pointers(settings, home), settings)
+    blobs = _with_parameters(settings.blob.url or _blobs(settings, pointers, home), settings)
     return StoreUrls(
         pointers,
         blobs,
@@ -45,26 +45,18 @@ def _pointers(settings: Settings, home: Path | None) -> str:
         case "memory":
             return "memory://"
         case "dynamodb":
-            aws = settings.storage.aws
-            create = None if settings.kv.auto_create else "false"
-            parameters = _parameters(region=aws.region, endpoint=aws.dynamodb.endpoint_override, create=create)
-            return f"dynamodb://{settings.kv.table}{parameters}"
+            return f"dynamodb://{settings.kv.table}"
         case _:
             return f"sqlite:///{_inside(home, 'pointers.db', 'kv.url')}"
 
 
 def _blobs(settings: Settings, pointers: str, home: Path | None) -> str:
-    aws, bucket = settings.storage.aws, settings.blob.s3
+    bucket = settings.blob.s3
     match settings.blob.backend or _default_backend(pointers):
         case "memory":
             return "memory://"
         case "s3":
-            parameters = _parameters(
-                region=aws.region,
-                endpoint=aws.s3.endpoint,
-                virtual_hosted_style_request=None if aws.s3.path_style_access else "true",
-            )
-            return f"s3://{bucket.bucket}/{(bucket.prefix or '').strip('/')}{parameters}"
+            return f"s3://{bucket.bucket}/{(bucket.prefix or '').strip('/')}"
         case _:
             return _inside(home, "blobs", "blob.url").as_uri()
 
@@ -108,6 +100,18 @@ def _revealed(**secrets: Secret | None) -> dict[str, str]:
     return {name: secret.reveal() for name, secret in secrets.items() if secret is not None}
 
 
-def _parameters(**values: str | None) -> str:
-    query = urlencode({name: value for name, value in values.items() if value is not None})
-    return f"?{query}" if query else ""
+def _with_parameters(url: str, settings: Settings) -> str:
+    """The URL of a store in AWS with the region, endpoint and style of the settings, unless the URL has its own."""
+    aws, parts = settings.storage.aws, urlsplit(url)
+    match parts.scheme:
+        case "s3":
+            style = None if aws.s3.path_style_access else "true"
+            values = {"region": aws.region, "endpoint": aws.s3.endpoint, "virtual_hosted_style_request": style}
+        case "dynamodb":
+            create = None if settings.kv.auto_create else "false"
+            values = {"region": aws.region, "endpoint": aws.dynamodb.endpoint_override, "create": create}
+        case _:
+            return url
+    own = dict(parse_qsl(parts.query, keep_blank_values=True))
+    query = urlencode({name: value for name, value in values.items() if value is not None} | own)
+    return f"{url.partition('?')[0]}{f'?{query}' if query else ''}"

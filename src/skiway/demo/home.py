@@ -63,6 +63,11 @@ class DemoHome:
         return self.path / "sources"
 
     @property
+    def is_marked(self) -> bool:
+        """Whether the directory is marked as a demo."""
+        return (self.path / _FILE).is_file()
+
+    @property
     def is_complete(self) -> bool:
         """Whether the build has finished."""
         facts = self._facts()

@@ -21,6 +21,8 @@ __all__ = ["EXTRAS", "MissingExtra", "needed", "overview", "require"]
 EXTRAS: Final = {
     "memory": "an in-memory database to serve",
     "geometry": "geometry columns",
+    "sql": "filters for SQLite, PostgreSQL and other databases",
+    "pytest": "fixtures for tests of your own server",
     "lake": "the server and this command",
     "spark": "column statistics computed by Spark",
     "postgres": "metadata in PostgreSQL",

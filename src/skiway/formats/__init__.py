@@ -13,7 +13,6 @@ their kind is opened.
 import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import FileCache, Found
-from skiway.formats.locations import Location, location
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import FILE_ORDINAL, ROW_POSITION
 from skiway.formats.schemas import TableSchema, field_id, leaves
@@ -30,7 +29,7 @@ from skiway.formats.source import (
     TableName,
     data_files,
 )
-from skiway.formats.web_access import check_named
+from skiway.security.source_access import Location, location
 
 __all__ = [
     "FILE_COLUMNS",
@@ -50,7 +49,6 @@ __all__ = [
     "TableName",
     "TableSchema",
     "canonical_columns",
-    "check_named",
     "data_files",
     "field_id",
     "leaves",

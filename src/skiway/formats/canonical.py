@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
+from datetime import date
 from decimal import Decimal
 from typing import Final
 from uuid import UUID
@@ -22,6 +23,8 @@ from skiway.formats.source import PartitionSpec
 __all__ = ["canonical_columns", "logical_type", "partition_json"]
 
 
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
+_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _COUNTS: Final = ("value_count", "null_count", "nan_count")
 
 
@@ -45,8 +48,8 @@ def _column(stats: pa.StructArray, leaf: Leaf) -> pa.StructArray:
         "column_name": pa.repeat(".".join(leaf.path), rows),
         "logical_type": pa.repeat(logical_type(leaf.type), rows),
         **{name: stats.field(name) for name in _COUNTS},
-        "min": _text(_whole_micros(stats.field("min"), up=False), of=leaf.type),
-        "max": _text(_whole_micros(stats.field("max"), up=True), of=leaf.type),
+        "min": _text(_expressible(_whole_micros(stats.field("min"), up=False)), of=leaf.type),
+        "max": _text(_expressible(_whole_micros(stats.field("max"), up=True)), of=leaf.type),
     }
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
 
@@ -82,12 +85,30 @@ def _whole_micros(values: pa.Array, *, up: bool) -> pa.Array:
     """Round timestamps and times of nanoseconds outwards to microseconds."""
     of = values.type
     if pa.types.is_timestamp(of) and of.unit == "ns":
-        rounded = pc.ceil_temporal if up else pc.floor_temporal
-        return rounded(values, unit="microsecond").cast(pa.timestamp("us", tz=of.tz))
+        # Not with floor_temporal and ceil_temporal, which fail near the first and the last timestamp.
+        nanos = values.view(pa.int64()).fill_null(0).to_numpy()
+        micros = nanos // 1000 + (nanos % 1000 != 0 if up else 0)
+        return pa.array(micros, mask=values.is_null().to_numpy(False)).view(pa.timestamp("us", tz=of.tz))
     if of == pa.time64("ns"):
         nanos = values.cast(pa.int64())  # of a day, so never negative
         return pc.divide(pc.add(nanos, 999) if up else nanos, 1000).cast(pa.time64("us"))
     return values
+
+
+def _expressible(bounds: pa.Array) -> pa.Array:
+    """Bounds with a year of four digits; others are unknown: neither Arrow nor Python can format every year."""
+    of = bounds.type
+    if pa.types.is_date32(of):
+        numbers, per_day = bounds.view(pa.int32()).cast(pa.int64()), 1
+    elif pa.types.is_timestamp(of):
+        numbers, per_day = bounds.view(pa.int64()), _PER_DAY[of.unit]
+    else:
+        return bounds
+    known = pc.and_(
+        pc.greater_equal(numbers, max(_FIRST_DAY * per_day, -(2**63))),
+        pc.less_equal(numbers, min((_LAST_DAY + 1) * per_day - 1, 2**63 - 1)),
+    )
+    return pc.if_else(known, bounds, pa.scalar(None, of))
 
 
 def _text(values: pa.Array, *, of: pa.DataType | None = None) -> pa.Array:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from skiway.airport.layouts import is_list, plain_array, plain_field
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats.geometry import is_geometry_type, storage_field
 from skiway.formats.schemas import field_id
@@ -26,13 +27,16 @@ def converter(source: pa.Field, target: pa.Field, *, file: str) -> Converter | N
         return None
     if is_geometry_type(source.type):
         return _storage_converter(converter(storage_field(source), target, file=file))
+    plain = plain_field(source)
+    if plain.type != source.type:
+        return _layout_converter(converter(plain, target, file=file))
     if pa.types.is_struct(source.type) and pa.types.is_struct(target.type):
         return _struct(source, target, file)
     if pa.types.is_map(source.type) and pa.types.is_map(target.type):
         return _map(source.type, target.type, file)
-    if _is_list(source.type) and pa.types.is_list(target.type):
+    if is_list(source.type) and pa.types.is_list(target.type):
         return _list(source.type, target.type, file)
-    if not widens(_plain(source.type), target.type):
+    if not widens(_storage(source.type), target.type):
         raise Unsupported(
             f"column {target.name!r} is {target.type} in the table, but {source.type} in file {file!r}; this change of type "
             "is not supported, rewrite the file",
@@ -73,11 +77,7 @@ def _same_fields(source: pa.Field, target: pa.Field) -> bool:
 def _child_fields(of: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(of):
         return [of.key_field, of.item_field]
-    return [of.value_field] if _is_list(of) else []
-
-
-def _is_list(of: pa.DataType) -> bool:
-    return any(test(of) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+    return [of.value_field] if is_list(of) else []
 
 
 def _struct(source: pa.Field, target: pa.Field, file: str) -> Converter:
@@ -113,8 +113,6 @@ def _list(source: pa.DataType, target: pa.DataType, file: str) -> Converter:
     element = converter(source.value_field, target.value_field, file=file)
 
     def convert(array: pa.Array) -> pa.Array:
-        if not pa.types.is_list(source):
-            array = array.cast(pa.list_(source.value_field))
         array = _without_offset(array)
         nulls = array.is_null() if array.null_count else None
         values = array.values if element is None else element(array.values)
@@ -147,6 +145,11 @@ def _storage_converter(convert_child: Converter | None) -> Converter:
     return lambda array: array.storage if convert_child is None else convert_child(array.storage)
 
 
+def _layout_converter(convert_plain: Converter | None) -> Converter:
+    """Convert values in another layout than the plain one."""
+    return plain_array if convert_plain is None else lambda array: convert_plain(plain_array(array))
+
+
 def _cast(target: pa.Field, file: str) -> Converter:
     def convert(array: pa.Array) -> pa.Array:
         try:
@@ -164,10 +167,8 @@ def _cast(target: pa.Field, file: str) -> Converter:
     return convert
 
 
-def _plain(of: pa.DataType) -> pa.DataType:
-    if isinstance(of, pa.JsonType):
-        return of.storage_type
-    return of.value_type if pa.types.is_dictionary(of) else of
+def _storage(of: pa.DataType) -> pa.DataType:
+    return of.storage_type if isinstance(of, pa.JsonType) else of
 
 
 def widens(source: pa.DataType, target: pa.DataType) -> bool:

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from skiway.cache import Cache, CacheStats
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
-from skiway.formats.locations import Location, Reach, location
+from skiway.formats.reach import Reach
+from skiway.security.source_access import Location, location
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
+_DESCRIPTORS: Final = Path("/proc/self/fd")
 _ACCESS_DENIED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
 
 
@@ -96,10 +98,23 @@ class Files:
     def open(self, uri: str) -> pa.NativeFile:
         """Open the file for random access."""
         place = self.reach.check(location(uri))
-        with self.translated(place):
+        with self.translated(uri):
             if place.scheme == "file":
-                return self._local.open_input_file(place.path)
+                return self._open_local(place.path)
             return self._s3.open_input_file(f"{place.bucket}/{place.path}")
+
+    def _open_local(self, path: str) -> pa.NativeFile:
+        """Open a file whose path has no links. For callers, it must still have none when it is open."""
+        if not self.reach.access.for_callers or not _DESCRIPTORS.is_dir():
+            return self._local.open_input_file(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            opened = _DESCRIPTORS / str(descriptor)
+            if str(opened.readlink()) != path:
+                raise _missing(path)  # a folder was replaced by a link meanwhile
+            return self._local.open_input_file(str(opened))
+        finally:
+            os.close(descriptor)
 
     def read(self, uri: str, *, offset: int = 0, size: int | None = None) -> bytes:
         """Read the file, or `size` bytes of it from `offset` on."""
@@ -107,11 +122,25 @@ class Files:
             return bytes(file.read_at(file.size() - offset if size is None else size, offset))
 
     def children(self, folder: Location) -> tuple[list[Location], list[Found]]:
-        """List the folders and the files in `folder`, sorted by name; both empty if it does not exist."""
+        """List the folders and the files in `folder`, sorted by name; both empty if it does not exist.
+
+        The server's own folders are left out.
+        """
         self.reach.check(folder)
         with self.translated(folder):
             folders, found = _disk_level(folder) if folder.scheme == "file" else self._s3_level(folder)
+        if hidden := self.reach.hidden(folder):
+            folders = [each for each in folders if each.name not in hidden]
+            found = [each for each in found if each.location.name not in hidden]
         return sorted(folders, key=str), sorted(found, key=lambda each: str(each.location))
+
+    def links(self, folder: Location) -> list[Location]:
+        """List the folder on this machine, and the symbolic links in it and below."""
+        found = [folder]
+        for path, folders, files in os.walk(self.reach.check(folder).path):
+            names = (Path(path, name) for name in (*folders, *files))
+            found += [Location("file", "", str(each)) for each in names if each.is_symlink()]
+        return found
 
     def walk(self, folder: Location) -> list[Found]:
         """List all files below `folder`, sorted by name."""
@@ -123,11 +152,11 @@ class Files:
         """Look up a file; None if it does not exist."""
         import obstore
 
-        place = self.reach.check(location(uri))
+        place, real = location(uri), self.reach.check(location(uri))
         with self.translated(place):
             try:
                 if place.scheme == "file":
-                    return _on_disk(place, Path(place.path).stat()) if Path(place.path).is_file() else None
+                    return _on_disk(place, Path(real.path).stat()) if Path(real.path).is_file() else None
                 return _in_s3(place.bucket, obstore.head(self._bucket(place.bucket), place.path))
             except FileNotFoundError:
                 return None
@@ -171,6 +200,7 @@ class Files:
             endpoint_override=address or None,
             scheme=scheme or "https",
             anonymous=self.is_anonymous,
+            proxy_options=self.relay or None,
             connect_timeout=_CONNECT_S,
             request_timeout=_REQUEST_S,
             retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
@@ -179,21 +209,40 @@ class Files:
     def _bucket(self, bucket: str) -> ObjectStore:
         from obstore.store import S3Store
 
-        keys = {
-            "access_key_id": "s3.access-key-id",
-            "secret_access_key": "s3.secret-access-key",
-            "token": "s3.session-token",
-            "region": "s3.region",
-            "endpoint": "s3.endpoint",
-        }
+        keys = {"region": "s3.region", "endpoint": "s3.endpoint"}
         config: Any = {name: self.properties[key] for name, key in keys.items() if key in self.properties}
+        options: Any = {"allow_http": True, "connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"}
+        if self.relay:
+            options["proxy_url"] = self.relay
+        if "s3.access-key-id" in self.properties:
+            # A provider, because the store would complete keys with the session token of the environment.
+            config["credential_provider"] = self._credentials
         return S3Store(
             bucket,
             **config,
             skip_signature=self.is_anonymous,
-            client_options={"allow_http": True, "connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"},
+            client_options=options,
             retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=_REQUEST_S)},
         )
+
+    def _credentials(self) -> Any:
+        return {
+            "access_key_id": self.properties["s3.access-key-id"],
+            "secret_access_key": self.properties["s3.secret-access-key"],
+            "token": self.properties.get("s3.session-token"),
+            "expires_at": None,
+        }
+
+    @property
+    def own_s3_access(self) -> Mapping[str, str] | None:
+        """The properties that other readers of the files must use; None if they may use credentials of their own."""
+        is_ambient = self.properties.get("s3.ambient-credentials", "").lower() == "true"
+        return None if is_ambient or not self.reach.access.for_callers else self.properties
+
+    @cached_property
+    def relay(self) -> str:
+        """The URL of the proxy through which S3 is accessed; empty if it is accessed directly."""
+        return self.reach.relay(self.properties.get("s3.endpoint", ""), self.properties.get("s3.region", ""))
 
     @property
     def is_anonymous(self) -> bool:

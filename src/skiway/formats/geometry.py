@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXTENSION",
     "UNKNOWN_CRS",
+    "WkbType",
     "as_geometry",
     "coordinate_system",
     "geometry_columns",
@@ -42,6 +43,26 @@ def as_geometry(field: pa.Field, crs: str) -> pa.Field:
     document = {} if crs == UNKNOWN_CRS else {"crs": crs}
     extension = {NAME: _WKB[0].encode(), METADATA: json.dumps(document).encode()}
     return field.with_metadata({**(field.metadata or {}), **extension})
+
+
+class WkbType(pa.ExtensionType):  # type: ignore[misc]
+    """The type with which geometries are written to Parquet files. It is not registered, so columns are read as binary."""
+
+    def __init__(self, metadata: bytes) -> None:
+        self._metadata = metadata
+        super().__init__(pa.binary(), _WKB[0])
+
+    @classmethod
+    def of(cls, field: pa.Field) -> WkbType:
+        """The type of a geometry column."""
+        return cls(_extension(field)[1] or b"{}")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return self._metadata
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> WkbType:
+        return cls(serialized)
 
 
 def coordinate_system(field: pa.Field) -> str | None:

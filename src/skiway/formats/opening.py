@@ -14,9 +14,10 @@ from typing import Final, Protocol
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import FileCache, Files, Found
-from skiway.formats.locations import Location, Reach, location
+from skiway.formats.reach import Reach
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
-from skiway.formats.web_access import check_endpoint
+from skiway.security.secret_shapes import without_secrets
+from skiway.security.source_access import Location, SourceAccess, location
 
 __all__ = ["KINDS", "FolderLayout", "FolderSource", "SourceRequest", "is_hidden", "open_source"]
 
@@ -29,7 +30,10 @@ KINDS: Final = {
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """What an opener gets: an address, options, credentials, which are never shown, and the cache to use."""
+    """What an opener gets: an address, options, credentials, which are never shown, and the cache to use.
+
+    `access` decides what may be opened. An opener asks it before it opens anything, or reads through `files`, which does.
+    """
 
     kind: str
     uri: str
@@ -37,11 +41,17 @@ class SourceRequest:
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     name: str = "source"
     cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+    access: SourceAccess = field(default_factory=SourceAccess, repr=False)
 
     @property
     def root(self) -> Location:
         """The location of a source that consists of files."""
         return location(self.uri)
+
+    @property
+    def address(self) -> str:
+        """The address as messages show it."""
+        return without_secrets(self.uri)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -56,20 +66,18 @@ class SourceRequest:
         return TableName(namespace, name) if name else None
 
     def files(self, vended: Mapping[str, str] | None = None) -> Files:
-        """The files the source may read: below its address, its warehouse and the option `allowed-locations`.
+        """The files the source may read, of those that `access` permits.
 
-        `vended` are S3 properties that a catalog returned for one table.
+        Local files must be below its address, its warehouse or a folder in the option `allowed-locations`. With that
+        option, so must files in S3. `vended` are S3 properties that a catalog returned for one table.
         """
-        named = [self.uri.removeprefix("sqlite:///"), self.options.get("warehouse", "")]
-        named += self.options.get("allowed-locations", "").split(",")
-        roots = tuple(location(each.strip()) for each in named if _is_location(each.strip()))
+        allowed = [each.strip() for each in self.options.get("allowed-locations", "").split(",") if each.strip()]
+        own = [self.uri.removeprefix("sqlite:///"), self.options.get("warehouse", "").strip()]
+        roots = tuple(location(each) for each in (*own, *allowed) if _is_location(each))
         if roots and roots[0].name.endswith((".metadata.json", ".metadata.json.gz")):
             roots = (_table_folder(roots[0]), *roots)
-        given = {**self.properties, **(vended or {})}
-        s3 = {key: value for key, value in given.items() if key.startswith("s3.")}
-        if endpoint := s3.get("s3.endpoint"):
-            check_endpoint(endpoint)
-        return Files(s3, Reach(roots), self.cache)
+        s3 = self.access.s3_properties({**self.properties, **(vended or {})})
+        return Files(s3, Reach(roots, self.access, in_s3=not allowed), self.cache)
 
 
 def _is_location(text: str) -> bool:
@@ -88,14 +96,19 @@ def open_source(
     options: Mapping[str, str] | None = None,
     credentials: Mapping[str, str] | None = None,
     cache: FileCache | None = None,
+    access: SourceAccess | None = None,
+    account: str = "",
 ) -> Source:
     """Open the source at `uri`: an upstream catalog, a folder of tables, or a single table.
 
-    `options` and `credentials` are listed in docs/formats.md. The address is checked before any request is made. Sources
-    that are given the same `cache` share what they read; without one, the source gets its own.
+    `options` and `credentials` are listed in docs/formats.md. Sources that are given the same `cache` share what they
+    read; without one, the source gets its own. `access` decides what the source may open on behalf of `account`; by
+    default, whatever this program may open.
     """
     cache = FileCache() if cache is None else cache
-    return _opener(kind)(SourceRequest(kind, uri, dict(options or {}), dict(credentials or {}), cache=cache))
+    allowed = (access or SourceAccess()).of_account(account)
+    request = SourceRequest(kind, uri, dict(options or {}), dict(credentials or {}), cache=cache, access=allowed)
+    return _opener(kind)(request)
 
 
 def _opener(kind: str) -> Callable[[SourceRequest], Source]:

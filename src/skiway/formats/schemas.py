@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from skiway.airport.layouts import is_list
 from skiway.errors import Unsupported
 from skiway.formats.geometry import EXTENSION, coordinate_system, geometry_type_name
 
@@ -105,13 +106,21 @@ def _rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.D
         return pa.struct([part(child, child.name) for child in of])
     if pa.types.is_map(of):
         return pa.map_(part(of.key_field, "key"), part(of.item_field, "value"))
-    if _is_list(of):
-        return pa.list_(part(of.value_field, "element"))
+    if is_list(of):
+        return _with_elements(of, part(of.value_field, "element"))
     return of
 
 
-def _is_list(of: pa.DataType) -> bool:
-    return any(test(of) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+def _with_elements(of: pa.DataType, element: pa.Field) -> pa.DataType:
+    """A list type of the same layout: the schema of a file says how its columns are read."""
+    if pa.types.is_fixed_size_list(of):
+        return pa.list_(element, of.list_size)
+    make = {
+        pa.LargeListType: pa.large_list,
+        pa.ListViewType: pa.list_view,
+        pa.LargeListViewType: pa.large_list_view,
+    }.get(type(of), pa.list_)
+    return make(element)
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
@@ -167,7 +176,7 @@ def _type_json(of: pa.DataType, name: str) -> Any:
             "value": _type_json(value.type, name),
             "value-required": not value.nullable,
         }
-    if _is_list(of):
+    if is_list(of):
         element = of.value_field
         return {
             "type": "list",

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
+from skiway.formats.parquet.footers import file_columns
 from skiway.formats.parquet.reading import DataFile, IdAssigner, Scan, open_file, read_rows
 from skiway.formats.pruning import pruned
 from skiway.formats.schemas import TableSchema
@@ -169,6 +170,11 @@ class TableHandle(ABC):
     refs: Mapping[str, int] = {}  # names of snapshots: branches and tags
 
     @property
+    def s3_access(self) -> Mapping[str, str] | None:
+        """The S3 properties that other readers of its files must use; None if they may use credentials of their own."""
+        return self._files.own_s3_access
+
+    @property
     def partition_spec(self) -> PartitionSpec | None:
         """The spec that new files are partitioned by; None if the table has no specs."""
         return max(self.partition_specs, key=lambda each: each.id, default=None)
@@ -247,7 +253,7 @@ class TableHandle(ABC):
         if etag is not None:
             self._files.check_unchanged(path, etag)
         with open_file(self._files, path) as parquet:
-            return self._id_assigner(snapshot)(parquet.schema_arrow, path)
+            return self._id_assigner(snapshot)(file_columns(parquet), path)
 
     def _check_columns(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         for column in columns:

@@ -1,20 +1,40 @@
-"""A catalog of the metastore as DuckDB attaches it."""
+"""The catalogs of the metastore as DuckDB attaches them, and the Airport service that offers them by name."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from datetime import timedelta
 
-from skiway.airport import Catalog, CatalogVersion, DynamicCatalog, Schema, SharedListing, Transactional, Versioned
+from skiway.airport import (
+    AirportService,
+    Catalog,
+    CatalogVersion,
+    DynamicCatalog,
+    Limits,
+    Schema,
+    SharedListing,
+    Transactional,
+    Versioned,
+    current_request,
+)
+from skiway.airport.request import call_of
+from skiway.airport.server.status import Disclosure
+from skiway.airport.server.tickets import TicketOffice
+from skiway.cache import Cache
 from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
 from skiway.lake.commits import check_managed
-from skiway.lake.context import Context
+from skiway.lake.context import Callers, Context
+from skiway.lake.opened_tables import Handles
+from skiway.lake.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema, namespace_path
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
-from skiway.metastore import managed, namespaces
+from skiway.metastore import Realm, catalogs, managed, namespaces, platform
 from skiway.model import v1
+from skiway.requests import Access, Observers
+from skiway.security import SecretsStore
 
-__all__ = ["LakeCatalog"]
+__all__ = ["LakeCatalog", "LakeCatalogs", "airport_service", "signing_key"]
 
 
 class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatalog):
@@ -32,11 +52,12 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
 
     def version(self) -> CatalogVersion:
         """A number that changes whenever the account's catalogs, namespaces, tables or views change."""
-        return CatalogVersion(self._context.versions.of(self._context.callers.realm()))
+        attaching = call_of(current_request()).operation in ("list_schemas", "list_flights")
+        return CatalogVersion(self._context.versions.of(self._context.callers.realm(), fresh=attaching))
 
     def visibility_key(self) -> Hashable:
-        """The permissions that decide what a caller can see."""
-        return self._context.callers.may("table.read")
+        """What decides which objects a caller can see."""
+        return self._context.callers.visibility
 
     def schemas(self) -> Sequence[Schema]:
         """All namespaces of the catalog, and the system schema."""
@@ -47,7 +68,7 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
 
     def schema(self, name: str) -> Schema | None:
         """The schema with this name, or None."""
-        if name == SYSTEM_SCHEMA:
+        if name.casefold() == SYSTEM_SCHEMA:
             return SystemSchema(self._context, self.record)
         namespace = self._namespace(name)
         return None if namespace is None else LakeSchema(self._context, self.record, namespace)
@@ -76,9 +97,9 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
 
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
         """Delete an empty namespace."""
-        self._context.callers.require("namespace.write")
-        check_managed(self.record)
         found = self._namespace(name)
+        self._context.callers.require("namespace.write", found)
+        check_managed(self.record)
         if found is None:
             if not if_exists:
                 raise NotFound(f"schema {name!r} not found", key="schema", schema=name)
@@ -99,4 +120,74 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
             path = namespace_path(name)
         except InvalidArgument:
             return None
-        return namespaces.find(self._context.callers.realm(), self.record.resource_id.id, path)
+        return namespaces.find_any_case(self._context.callers.realm(), self.record, path)
+
+
+class LakeCatalogs:
+    """Finds the catalogs of the caller's account by name. Without a name, the only catalog of the account is used."""
+
+    def __init__(self, context: Context, *, keep: int = 1000) -> None:
+        self.context = context
+        self._cache = Cache[tuple[str, str], LakeCatalog](keep)
+
+    def find(self, name: str) -> LakeCatalog | None:
+        """The catalog with this name, or None."""
+        callers = self.context.callers
+        callers.require("catalog.read")
+        realm = callers.realm()
+        found = catalogs.find(realm, name) if name.strip() else catalogs.only(realm)
+        if found is None:
+            return None
+        if call_of(current_request()).operation == "list_schemas":
+            self.context.failed_creations.attached()
+        # The same object for the same record, because listings are cached with the object.
+        return self._cache.get((realm.account_id, found.etag), lambda: LakeCatalog(self.context, found.value))
+
+    def names(self) -> Sequence[str]:
+        """The names of the account's catalogs."""
+        callers = self.context.callers
+        callers.require("catalog.read")
+        return [catalog.display_name for catalog in catalogs.scan(callers.realm())]
+
+
+def airport_service(
+    access: Access,
+    observers: Observers | None = None,
+    *,
+    handles: Handles,
+    key: bytes,
+    transaction_ttl: timedelta = timedelta(hours=1),
+    part_bytes: int = PART_BYTES,
+    max_parts: int = MAX_PARTS,
+    limits: Limits | None = None,
+) -> AirportService:
+    """The catalogs of the metastore as a service that can be added to a gRPC server.
+
+    `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
+    same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
+    """
+    callers = Callers(access, observers)
+    context = Context(
+        callers,
+        handles,
+        LakeTransactions(
+            key, caller=lambda: (callers.principal.account_id, callers.principal.subject), ttl=transaction_ttl
+        ),
+        part_bytes=part_bytes,
+        max_parts=max_parts,
+    )
+    return AirportService(
+        LakeCatalogs(context),
+        auth=callers,
+        tickets=TicketOffice(key),
+        limits=limits,
+        observers=[callers.observe],
+        lane_of=access.lanes.of,
+        disclosure=Disclosure(internal=False),
+        log_failures=False,  # the pipeline logs them, with the caller
+    )
+
+
+def signing_key(realm: Realm, secrets: SecretsStore) -> bytes:
+    """The key that signs tickets and transaction ids, shared by all servers of the realm's stores and these secrets."""
+    return platform.signing_key(realm.stores, secrets)

@@ -2,43 +2,76 @@
 
 Clients match columns by name, case-insensitively, and have a hidden column `rowid`. Tables match columns by field id.
 So announced names may differ: of two names that are equal to clients, the second gets a number as a suffix.
+
+The client that created a table knows its columns in the types it asked for, some of which Iceberg does not have: its
+SMALLINT is stored as an integer. Its rows are converted on the way in and out. Others, and the same client after the
+next ATTACH, know the stored types.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from skiway.errors import PreconditionFailed, Unsupported
+from skiway.airport.conversion import to_column
+from skiway.airport.server.bindings import table_changed
+from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.conform import converter
-from skiway.formats.geometry import EXTENSION, as_geometry
-from skiway.formats.schemas import field_id
+from skiway.formats.geometry import EXTENSION
+from skiway.formats.schemas import field_id, with_id
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
-__all__ = ["ROWID", "Columns", "columns_of", "table_changed"]
+__all__ = ["ROWID", "Columns", "columns_in", "columns_of"]
 
 ROWID: Final = "rowid"
 _ROWID_FIELD: Final = pa.field(ROWID, pa.int64(), metadata={"is_rowid": "1"})
+_NO_COLUMNS: Final = pa.schema([])
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table in one of its schemas. `stored` has field ids; its names are those that clients know."""
+    """The columns of a table in one of its schemas. `stored` has field ids; its names are those that clients know.
+
+    `wanted` has the columns, by id, whose types the client that created the table knows instead of the stored ones.
+    """
 
     id: str
     stored: pa.Schema
+    wanted: pa.Schema = _NO_COLUMNS
 
     @cached_property
     def announced(self) -> pa.Schema:
         """The columns as they are announced to clients: comments instead of ids, geometries marked, the row id last."""
-        return pa.schema([*map(_announced, self.stored), _ROWID_FIELD])
+        types = {field_id(field): field for field in self.wanted}
+        fields = [_announced(field, types.get(field_id(field))) for field in self.stored]
+        return pa.schema([*fields, _ROWID_FIELD])
+
+    def created_as(self, given: pa.Schema) -> Columns:
+        """The columns for a client that created the table with the columns `given`."""
+        pairs = zip(self.stored, given, strict=True)
+        wanted = [with_id(asked, field_id(stored)) for stored, asked in pairs if _is_another_type(asked, stored)]
+        return replace(self, wanted=pa.schema(wanted))
+
+    def shown(self, rows: pa.RecordBatch, *, table: str) -> pa.RecordBatch:
+        """Rows of stored columns in the types that the client knows. Raise if these cannot represent a value."""
+        for number in {field_id(field) for field in self.wanted}:
+            name = next((field.name for field in self.stored if field_id(field) == number), None)
+            if name is None or name not in rows.schema.names:
+                continue
+            place, field = rows.schema.get_field_index(name), self.announced.field(name)
+            try:
+                rows = rows.set_column(place, field, to_column(rows.column(place), field))
+            except InvalidArgument:
+                raise table_changed(table, f"column {name!r} has values that its type cannot represent") from None
+        return rows
 
     def readable(self, now: pa.Schema, *, table: str) -> pa.Schema:
         """The columns that the table, whose columns are `now`, still has. The others are NULL for this client.
@@ -68,42 +101,33 @@ def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
         raise table_changed(table, f"column {known.name!r} may be NULL now")
 
 
-def table_changed(table: str, how: str) -> PreconditionFailed:
-    """The error for a client that knows an outdated schema of a table."""
-    return PreconditionFailed(
-        f"table {table!r}: the table changed ({how}): DETACH and ATTACH again", key="table.changed", table=table
-    )
-
-
 @lru_cache(maxsize=10_000)
 def columns_of(schema_json: str) -> Columns:
     """The columns of a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.schema import Schema
 
-    from skiway.formats.iceberg.types import arrow_schema
-
     parsed = json.loads(schema_json)
     try:
         schema = Schema.model_validate(parsed)
     except (ValidationError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(str(error)) from error
+    return _columns(schema, parsed)
+
+
+def columns_in(schema: Schema) -> Columns:
+    """The columns of a schema, like those of its JSON, which takes longer to parse."""
+    from skiway.formats.iceberg.types import schema_json
+
+    return _columns(schema, json.loads(schema_json(schema)))
+
+
+def _columns(schema: Schema, parsed: dict[str, object]) -> Columns:
+    from skiway.formats.iceberg.types import arrow_schema
+
     if not schema.fields:
         raise ValueError("it has no columns")
-    arrow = _with_geometries(arrow_schema(schema).arrow, schema)
-    return Columns(_schema_id(parsed), _with_distinct_names(arrow))
-
-
-def _with_geometries(arrow: pa.Schema, schema: Schema) -> pa.Schema:
-    """`arrow` with its geometry columns marked as such; their values are WKB."""
-    from pyiceberg.types import GeometryType
-
-    return pa.schema(
-        [
-            as_geometry(field, of.field_type.crs) if isinstance(of.field_type, GeometryType) else field
-            for field, of in zip(arrow, schema.fields, strict=True)
-        ]
-    )
+    return Columns(_schema_id(parsed), _with_distinct_names(arrow_schema(schema).arrow))
 
 
 def _schema_id(parsed: dict[str, object]) -> str:
@@ -126,12 +150,21 @@ def _with_distinct_names(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _announced(field: pa.Field) -> pa.Field:
-    metadata = field.metadata or {}
+def _announced(field: pa.Field, wanted: pa.Field | None = None) -> pa.Field:
+    shown = field if wanted is None else wanted
+    metadata = shown.metadata or {}
     announced = {key: metadata[key] for key in EXTENSION if key in metadata}
-    if b"doc" in metadata:
-        announced[b"comment"] = metadata[b"doc"]
-    return pa.field(field.name, _without_ids(field.type), field.nullable, metadata=announced or None)
+    if b"doc" in (field.metadata or {}):
+        announced[b"comment"] = field.metadata[b"doc"]
+    return pa.field(field.name, _without_ids(shown.type), field.nullable, metadata=announced or None)
+
+
+def _is_another_type(asked: pa.Field, stored: pa.Field) -> bool:
+    """Is the type that a client asked for another one in DuckDB than the stored one?"""
+    try:
+        return duckdb_type(asked) != duckdb_type(stored)
+    except InvalidArgument:  # not a type of DuckDB, so a Python client asked for it
+        return False
 
 
 def _without_ids(of: pa.DataType) -> pa.DataType:
@@ -142,6 +175,8 @@ def _without_ids(of: pa.DataType) -> pa.DataType:
         return pa.map_(_without_ids(of.key_type), _plain(of.item_field))
     if pa.types.is_list(of):
         return pa.list_(_plain(of.value_field))
+    if pa.types.is_fixed_size_list(of):
+        return pa.list_(_plain(of.value_field), of.list_size)
     return of
 
 

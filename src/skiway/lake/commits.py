@@ -51,7 +51,7 @@ class Changes:
 
     def check_allowed(self) -> None:
         """Raise unless the caller may change this table with this statement."""
-        self.context.callers.require("table.write")
+        self.context.callers.require("table.write", self.record)
         if not self.record.metadata_location:
             raise PreconditionFailed(
                 f"table {self.record.display_name!r} is read-only: connector {self._connector()!r} mirrors it from "
@@ -79,6 +79,13 @@ class Changes:
         self.check_allowed()
         change()
         self.context.versions.changed(self.realm)
+
+    def undo_create(self, session_id: str) -> None:
+        """Drop the table if it is as it was created, which its session does not know. Garbage collection deletes its files."""
+        warehouse = self.context.handles.warehouse
+        if managed.drop_unused(self.realm, warehouse, self.record.resource_id):
+            self.context.versions.changed(self.realm)
+            self.context.failed_creations.add(session_id, self.record.namespace_id.id, self.record.display_name)
 
     def _connector(self) -> str:
         found = connectors.find(self.realm, self.record.upstream.connector_id.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -13,22 +13,29 @@ from threading import Lock
 from typing import Final
 
 from cachetools import TTLCache
+from google.protobuf.message import Message
 
 from skiway.airport.request import ServedCall
 from skiway.airport.server.status import code_of
 from skiway.cache import Cache
 from skiway.lake.columns import Columns
+from skiway.lake.creating import FailedCreations
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
+from skiway.lake.statistics import StatisticsCache
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
+from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.resources.hierarchy import state_digest
-from skiway.requests import Access, Call, Observers, Operation, Pipeline, read_context
+from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
 
 __all__ = ["COMPONENT", "Callers", "Context", "Versions", "operation_of"]
 
 COMPONENT: Final = "Airport"
+
+MAX_COLUMNS: Final = 500_000
+"""How many columns of tables are kept as clients know them."""
 
 _CATEGORIES: Final = {
     "create_schema": "namespace",
@@ -47,6 +54,14 @@ _CATEGORIES: Final = {
 }
 """Under which category an operation of Airport is audited; the others are about a table."""
 
+_KINDS: Final[dict[str, Kind]] = {
+    "scan": "scans",
+    "exchange": "exchanges",
+    "put": "exchanges",
+    "handshake": "handshakes",
+}
+"""What a call counts as in the quotas, by what is known of it when it begins."""
+
 _call: ContextVar[Call | None] = ContextVar("skiway_lake_call", default=None)
 
 
@@ -55,7 +70,7 @@ def operation_of(name: str) -> Operation:
 
     It has no permissions of its own: the catalog, its schemas and its tables ask for them with `Callers.require`.
     """
-    return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"))
+    return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"), counts_as=_KINDS.get(name, "calls"))
 
 
 class Callers:
@@ -103,16 +118,41 @@ class Callers:
         return NOBODY if call is None or call.principal is None else call.principal
 
     def realm(self) -> Realm:
-        """What the caller's account holds."""
-        return self._pipeline.access.realm_of(self.principal)
+        """What the caller may see and change of its account."""
+        call = _call.get()
+        if call is None:
+            return self._pipeline.access.realm_of(NOBODY)
+        call.is_narrowed = True  # operations have no permissions of their own, so the decision holds for all of them
+        return self._pipeline.realm(call)
 
-    def require(self, *any_of: str) -> None:
-        """Raise unless the caller has one of these permissions."""
-        self._pipeline.access.authorizer.require(self.principal, *any_of)
+    def require(self, permission: str, on: Message | None = None) -> None:
+        """Raise unless the caller has the permission: on an object, or on some object in the account."""
+        decision = self._decision()
+        if decision is not None and (
+            decision.may(permission, on) if on is not None else decision.somewhere(permission)
+        ):
+            return
+        if decision is not None and on is not None and decision.somewhere(permission):
+            decision.require(permission, on)
+        self._pipeline.access.authorizer.require(self.principal, permission)
 
     def may(self, permission: str) -> bool:
-        """Whether the caller has the permission. Used for what is hidden from others rather than rejected."""
-        return permission in self.principal.permissions
+        """Whether the caller has the permission in the whole account, or on some object in it.
+
+        Used for what is hidden from others rather than rejected.
+        """
+        decision = self._decision()
+        return decision is not None and decision.somewhere(permission)
+
+    @property
+    def visibility(self) -> Hashable:
+        """Equal for callers who see the same objects."""
+        decision = self._decision()
+        return None if decision is None else decision.visibility
+
+    def _decision(self) -> AccessDecision | None:
+        call = _call.get()
+        return None if call is None else call.decision
 
 
 def _details(served: ServedCall) -> dict[str, str | int]:
@@ -131,8 +171,9 @@ class Versions:
     """A number for the state of each account's catalogs, so that listings can be cached while nothing changes.
 
     The number is a digest of the versions of all catalogs, namespaces, tables and views, which reads no blobs. It is
-    cached for a moment, because clients request it with every statement; a change made by this server is visible at
-    once. Statistics change without changing a table, so the number also changes every minute.
+    cached for a moment, because clients request it with every statement; a change by a statement of this server is
+    visible at once, and one made elsewhere (over REST, by another server) to the next ATTACH. Statistics change without
+    changing a table, so the number also changes every minute.
     """
 
     def __init__(
@@ -143,10 +184,10 @@ class Versions:
         self._lock = Lock()
         self._numbers: TTLCache[str, int] = TTLCache(10_000, cached_s, timer=clock)
 
-    def of(self, realm: Realm) -> int:
-        """The number, which may be a moment old."""
+    def of(self, realm: Realm, *, fresh: bool = False) -> int:
+        """The number, which may be a moment old unless it must be `fresh`."""
         with self._lock:
-            cached: int | None = self._numbers.get(realm.account_id)
+            cached: int | None = None if fresh else self._numbers.get(realm.account_id)
         if cached is not None:
             return cached
         number = self._read(realm)
@@ -173,10 +214,14 @@ class Context:
     transactions: LakeTransactions
     versions: Versions = field(default_factory=Versions)
     plans: PlanLog = field(default_factory=PlanLog)
-    bound_columns: Cache[tuple[str, str], Columns] = field(default_factory=lambda: Cache(10_000))
+    failed_creations: FailedCreations = field(default_factory=FailedCreations)
+    statistics: StatisticsCache = field(default_factory=StatisticsCache)
+    bound_columns: Cache[tuple[str, bytes], Columns] = field(
+        default_factory=lambda: Cache(MAX_COLUMNS, weigh=lambda known: 1 + len(known.stored) + len(known.wanted))
+    )
     part_bytes: int = PART_BYTES
     max_parts: int = MAX_PARTS
 
-    def columns(self, table_id: str, columns_id: str, find: Callable[[], Columns]) -> Columns:
-        """The columns of a table that a client knows, from the cache or from `find`."""
-        return self.bound_columns.get((table_id, columns_id), find)
+    def columns(self, table_id: str, known_as: str, find: Callable[[], Columns]) -> Columns:
+        """The columns of a table that a client knows, from the cache or from `find`; `known_as` says which they are."""
+        return self.bound_columns.get((table_id, blake2b(known_as.encode(), digest_size=16).digest()), find)

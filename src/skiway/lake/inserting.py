@@ -10,7 +10,6 @@ arrive. So any server can continue, and a client that disconnects has changed no
 from __future__ import annotations
 
 import zlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from skiway.airport import Bindable, ScanOptions, Statement, Table, Writable, Write
 from skiway.airport.conversion import to_column
+from skiway.airport.server.bindings import table_changed
 from skiway.airport.writing import Operation
 from skiway.errors import (
     Conflict,
@@ -32,11 +32,13 @@ from skiway.errors import (
 )
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.types import arrow_schema, iceberg_schema
+from skiway.formats.iceberg.types import arrow_schema, format_version, iceberg_schema
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.schemas import field_id
-from skiway.lake.columns import ROWID, Columns, columns_of, table_changed
+from skiway.lake.bindings import pack, unpack
+from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.commits import Changes
+from skiway.lake.infinity import check_finite
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -51,7 +53,6 @@ REFUSALS: Final = (Conflict, InvalidArgument, NotFound, PermissionDenied, Precon
 """Errors after which a commit has certainly not happened. After other errors its files may be in use."""
 
 _PENDING: Final = "rows-follow:"
-_MAX_BINDING_BYTES: Final = 4 << 20  # a client sends the binding
 
 
 class Incoming:
@@ -76,7 +77,7 @@ class Incoming:
 
     def announced(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows in the announced types. Raise if a value does not fit, or is NULL where it must not be."""
-        columns = [to_column(rows.column(index), announced) for index, announced, _ in self.columns]
+        columns = [_taken(rows.column(index), announced) for index, announced, _ in self.columns]
         for column, (_, announced, current) in zip(columns, self.columns, strict=True):
             if column.null_count and not current.nullable:
                 raise ConstraintViolation(
@@ -87,8 +88,15 @@ class Incoming:
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema([announced for _, announced, _ in self.columns]))
 
     def stored(self, announced: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows under the current names of the columns."""
-        return announced.rename_columns(list(self.names))
+        """The same rows under the current names of the columns, in the current types."""
+        pairs = zip(announced.columns, self.columns, strict=True)
+        columns = [to_column(column, current) for column, (_, _, current) in pairs]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.names))
+
+
+def _taken(column: pa.Array, announced: pa.Field) -> pa.Array:
+    check_finite(column, column=announced.name)
+    return to_column(column, announced)
 
 
 def _position(schema: pa.Schema, name: str, table: str) -> int:
@@ -182,7 +190,7 @@ class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
 
     def binding(self) -> str:
         """The definition as a text that clients send back."""
-        return _PENDING + urlsafe_b64encode(zlib.compress(msgspec.msgpack.encode(self))).decode()
+        return _PENDING + pack(msgspec.msgpack.encode(self))
 
     @classmethod
     def of(cls, binding: str) -> PendingCreate | None:
@@ -190,8 +198,7 @@ class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
         if not binding.startswith(_PENDING):
             return None
         try:
-            packed = urlsafe_b64decode(binding.removeprefix(_PENDING))
-            found = msgspec.msgpack.decode(zlib.decompressobj().decompress(packed, _MAX_BINDING_BYTES), type=cls)
+            found = msgspec.msgpack.decode(unpack(binding.removeprefix(_PENDING)), type=cls)
             _ = found.schema
         except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
             raise InvalidArgument(
@@ -211,7 +218,8 @@ class PendingTable(Table, Bindable, Writable):
 
     @cached_property
     def _columns(self) -> Columns:
-        return columns_of(arrow_schema(iceberg_schema(self._pending.schema)).json)
+        schema = self._pending.schema
+        return columns_of(arrow_schema(iceberg_schema(schema, format_version=format_version(schema))).json)
 
     @property
     def schema(self) -> pa.Schema:

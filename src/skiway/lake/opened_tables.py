@@ -90,8 +90,12 @@ class Handles:
             raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
         return self._warehouse
 
-    def open(self, realm: Realm, table: v1.Table) -> OpenedTable:
-        """Open the table in the state that is current in the metastore."""
+    def open(self, realm: Realm, table: v1.Table, *, anew: bool = False) -> OpenedTable:
+        """Open the table in the state that is current in the metastore.
+
+        Files of a Parquet folder can disappear at any time, without a new snapshot. With `anew` the folder is listed
+        again, so that a table which was opened before is read like one that is opened now.
+        """
         if table.metadata_location:
             key = (realm.account_id, table.resource_id.id, table.metadata_location)
             return self._cache.get(key, lambda: self._managed(realm, table))
@@ -101,6 +105,10 @@ class Handles:
                 handle = self._load(realm, table)
                 return OpenedTable(handle, handle.current())
             key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.etag}")
+            opened = self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+            if not anew or not isinstance(opened.handle, ParquetTable) or opened.handle.is_unchanged():
+                return opened
+            self._cache.discard(key)
             return self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
 
     def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:

@@ -1,6 +1,7 @@
 """UPDATE and DELETE: the files that contain the rows are rewritten, and replaced in one snapshot.
 
-Rows that others insert meanwhile stay. If others rewrote one of the same files, the commit fails and changes nothing.
+Rows keep their lineage (see `skiway.formats.iceberg.lineage`). Rows that others insert meanwhile stay. If others rewrote
+one of the same files, the commit fails and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import pyarrow.compute as pc
 from skiway.airport import Statement, Write, find_rowid_column
 from skiway.airport.conversion import to_column
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, TableHandle, data_files
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.lineage import Lineage
+from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.lake.columns import Columns
 from skiway.lake.commits import Changes
@@ -33,7 +36,7 @@ __all__ = ["DeleteRows", "UpdateRows"]
 class _ByRowId(Statement):
     """The common part of UPDATE and DELETE: rows that are named by id and found again at the commit, in bounded memory."""
 
-    def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle) -> None:
+    def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable) -> None:
         self._changes = changes
         self._base = changes.load()
         self._snapshot, self._handle = snapshot, handle
@@ -49,7 +52,13 @@ class _ByRowId(Statement):
         self._counts[self._files["ordinal"].to_numpy()] = self._files["row_count"].to_numpy()
         self._touched = np.zeros(files.num_rows, dtype=bool)
         self._named = WaitingRows(_disk_of(self._base.files))
-        self._writer = DataFileWriter(self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES)
+        self._now = self._base.handle.schema.arrow
+        has_lineage = self._base.metadata.format_version >= 3
+        self._lineage = Lineage.of(self._now) if has_lineage else None
+        self._inherited = handle.lineage(snapshot) if has_lineage else {}
+        self._writer = DataFileWriter(
+            self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES, lineage=has_lineage
+        )
 
     def commit(self) -> int:
         """Replace the files that contain the rows, and return the number of rows. Each row counts once."""
@@ -109,16 +118,20 @@ class _ByRowId(Statement):
         return None if found is None else (self._row_ids.decode(pa.array(found[0]))[1], found[1])
 
     def _rows_of(self, file: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The rows of a file in the table's current columns, each with its position."""
-        schema = self._base.handle.schema.arrow
-        return iter(self._handle.read(self._snapshot, files=file, schema=schema, positions=True))
+        """The rows of a file in the table's current columns, with their lineage if the table has it, and their positions."""
+        schema = self._now if self._lineage is None else self._lineage.added_to(self._now)
+        for batch in self._handle.read(self._snapshot, files=file, schema=schema, positions=True):
+            if self._lineage is None:
+                yield batch
+            else:
+                yield self._lineage.filled(batch, batch.column(ROW_POSITION), self._inherited[_ordinal(file)])
 
 
 class DeleteRows(_ByRowId):
     """Deletes rows."""
 
     def __init__(
-        self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle, known: Columns
+        self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns
     ) -> None:
         super().__init__(changes, write, snapshot=snapshot, handle=handle)
         self._known = known
@@ -151,7 +164,7 @@ class DeleteRows(_ByRowId):
             shown[field.name].combine_chunks() if field.name in readable.names else pa.nulls(len(ids), field.type)
             for field in self._known.stored
         ]
-        return pa.RecordBatch.from_arrays(columns, names=self._known.stored.names)
+        return self._known.shown(pa.RecordBatch.from_arrays(columns, names=self._known.stored.names), table=table)
 
     def _ids(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         ordinals, positions = rows.column(FILE_ORDINAL), rows.column(ROW_POSITION)
@@ -164,11 +177,10 @@ class UpdateRows(_ByRowId):
     """Sets new values for some columns of existing rows."""
 
     def __init__(
-        self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: TableHandle, known: Columns
+        self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns
     ) -> None:
         super().__init__(changes, write, snapshot=snapshot, handle=handle)
-        now = self._base.handle.schema.arrow
-        self._incoming = Incoming(changes.record.display_name, write.schema, known=known, now=now)
+        self._incoming = Incoming(changes.record.display_name, write.schema, known=known, now=self._now)
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take new values of rows."""
@@ -195,14 +207,16 @@ class UpdateRows(_ByRowId):
         """`rows`, which are at the positions `here`, with the values of `new` for those at `positions`."""
         found = np.minimum(np.searchsorted(positions, here), len(positions) - 1)
         # Indexes into the old values followed by the new ones.
-        chosen = pa.array(np.where(positions[found] == here, found + rows.num_rows, np.arange(rows.num_rows)))
+        is_changed = positions[found] == here
+        chosen = pa.array(np.where(is_changed, found + rows.num_rows, np.arange(rows.num_rows)))
         columns = [
             pa.concat_arrays([column, _as(new.column(name), column.type)]).take(chosen)
             if name in new.schema.names
             else column
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+        changed = pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+        return changed if self._lineage is None else self._lineage.changed(changed, pa.array(is_changed))
 
 
 def _ordinal(file: pa.Table) -> int:

@@ -20,13 +20,13 @@ from skiway.airport import CreateTable, DynamicSchema, Schema
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema
-from skiway.lake.columns import ROWID, columns_of
+from skiway.lake.columns import ROWID, Columns, columns_in, columns_of
 from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
 from skiway.lake.inserting import PendingCreate, PendingTable, Target
 from skiway.lake.writable import WritableTable
 from skiway.metastore import managed, tables
-from skiway.metastore.records.names import folded, normal_text
+from skiway.metastore.records.names import exact_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
@@ -107,10 +107,13 @@ class LakeSchema(Schema, DynamicSchema):
 
     def create_table(self, create: CreateTable) -> WritableTable | PendingTable:
         """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots."""
-        self._context.callers.require("table.write")
+        self._context.callers.require("table.write", self._namespace)
         check_managed(self._catalog)
+        exact_name(create.name, resource="table")
         wanted = _iceberg_columns(create)
-        found = self._find_any_case(create.name)
+        if not create.rows_follow:
+            self._context.failed_creations.check(self._namespace.resource_id.id, create.name)
+        found = self._record(create.name)
         if found is not None and create.on_conflict == "ignore":
             return self._table(found)
         if create.rows_follow and (found is None or create.on_conflict == "replace"):
@@ -118,7 +121,7 @@ class LakeSchema(Schema, DynamicSchema):
             return self._pending_table(create.name, pending)
         properties = {"comment": create.comment} if create.comment else {}
         if found is not None and create.on_conflict == "replace":
-            return self._table(self._replaced(found, wanted, properties))
+            return self._table(self._replaced(found, wanted, properties)).created_as(create.schema)
         made = managed.create(
             self._context.callers.realm(),
             self._context.handles.warehouse,
@@ -128,7 +131,8 @@ class LakeSchema(Schema, DynamicSchema):
             properties=properties,
         )
         self._changed()
-        return self._table(made.table)
+        table = self._table(made.table, listing=True, columns=columns_in(made.metadata.schema()))
+        return table.created_as(create.schema)
 
     def pending_table(self, name: str, binding: str) -> PendingTable | None:
         """The table that a binding defines and that is created with its first rows; None for an existing table."""
@@ -141,11 +145,11 @@ class LakeSchema(Schema, DynamicSchema):
 
     def _target(self, name: str, pending: PendingCreate) -> Target:
         """A new table, or the one with this name to be replaced. Nothing changes until the target commits."""
-        self._context.callers.require("table.write")
+        self._context.callers.require("table.write", self._namespace)
         check_managed(self._catalog)
         check_auto_commit()
         _check_names(pending.schema)
-        found = self._find_any_case(name) if pending.replace else None
+        found = self._record(name) if pending.replace else None
         if found is None:
             return self._new(name, pending)
         changes = Changes(self._context, found)
@@ -187,6 +191,9 @@ class LakeSchema(Schema, DynamicSchema):
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Garbage collection deletes its files later, because queries may still read them."""
+        self._context.callers.require("table.write")
+        if self._context.failed_creations.dropped(self._namespace.resource_id.id, name):
+            return
         record = self._required(name, if_exists=if_exists)
         if record is not None:
             warehouse = self._context.handles.warehouse
@@ -203,28 +210,27 @@ class LakeSchema(Schema, DynamicSchema):
             )
 
     def _required(self, name: str, *, if_exists: bool) -> v1.Table | None:
-        self._context.callers.require("table.write")
         record = self._record(name)
+        self._context.callers.require("table.write", record)
         if record is None and not if_exists:
             raise NotFound(f"schema {self.name!r} has no table {name!r}", key="table", table=name)
         return record
-
-    def _find_any_case(self, name: str) -> v1.Table | None:
-        """The table with this name, compared case-insensitively."""
-        realm = self._context.callers.realm()
-        wanted = folded(normal_text(name))
-        found = tables.scan(realm, self._namespace.resource_id.id)
-        return next((each for each in found if folded(each.display_name) == wanted), None)
 
     def _changed(self) -> None:
         self._context.versions.changed(self._context.callers.realm())
 
     def _record(self, name: str) -> v1.Table | None:
-        return tables.find(self._context.callers.realm(), self._namespace.resource_id.id, name)
+        """The table with this name, or else the one whose name differs in case only, as in SELECT."""
+        return tables.find_any_case(self._context.callers.realm(), self._catalog, self._namespace.resource_id.id, name)
 
-    def _table(self, record: v1.Table, *, listing: bool = False) -> WritableTable:
+    def _table(self, record: v1.Table, *, listing: bool = False, columns: Columns | None = None) -> WritableTable:
         return WritableTable(
-            self._context, record, catalog=self._catalog.display_name, schema_name=self.name, listing=listing
+            self._context,
+            record,
+            catalog=self._catalog.display_name,
+            schema_name=self.name,
+            listing=listing,
+            columns=columns,
         )
 
     def _has_valid_schema(self, record: v1.Table) -> bool:

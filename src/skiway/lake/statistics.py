@@ -1,39 +1,82 @@
 """Column statistics for DuckDB's optimizer, which relies on them: bounds may be wider than the data, never narrower.
 
-They come from the profile of the snapshot or, if it was not profiled, are merged from the statistics of the table's
-files.
+They come from the profile of the snapshot or, for columns that were not profiled, are merged from the statistics of the
+table's files. DuckDB asks for one column after the other, so those of all columns of a snapshot are computed at once, and
+cached.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from skiway.airport import ColumnStatistics
-from skiway.formats import Snapshot, data_files
-from skiway.formats.iceberg.table import IcebergTable
+from skiway.cache import Cache
+from skiway.formats import Snapshot, TableHandle, data_files
 from skiway.formats.schemas import field_id
-from skiway.formats.statistics import bound_type, merged_stats
-from skiway.lake.opened_tables import OpenedTable
+from skiway.formats.statistics import bound_type, merged_units
+from skiway.lake.columns import Columns
 from skiway.metastore import Realm, statistics
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 
-__all__ = ["column_statistics"]
+__all__ = ["StatisticsCache"]
+
+_MAX_BYTES: Final = 64 << 20
+_COLUMN_BYTES: Final = 500  # of a column's statistics in memory, without the values of strings
+
+_ByName: TypeAlias = Mapping[str, ColumnStatistics]
 
 
-def column_statistics(
-    realm: Realm, table_id: str, snapshot: Snapshot, *, field: pa.Field, opened: OpenedTable
-) -> ColumnStatistics:
-    """The statistics of the column `field` in a snapshot."""
-    if field.type.num_fields or pa.types.is_dictionary(field.type):
-        return ColumnStatistics()
-    number = field_id(field)
-    for column in statistics.column_statistics(realm, table_id, snapshot.id):
-        if column.column_id == number:
-            return _of_profile(column, field.type)
-    return _of_files(opened, snapshot, field) if isinstance(opened.handle, IcebergTable) else ColumnStatistics()
+class StatisticsCache:
+    """The statistics of the snapshots that were asked for most recently, up to `max_bytes` in total."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._cache = Cache[tuple[str, ...], _ByName](max_bytes, weigh=_weight)
+
+    def of(
+        self, realm: Realm, table_id: str, snapshot: Snapshot, columns: Columns, *, handle: Callable[[], TableHandle]
+    ) -> _ByName:
+        """The statistics of all columns in a snapshot, by name. `handle` reads the snapshot."""
+        profile = statistics.column_statistics_address(realm, table_id, snapshot.id)
+        key = (realm.account_id, table_id, str(snapshot.id), snapshot.digest, columns.id, profile)
+        return self._cache.get(key, lambda: _all_columns(realm, table_id, snapshot, columns.stored, handle()))
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+
+def _weight(found: _ByName) -> int:
+    bounds = (bound for each in found.values() for bound in (each.min, each.max))
+    texts = sum(len(bound.as_buffer()) for bound in bounds if isinstance(bound, pa.BinaryScalar) and bound.is_valid)
+    return _COLUMN_BYTES * (len(found) + 1) + texts
+
+
+def _all_columns(
+    realm: Realm, table_id: str, snapshot: Snapshot, columns: pa.Schema, handle: TableHandle
+) -> dict[str, ColumnStatistics]:
+    profiled = {each.column_id: each for each in statistics.column_statistics(realm, table_id, snapshot.id)}
+    numbers = {field.name: field_id(field) for field in columns if _has_bounds(field.type)}
+    merged = None
+    if not profiled.keys() >= set(numbers.values()):
+        merged = merged_units(data_files(handle.files(snapshot))["stats"].combine_chunks())
+    found = {}
+    for field in columns:
+        number = numbers.get(field.name)
+        column = None if number is None else profiled.get(number)
+        if column is not None:
+            found[field.name] = _of_profile(column, field.type)
+        elif number is None or merged is None:
+            found[field.name] = ColumnStatistics()
+        else:
+            found[field.name] = _of_files(merged, number, field.type)
+    return found
+
+
+def _has_bounds(of: pa.DataType) -> bool:
+    return not (of.num_fields or pa.types.is_dictionary(of))
 
 
 def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
@@ -50,15 +93,13 @@ def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
     )
 
 
-def _of_files(opened: OpenedTable, snapshot: Snapshot, field: pa.Field) -> ColumnStatistics:
-    files = opened.handle.files(snapshot)
-    stats = data_files(files)["stats"].combine_chunks()
-    name = str(field_id(field))
-    if stats.type.get_field_index(name) < 0:
+def _of_files(merged: pa.StructArray, number: int, of: pa.DataType) -> ColumnStatistics:
+    place = merged.type.get_field_index(str(number))
+    if place < 0:
         return ColumnStatistics()
-    known = merged_stats(stats.field(name))[0]
+    known = merged.field(place)[0]
     values, nulls = known["value_count"].as_py(), known["null_count"].as_py()
-    bounded = _has_no_nan(field.type, known["nan_count"].as_py()) and known["min"].type == bound_type(field.type)
+    bounded = _has_no_nan(of, known["nan_count"].as_py()) and known["min"].type == bound_type(of)
     return ColumnStatistics(
         min=known["min"] if bounded and known["min"].is_valid else None,
         max=known["max"] if bounded and known["max"].is_valid else None,

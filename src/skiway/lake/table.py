@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,16 +27,18 @@ from skiway.airport import (
     TimeTravel,
     current_request,
 )
+from skiway.airport.conversion import to_column
+from skiway.airport.server.bindings import table_changed
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
-from skiway.lake.columns import ROWID, Columns, columns_of, table_changed
+from skiway.lake.bindings import Binding
+from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
-from skiway.lake.statistics import column_statistics
 from skiway.metastore import Realm, snapshots, statistics
 from skiway.model import v1
 
@@ -99,6 +103,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         catalog: str,
         schema_name: str,
         listing: bool = False,
+        columns: Columns | None = None,
     ) -> None:
         self.name = record.display_name
         self.comment = record.description
@@ -106,7 +111,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         self._context = context
         self._catalog, self._schema_name = catalog, schema_name
         self._listing = listing
-        self._columns: Columns | None = None
+        self.is_created_by_caller = False
+        self._columns = columns
         self._point: TimePoint | None = None
         self._expected_rows: int | None = None
 
@@ -120,7 +126,9 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
     @property
     def columns(self) -> Columns:
         """The columns that this client knows."""
-        return self._columns or columns_of(self.record.schema_json)
+        if self._columns is None:  # kept, because looking them up takes as long as their description is wide
+            self._columns = columns_of(self.record.schema_json)
+        return self._columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -129,28 +137,42 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     def binding(self) -> str:
         """The table's id and that of its schema."""
-        found = self._context.columns(self.id, self.columns.id, lambda: self.columns)
-        return f"{self.id}@{found.id}"
+        now = self.columns
+        found = self._context.columns(self.id, now.id, lambda: replace(now, wanted=pa.schema([])))
+        return str(Binding(self.id, found.id, now.wanted if self.is_created_by_caller else None))
 
-    def bound(self, binding: str) -> LakeTable:
+    def bound(self, binding: str) -> Self:
         """The table as a client with this binding knows it."""
-        table_id, _, columns_id = binding.rpartition("@")
+        table_id, columns_id, created = Binding.split(binding)
         if table_id != self.id:
             raise table_changed(self.name, "it was replaced by another of the same name")
-        return self._like(columns=self._context.columns(self.id, columns_id, lambda: self._known_columns(columns_id)))
+        known = self._context.columns(self.id, columns_id, lambda: self._known_columns(columns_id))
+        if created is None:
+            return self._like(columns=known)
+        # Always the same object, because what is derived from it is as large as the table is wide.
+        as_created = self._context.columns(
+            self.id, binding, lambda: replace(known, wanted=Binding.parse(binding).wanted or pa.schema([]))
+        )
+        return self._like(columns=as_created, created=True)
 
-    def at(self, point: TimePoint) -> LakeTable:
+    def created_as(self, given: pa.Schema) -> Self:
+        """The table as the client knows it that has just created it with the columns `given`."""
+        return self._like(columns=self.columns.created_as(given), created=True)
+
+    def at(self, point: TimePoint) -> Self:
         """The table at a point in time, with the columns that it had then."""
         then = self._like(point=point)
         snapshot = then._snapshot()
         assert snapshot is not None  # a point without a snapshot is an error
-        then._columns = columns_of(then._opened.at(snapshot).schema_at(snapshot).json)
+        columns = columns_of(then._opened.at(snapshot).schema_at(snapshot).json)
+        then._columns = replace(columns, wanted=self.columns.wanted)
         return then
 
-    def _like(self, *, columns: Columns | None = None, point: TimePoint | None = None) -> LakeTable:
+    def _like(self, *, columns: Columns | None = None, point: TimePoint | None = None, created: bool = False) -> Self:
         other = copy.copy(self)
         other._columns = columns or self._columns
         other._point = point or self._point
+        other.is_created_by_caller = created or self.is_created_by_caller
         return other
 
     def _known_columns(self, columns_id: str) -> Columns:
@@ -188,14 +210,25 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         return None if found is None else self._with_id(found)
 
     def _find(self, as_of: datetime | None) -> int | None:
+        self._opened = self._open_anew()
         if self._point is not None:
             return snapshot_at(self._opened, self._point).id
         found = self._opened.current if as_of is None else snapshot_as_of(self._opened, as_of)
         return None if found is None else found.id
 
     def _with_id(self, snapshot_id: int) -> Snapshot:
+        try:
+            return self._listed(snapshot_id)
+        except NotFound:  # another server may have listed a folder that has changed since this one did
+            self._opened = self._open_anew()
+            return self._listed(snapshot_id)
+
+    def _listed(self, snapshot_id: int) -> Snapshot:
         now = self._opened.current
         return now if now and now.id == snapshot_id else snapshot_with_id(self._opened, snapshot_id)
+
+    def _open_anew(self) -> OpenedTable:
+        return self._context.handles.open(self._realm, self.record, anew=True)
 
     def files(self, snapshot: Snapshot) -> pa.Table:
         """The data files of a snapshot."""
@@ -205,7 +238,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     def plan(self, options: ScanOptions) -> Sequence[bytes]:
         """The files to read, in parts of about the same size, all of one snapshot."""
-        self._context.callers.require("table.read")
+        self._context.callers.require("table.read", self.record)
         snapshot = self._snapshot()
         if snapshot is None:
             return []
@@ -216,7 +249,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
 
     def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
         """The rows of one part, or of all."""
-        self._context.callers.require("table.read")
+        self._context.callers.require("table.read", self.record)
         if options.part is not None:
             return self._read(Part.unpacked(options.part), options)
         return (batch for part in self.plan(options) for batch in self._read(Part.unpacked(part), options))
@@ -245,6 +278,10 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
             batch_rows=options.batch_size or BATCH_ROWS,
         )
         numbered = _numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
+        if len(self.columns.wanted):
+            numbered = (self.columns.shown(batch, table=self.name) for batch in numbered)
+        gone = [self.schema.field(name) for name in wanted if name != ROWID and name not in readable.names]
+        numbered = _with_nulls(numbered, gone) if gone else numbered
         # The client filters again, so with a filter the server does not know which rows count towards the limit.
         return numbered if options.limit is None or options.filter else _first(numbered, options.limit)
 
@@ -292,20 +329,23 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         """The statistics of the column in the snapshot that the transaction reads, which is pinned by this call."""
         if self._listing:
             return self._announceable
-        self._context.callers.require("table.read")
+        self._context.callers.require("table.read", self.record)
         snapshot = self._snapshot()
-        field = self.columns.stored.field(column)
         if snapshot is None:
             return ColumnStatistics(has_not_null=False)
-        return column_statistics(self._realm, self.id, snapshot, field=field, opened=self._opened)
+        found = self._context.statistics.of(
+            self._realm, self.id, snapshot, self.columns, handle=lambda: self._opened.at(snapshot)
+        )
+        return _in_type(found[column], self.columns.stored.field(column), self.schema.field(column))
 
     @cached_property
     def _announceable(self) -> ColumnStatistics:
         """The statistics in a listing, which only say that statistics exist.
 
-        Files of managed tables always have bounds.
+        Files have bounds, of mirrored tables as well as of managed ones.
         """
-        if not self.record.metadata_location and not statistics.has_column_statistics(self._realm, self.id):
+        has_files = self.record.metadata_location or self.record.upstream.HasField("connector_id")
+        if not has_files and not statistics.has_column_statistics(self._realm, self.id):
             raise Unsupported(f"table {self.name!r} has no statistics yet")
         return ColumnStatistics(has_not_null=False)
 
@@ -316,6 +356,25 @@ def _numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatc
         numbers = ids.encode(batch.column(FILE_ORDINAL), batch.column(ROW_POSITION))
         columns = [*batch.columns[:-2], numbers]
         yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-2], ROWID])
+
+
+def _with_nulls(batches: Iterator[pa.RecordBatch], gone: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
+    """The batches with the columns that the client knows and the table no longer has."""
+    for batch in batches:
+        nulls = [pa.nulls(batch.num_rows, field.type) for field in gone]
+        names = [*batch.schema.names, *(field.name for field in gone)]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *nulls], names=names)
+
+
+def _in_type(found: ColumnStatistics, stored: pa.Field, announced: pa.Field) -> ColumnStatistics:
+    """The statistics with bounds in the announced type; without bounds if it cannot represent them."""
+    if stored.type == announced.type or None in (found.min, found.max):
+        return found
+    try:
+        low, high = (to_column(pa.repeat(bound, 1), announced)[0] for bound in (found.min, found.max))
+    except InvalidArgument:
+        return replace(found, min=None, max=None)
+    return replace(found, min=low, max=high)
 
 
 def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

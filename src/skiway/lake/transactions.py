@@ -1,6 +1,7 @@
 """Transactions as DuckDB uses them: an id for some statements, whose end the server never learns.
 
-Beginning a transaction costs nothing: its id is a signed token with the time it began and the server that created it.
+Beginning a transaction costs nothing: its id is a signed token with the time it began and the server that created it. The
+signature covers the caller, so the id of another caller is as unknown as an invented one.
 The first read of a table in a transaction pins the current snapshot, in memory; later reads see the same. A write pins
 the snapshot that it committed. Another server does not know the pins, and reads the snapshot as of the transaction's
 begin.
@@ -27,7 +28,7 @@ _MAC: Final = 24  # hexadecimal digits
 
 
 class LakeTransactions(TransactionManager):
-    """Transaction ids and pins.
+    """Transaction ids and pins. `caller` identifies who makes the current call: the account and the subject.
 
     Every statement that writes commits by itself, so commit and rollback have nothing to do.
     """
@@ -36,12 +37,14 @@ class LakeTransactions(TransactionManager):
         self,
         key: bytes,
         *,
+        caller: Callable[[], tuple[str, str]] = lambda: ("", ""),
         ttl: timedelta = timedelta(hours=1),
         keep: int = 100_000,
         clock: Callable[[], datetime] = utc_now,
         server: str | None = None,
     ) -> None:
         self._key = key
+        self._caller = caller
         self._ttl = ttl
         self._clock = clock
         self._server = server or secrets.token_hex(4)
@@ -96,6 +99,11 @@ class LakeTransactions(TransactionManager):
             with self._lock:
                 self._pins[transaction_id, table_id, ""] = snapshot_id
 
+    def began_before(self, transaction_id: str, moment: datetime) -> bool:
+        """Whether a transaction began before `moment`; False without a valid transaction."""
+        began = self._began(transaction_id) if transaction_id else None
+        return began is not None and began <= moment
+
     def _is_ours(self, transaction_id: str) -> bool:
         return transaction_id.split(".")[1] == self._server
 
@@ -106,4 +114,6 @@ class LakeTransactions(TransactionManager):
         return datetime.fromtimestamp(int(body.partition(".")[0], 16) / 1_000_000, UTC)
 
     def _mac(self, body: str) -> str:
-        return hmac.digest(self._key, f"transaction:{body}".encode(), "sha256").hex()[:_MAC]
+        # Lengths keep the parts apart, because subjects may contain any character.
+        signed = "".join(f"{len(part)}:{part}" for part in ("transaction", *self._caller(), body))
+        return hmac.digest(self._key, signed.encode(), "sha256").hex()[:_MAC]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC
 
 import pyarrow as pa
 
-from skiway.airport import DynamicTable, Statement, Writable, Write
+from skiway.airport import DynamicTable, Statement, Writable, Write, current_request
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
+from skiway.formats.geometry import WkbType, coordinate_system
 from skiway.formats.iceberg.schema_changes import (
     AddColumn,
     ColumnChange,
@@ -18,7 +20,9 @@ from skiway.formats.iceberg.schema_changes import (
     WidenColumn,
     evolve,
 )
+from skiway.formats.iceberg.table import IcebergTable
 from skiway.lake.commits import Changes
+from skiway.lake.creating import FirstInsert
 from skiway.lake.inserting import InsertRows, Target
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable
@@ -37,13 +41,26 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         """Start a statement."""
         self._changes.check_allowed()
         if write.operation == "insert":
-            return InsertRows(Target.of(self._changes), write, known=self.columns)
+            return self._insert(write)
         snapshot = self._snapshot()
         if snapshot is None:
             return NothingToChange(self.name)
         handle = self._opened.handle
+        assert isinstance(handle, IcebergTable)  # as are all managed tables
         make = UpdateRows if write.operation == "update" else DeleteRows
         return make(self._changes, write, snapshot=snapshot, handle=handle, known=self.columns)
+
+    def _insert(self, write: Write) -> Statement:
+        def start() -> Statement:
+            return InsertRows(Target.of(self._changes), write, known=self.columns)
+
+        request = current_request()
+        transactions, transaction = self._context.transactions, request.transaction_id
+        created_at = self.record.created_at.ToDatetime(UTC)
+        if self.is_created_by_caller and transactions.began_before(transaction, created_at):
+            changes = self._changes
+            return FirstInsert(start, lambda: changes.undo_create(request.session_id))
+        return start()
 
     # -- ALTER TABLE --------------------------------------------------------------------------------------------------
 
@@ -103,17 +120,17 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         if if_not_exists and self._has_member(path, field.name):
             return
         _refuse_rules(field)
-        self._alter(AddColumn((*path, field.name), _type(field), _comment(field)))
+        self._alter(AddColumn((*self._stored_path(path), field.name), _type(field), _comment(field)))
 
     def rename_field(self, path: Sequence[str], new_name: str) -> None:
         """Rename the struct member at `path`."""
-        self._alter(RenameColumn(tuple(path), new_name))
+        self._alter(RenameColumn(self._stored_path(path), new_name))
 
     def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
         """Drop the struct member at `path`."""
         if if_exists and not self._has_member(path[:-1], path[-1]):
             return
-        self._alter(DropColumn(tuple(path)))
+        self._alter(DropColumn(self._stored_path(path)))
 
     def _alter(self, change: ColumnChange) -> None:
         self._changes.check_allowed()
@@ -124,11 +141,23 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         return next((known for known in self.columns.stored.names if known.casefold() == name.casefold()), None)
 
     def _has_member(self, path: Sequence[str], name: str) -> bool:
+        return self._member(self._stored_path(path), name) is not None
+
+    def _stored_path(self, path: Sequence[str]) -> tuple[str, ...]:
+        """The stored names along a path of struct members, which are looked up case-insensitively."""
+        stored: tuple[str, ...] = ()
+        for step in path:
+            found = self._member(stored, step)
+            stored = (*stored, step if found is None else found.name)
+        return stored
+
+    def _member(self, path: Sequence[str], name: str) -> pa.Field | None:
+        """The member of the struct at a stored path with this name in any case."""
         fields: list[pa.Field] = list(self.columns.stored)
         for step in path:
             found = next((field for field in fields if field.name == step), None)
             fields = list(found.type) if found is not None and pa.types.is_struct(found.type) else []
-        return any(field.name == name for field in fields)
+        return next((field for field in fields if field.name.casefold() == name.casefold()), None)
 
 
 class NothingToChange(Statement):
@@ -151,6 +180,8 @@ class NothingToChange(Statement):
 
 def _type(field: pa.Field) -> pa.DataType:
     """The type, taking extension types in the metadata into account."""
+    if coordinate_system(field) is not None:
+        return WkbType.of(field)
     return pa.uuid() if (field.metadata or {}).get(b"ARROW:extension:name") == b"arrow.uuid" else field.type
 
 

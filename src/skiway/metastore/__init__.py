@@ -1,13 +1,13 @@
-"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, connectors, jobs and queries.
+"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, connectors, jobs, queries.
 
 The exported modules are plain functions that take and return messages, independent of any transport. Their first argument
-is a `Realm`, the metastore as one account sees it; `PLATFORM` is the account of the operators.
+is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.metastore import connectors, jobs, managed, platform, queries, statistics
 from skiway.metastore.records.realm import PLATFORM, Realm
-from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views
+from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
 
 __all__ = [
     "PLATFORM",
@@ -16,6 +16,7 @@ __all__ = [
     "catalogs",
     "connectors",
     "directory",
+    "grants",
     "jobs",
     "managed",
     "namespaces",

@@ -1,20 +1,41 @@
-"""State that belongs to the platform rather than to one account: signing keys, and the accounts of a store.
+"""State that belongs to the platform rather than to one account: signing keys, tokens in use, and the accounts of a store.
 
 These functions work on the stores directly, because they are not called on behalf of an account.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
+from secrets import token_bytes, token_hex
+from typing import Final
 
-from skiway.errors import AlreadyExists
+from skiway.errors import Conflict, NotFound, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import normal_text
-from skiway.storage import ABSENT, Pointer, Stores
+from skiway.security import SecretsStore
+from skiway.storage import ABSENT, Clock, Delete, Pointer, Stores, blob_uri, utc_now
 
-__all__ = ["AccountDirectory", "account_ids", "blob_sizes", "pointer_count", "signing_key"]
+__all__ = [
+    "AccountDirectory",
+    "TokenUses",
+    "account_ids",
+    "blob_sizes",
+    "forget_token",
+    "pointer_count",
+    "signing_key",
+    "store_checks",
+    "token_uses",
+]
+
+REFERENCE: Final = "in-secrets"
+SIGNING: Final = "signing"
+OWNER: Final = "platform"
+KEY_BYTES: Final = 32
+
+log = logging.getLogger("skiway.metastore")
 
 
 class AccountDirectory:
@@ -55,12 +76,82 @@ def blob_sizes(stores: Stores, account_id: str) -> Iterable[int]:
     return (head.size_bytes for head in stores.blobs.scan(folder))
 
 
-def signing_key(stores: Stores) -> bytes:
-    """The key that signs tickets and transaction ids. All servers of a store share it; the first one creates it."""
-    found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
-    if found is None:
-        with suppress(AlreadyExists):  # another server was first
-            stores.pointers.compare_and_set(keys.AIRPORT_SIGNING_KEY, secrets.token_hex(32), expect=ABSENT)
+class TokenUses:
+    """Records when each token was last used, to the minute: one write per token, server and minute at most."""
+
+    def __init__(self, stores: Stores, *, every_s: float = 60.0, clock: Clock = utc_now) -> None:
+        self._pointers = stores.pointers
+        self._every = timedelta(seconds=every_s)
+        self._clock = clock
+        self._noted: dict[str, datetime] = {}
+
+    def note(self, sha256: str) -> None:
+        """Record that the token with this hash is used now. A failure is logged: it must not fail the call."""
+        now, before = self._clock(), self._noted.get(sha256)
+        if before is not None and now - before < self._every:
+            return
+        self._noted[sha256] = now
+        key = keys.token_use(sha256)
+        try:
+            found = self._pointers.get(key)
+            if found is not None and datetime.fromisoformat(found.blob_uri) + self._every > now:
+                return  # another server has just recorded it
+            expect = ABSENT if found is None else found.version
+            self._pointers.compare_and_set(key, now.isoformat(), expect=expect)
+        except Conflict:
+            pass  # another server was first
+        except SkiwayError:
+            log.warning("the use of a token could not be recorded", exc_info=True)
+
+
+def token_uses(stores: Stores) -> Mapping[str, datetime]:
+    """When tokens were last used, by their hashes."""
+    found = stores.pointers.scan(keys.token_use())
+    return {keys.last_segment(each.key): datetime.fromisoformat(each.blob_uri) for each in found}
+
+
+def forget_token(stores: Stores, sha256: str) -> None:
+    """Delete the record of a token that was revoked."""
+    found = stores.pointers.get(keys.token_use(sha256))
+    if found is not None:
+        with suppress(Conflict, NotFound):  # a server has just recorded a use; the next command deletes it
+            stores.pointers.apply([Delete(found.key, expect=found.version)])
+
+
+def signing_key(stores: Stores, secrets: SecretsStore) -> bytes:
+    """The key that signs tickets and transaction ids. All servers of a store share it; the first one creates it.
+
+    It is in the secrets store, and a pointer names the secret. Older versions stored the key itself in the pointer; it is
+    moved. If the secret is lost, for example because secrets are kept in memory, a new key replaces it.
+    """
+    while True:
         found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
-        assert found is not None, "the key is never deleted"
-    return bytes.fromhex(found.blob_uri)
+        plain = b""
+        if found is not None:
+            prefix, _, named = found.blob_uri.rpartition(":")
+            if prefix == REFERENCE:
+                with suppress(NotFound):
+                    return secrets.get(OWNER, SIGNING, named)
+                log.warning(
+                    "the key that signs tickets is not in the secrets store, so a new one is created: servers that share a "
+                    "pointer store must also share the secrets store"
+                )
+            else:
+                plain = bytes.fromhex(found.blob_uri)
+        secret_id = token_hex(16)
+        secrets.put(OWNER, SIGNING, secret_id, plain or token_bytes(KEY_BYTES))
+        try:
+            stores.pointers.compare_and_set(
+                keys.AIRPORT_SIGNING_KEY, f"{REFERENCE}:{secret_id}", expect=ABSENT if found is None else found.version
+            )
+        except (Conflict, NotFound):  # another server was first
+            secrets.delete(OWNER, SIGNING, secret_id)
+
+
+def store_checks(stores: Stores) -> dict[str, Callable[[], object]]:
+    """A check for each store, by its name, that raises if the store does not answer."""
+    probe = blob_uri(b"", folder="platform/readiness")
+    return {
+        "pointer store": lambda: stores.pointers.get(keys.READINESS),
+        "blob store": lambda: stores.blobs.head(probe),
+    }

@@ -188,6 +188,11 @@ class Worker:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether all threads of the worker run."""
+        return all(thread.is_alive() for thread in self._threads)
+
     def stop(self, patience_s: float = 30.0) -> bool:
         """Release the running jobs and stop; return whether all runs ended in time."""
         self._stopping.set()

@@ -6,32 +6,22 @@ table from the error tree to its status codes.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.requests.calls import (
-    CORRELATION_ID,
-    MAX_HEADER_LENGTH,
-    Call,
-    Operation,
-    echo_headers,
-    is_valid_header,
-    read_context,
-)
-from skiway.requests.errors import disclosed, internal_error, outcome_of, status_in
+from skiway.requests.calls import CORRELATION_ID, Call, Operation, echo_headers, read_context
+from skiway.requests.lanes import Lanes
 from skiway.requests.pipeline import Access, Observers, Pipeline, Retries
+from skiway.requests.quotas import Kind, Quotas
 
 __all__ = [
     "CORRELATION_ID",
-    "MAX_HEADER_LENGTH",
     "Access",
     "Call",
+    "Kind",
+    "Lanes",
     "Observers",
     "Operation",
     "Pipeline",
+    "Quotas",
     "Retries",
-    "disclosed",
     "echo_headers",
-    "internal_error",
-    "is_valid_header",
-    "outcome_of",
     "read_context",
-    "status_in",
 ]

@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
 from skiway.errors import InvalidArgument, SkiwayError
+from skiway.memory_budget import MemoryBudget
+from skiway.metastore.records.access import AccessDecision
+from skiway.requests.quotas import Kind, Slot
 from skiway.security import Principal
 from skiway.telemetry.context import CallContext, enter
 from skiway.telemetry.traces import Span
 
 __all__ = [
     "CORRELATION_ID",
-    "MAX_HEADER_LENGTH",
     "Call",
     "Operation",
     "echo_headers",
-    "is_valid_header",
     "read_context",
 ]
 
@@ -27,7 +29,7 @@ class Operation:
     """One thing that a door offers, such as `TableService/GetTable`, `IcebergRest/LoadTable` or `Airport/insert`.
 
     A caller needs any one of `permissions`, and an account unless `needs_account` is false. The call is audited in the
-    file of `category`.
+    file of `category`, and counts as `counts_as` in the quotas.
     """
 
     component: str
@@ -35,6 +37,7 @@ class Operation:
     category: str
     permissions: tuple[str, ...] = ()
     needs_account: bool = True
+    counts_as: Kind = "calls"
 
     @property
     def full_name(self) -> str:
@@ -61,6 +64,12 @@ class Call:
     outcome: str = "OK"
     status: str = "OK"
     span: Span | None = None
+    decision: AccessDecision | None = None
+    """What the caller may do, set when it is authenticated."""
+    is_narrowed: bool = False
+    """Whether grants admitted the caller, and not its roles: it then sees only what they cover."""
+    slot: Slot | None = None
+    memory: MemoryBudget | None = None
 
     def identify(self, principal: Principal, *, credentials: tuple[str, ...] = ()) -> None:
         """Record who calls, before anything is decided about the call: refused calls are audited with their caller.
@@ -78,6 +87,25 @@ class Call:
         if self.span is not None:
             self.span.set(account_id=principal.account_id, subject=principal.subject)
 
+    def transferred(self, size: int) -> None:
+        """Count bytes that the call received or sent towards the quotas."""
+        if self.slot is not None:
+            self.slot.size += size
+
+    def begin_work(self, memory: MemoryBudget) -> None:
+        """Count the call as running work of the process; `LimitExceeded` if its memory budget is exceeded."""
+        if self.memory is None:
+            memory.begin()
+            self.memory = memory
+
+    def release(self) -> None:
+        """Return what the call occupies: its place in the quotas and in the budget. More than once does no harm."""
+        if self.slot is not None:
+            self.slot.release()
+        if self.memory is not None:
+            self.memory.end()
+            self.memory = None
+
 
 # -- headers ----------------------------------------------------------------------------------------------------------
 
@@ -85,9 +113,6 @@ CORRELATION_ID: Final = "x-correlation-id"
 QUERY_ID: Final = "x-query-id"
 ENGINE_KIND: Final = "x-engine-kind"
 ENGINE_VERSION: Final = "x-engine-version"
-
-MAX_HEADER_LENGTH: Final = 128
-"""The longest value of one of these headers. They are echoed, logged and forwarded."""
 
 
 def read_context(
@@ -127,11 +152,6 @@ def echo_headers(context: CallContext) -> tuple[tuple[str, str], ...]:
         (ENGINE_VERSION, context.engine_version),
     )
     return tuple((name, value) for name, value in pairs if value)
-
-
-def is_valid_header(value: str) -> bool:
-    """Whether the value is short and printable enough to be echoed and logged."""
-    return len(value) <= MAX_HEADER_LENGTH and value.isascii() and value.isprintable()
 
 
 def _invalid(name: str, value: str) -> InvalidArgument:

@@ -7,16 +7,20 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
-from skiway.errors import Contention, PermissionDenied, SkiwayError
+from skiway.doors import disclosed, outcome_of
+from skiway.errors import Contention, PermissionDenied, SkiwayError, Unauthorized
+from skiway.memory_budget import MemoryBudget
 from skiway.metastore import Realm
+from skiway.metastore.records.access import AccessDecision, grantees_of
 from skiway.requests.calls import Call, Operation
-from skiway.requests.errors import disclosed, outcome_of
-from skiway.security import Authenticator, Authorizer, Principal
+from skiway.requests.lanes import Lanes
+from skiway.requests.quotas import Quotas
+from skiway.security import NOBODY, Authenticator, Authorizer, Principal
 from skiway.telemetry import definitions
 from skiway.telemetry.audit import AuditEntry, AuditLog
 from skiway.telemetry.context import serving
@@ -32,13 +36,34 @@ _OK: Final = "OK"
 class Access:
     """Who may call, and which part of the metastore each caller sees: the same for all doors of a process.
 
-    `credentials` are the headers that callers authenticate with.
+    `credentials` are the headers that callers authenticate with. `quotas` limit what each caller and account may use,
+    and `lanes` are those in which their calls wait for threads. Above the budget of `memory`, new calls are rejected.
     """
 
     realm_of: Callable[[Principal], Realm]
     authenticator: Authenticator
     authorizer: Authorizer
     credentials: tuple[str, ...] = ("authorization",)
+    quotas: Quotas | None = None
+    lanes: Lanes = field(default_factory=Lanes)
+    memory: MemoryBudget = field(default_factory=lambda: MemoryBudget(0))
+
+    def decide(self, principal: Principal) -> AccessDecision:
+        """What the caller may do in its account: by its roles, as the authorizer sees them, and by grants."""
+
+        def allows(permission: str) -> bool:
+            try:
+                self.authorizer.require(principal, permission)
+            except (PermissionDenied, Unauthorized):
+                return False
+            return True
+
+        return AccessDecision(
+            lambda: self.realm_of(principal).stores,
+            principal.account_id,
+            allows=allows,
+            grantees=grantees_of(principal.subject, sorted(principal.roles)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +101,12 @@ class Pipeline:
             raise call.invalid
         principal = self.authenticate(call)
         operation = call.operation
-        self.access.authorizer.require(principal, *operation.permissions)
+        try:
+            self.access.authorizer.require(principal, *operation.permissions)
+        except PermissionDenied:
+            if call.decision is None or not call.decision.somewhere(*operation.permissions):
+                raise
+            call.is_narrowed = True
         if operation.needs_account and not principal.account_id:
             raise PermissionDenied(
                 f"{operation.full_name} works inside an account, and {principal.subject} has none:"
@@ -88,10 +118,20 @@ class Pipeline:
         return principal
 
     def authenticate(self, call: Call) -> Principal:
-        """Find out who calls, and record it in the call; raises `Unauthorized`."""
+        """Find out who calls, record it in the call, and count the call; raises `Unauthorized` and `LimitExceeded`."""
         principal = self.access.authenticator.authenticate(call.headers)
         call.identify(principal, credentials=self.access.credentials)
+        call.decision = self.access.decide(principal)
+        self.access.lanes.learn(call.headers, principal.account_id)
+        if self.access.quotas is not None and call.slot is None:
+            call.slot = self.access.quotas.enter(principal, call.operation.counts_as)
+        call.begin_work(self.access.memory)
         return principal
+
+    def realm(self, call: Call) -> Realm:
+        """The metastore as the caller sees it: all of its account, or what grants allow."""
+        realm = self.access.realm_of(call.principal or NOBODY)
+        return replace(realm, access=call.decision) if call.is_narrowed else realm
 
     @contextmanager
     def observe(self, call: Call) -> Iterator[None]:
@@ -114,6 +154,7 @@ class Pipeline:
                     span.end(call.operation.full_name, call.details)
                     self._record(call, time.perf_counter() - started)
         finally:
+            call.release()
             self._active.add(where, -1)
             self._count(call, time.perf_counter() - started)
 
@@ -146,6 +187,7 @@ class Pipeline:
 
     def count_transfer(self, call: Call, *, rows: tuple[int, int], sizes: tuple[int, int]) -> None:
         """Count what a call received and sent: rows and bytes, in that order."""
+        call.transferred(sum(sizes))
         if not self.metrics.enabled:
             return
         for direction, count, size in zip(("in", "out"), rows, sizes, strict=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,15 +18,16 @@ from starlette.routing import Route as AnyPath
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, Unavailable
+from skiway.doors import disclosed
+from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
+from skiway.fairness import FairThreads, lane_share
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records.realm import random_id
-from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, disclosed, read_context
+from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, read_context
 from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse
 from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.routes import matched
-from skiway.security import NOBODY
 from skiway.telemetry.context import serving
 
 __all__ = ["RestApp", "RestOptions"]
@@ -39,11 +39,12 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 @dataclass(frozen=True, slots=True)
 class RestOptions:
-    """Limits: `workers` calls run at a time, `waiting` more may wait, and a body has up to `max_body_bytes`."""
+    """Limits: `workers` calls run at a time, `waiting` more may wait, a body has up to `max_body_bytes` and `body_s` seconds."""
 
     workers: int = 16
     waiting: int = 256
     max_body_bytes: int = 16 * 1024 * 1024
+    body_s: float = 60.0
     retries: Retries = field(default_factory=lambda: Retries(limit=5))
 
 
@@ -69,7 +70,7 @@ class RestApp:
         )
         self._options = options or RestOptions()
         self._ids = ids
-        self._threads = ThreadPoolExecutor(self._options.workers, thread_name_prefix="rest")
+        self._threads = FairThreads(self._options.workers, "rest", per_lane=lane_share(self._options.workers))
         self._running = 0
         self._router = Router([AnyPath("/{path:path}", self._serve, methods=METHODS)])
 
@@ -78,7 +79,7 @@ class RestApp:
 
     def close(self) -> None:
         """Wait for the calls that are running, and end the threads."""
-        self._threads.shutdown()
+        self._threads.shutdown(wait=True)
 
     async def _serve(self, request: Request) -> Response:
         headers = dict(request.headers)
@@ -102,16 +103,18 @@ class RestApp:
             refusal: Exception | None = None
             try:
                 if call.route.permissions:
-                    await self._on_thread(lambda: self._admit(call))
-                    call.body = await _body(request, self._options.max_body_bytes)
+                    await self._on_thread(call, lambda: self._admit(call))
+                    call.body = await _body(request, self._options)
             except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
                 refusal = error
-            return await self._on_thread(lambda: self._observed(call, refusal))
+            return await self._on_thread(call, lambda: self._observed(call, refusal))
         finally:
             self._running -= 1
+            call.release()
 
-    async def _on_thread(self, act: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+    async def _on_thread(self, call: RestCall, act: Callable[[], T]) -> T:
+        lane = self._pipeline.access.lanes.of(call.headers)
+        return await asyncio.wrap_future(self._threads.submit(lane, act))
 
     def _admit(self, call: RestCall) -> None:
         with serving(call.context):
@@ -122,12 +125,14 @@ class RestApp:
             with self._pipeline.observe(call):
                 if refusal is not None:
                     raise refusal
-                return self._act(call)
+                answer = self._act(call)
+                call.transferred(len(call.body) + len(answer.body))
+                return answer
         except Exception as error:  # noqa: BLE001 - errors become answers here
             return failed(error, call.context.correlation_id)
 
     def _act(self, call: RestCall) -> RestResponse:
-        realm = self._pipeline.access.realm_of(call.principal or NOBODY)
+        realm = self._pipeline.realm(call)
         request = call.request(realm, self._lake)
         retrying = self._options.retries.retrying(on_retry=lambda _: self._pipeline.count_retry(call.operation))
 
@@ -151,8 +156,9 @@ def _raw_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(request: Request, options: RestOptions) -> bytes:
     """The body, which must be JSON if there is one."""
+    limit = options.max_body_bytes
     if request.method not in ("POST", "PUT", "PATCH"):
         return b""
     announced = request.headers.get("content-length", "0")
@@ -160,10 +166,15 @@ async def _body(request: Request, limit: int) -> bytes:
         raise _too_large(limit)
     received = bytearray()
     try:
-        async for part in request.stream():
-            received += part
-            if len(received) > limit:
-                raise _too_large(limit)
+        async with asyncio.timeout(options.body_s):
+            async for part in request.stream():
+                received += part
+                if len(received) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise TimedOut(
+            f"the body did not arrive within {options.body_s:g} s: send it faster, or less at a time", key="body.late"
+        ) from None
     except ClientDisconnect:
         raise Cancelled("the client went away while it sent the body", key="client.gone") from None
     _check_media(request.headers.get("content-type", ""), received)

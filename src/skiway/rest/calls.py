@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from skiway.cache import Cache
+from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.source import TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.model import v1
-from skiway.requests import MAX_HEADER_LENGTH, Call, Operation, is_valid_header
+from skiway.requests import Call, Operation
 
 __all__ = [
     "COMPONENT",

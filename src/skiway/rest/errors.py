@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from skiway import errors
+from skiway.doors import disclosed, internal_error, status_in
 from skiway.errors import SkiwayError
-from skiway.requests import disclosed, internal_error, status_in
 from skiway.rest.calls import RestResponse, json_response
 
 __all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "message_for", "status_of"]
@@ -73,6 +73,9 @@ BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "namespace.not_empty": (409, "NamespaceNotEmptyException"),
     "idempotency.mismatch": (422, "UnprocessableEntityException"),
     "properties.contradict": (422, "UnprocessableEntityException"),
+    "memory.exceeded": (503, "ServiceUnavailableException"),
+    "quota.exceeded": (429, "TooManyRequestsException"),
+    "body.late": (408, "RequestTimeoutException"),
     "body.too_large": (413, "PayloadTooLargeException"),
     "body.media": (415, "UnsupportedMediaTypeException"),
     "method.unknown": (405, "MethodNotAllowedException"),
@@ -89,6 +92,7 @@ MISSING: Final = {
 
 _HEADERS: Final[dict[int, Mapping[str, str]]] = {
     401: {"www-authenticate": "Bearer"},
+    429: {"retry-after": "1"},
     503: {"retry-after": "1"},
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
 from skiway.metastore import managed
-from skiway.metastore.managed.locations import folder_of
+from skiway.metastore.managed.locations import folder_of_table
 from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -104,7 +104,8 @@ def rename(request: RestRequest) -> RestResponse:
 
 
 def report(request: RestRequest) -> RestResponse:
-    """Log a metrics report."""
+    """Log a metrics report on a table that the caller may read."""
+    resolve.table(request, resolve.catalog(request))
     sent = decoded(request.body, Report)
     log.debug("%s of table %s: %d bytes", sent.kind[:40], request.names["table"][:100], len(request.body))
     return NO_CONTENT
@@ -127,7 +128,7 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
         handle = resolve.opened(request.realm, table, mirrors=request.lake.mirrors)
         return handle.metadata, handle.metadata_location
     warehouse = request.lake.warehouse
-    files = warehouse.files(folder_of(request.realm, warehouse, table.resource_id.id))
+    files = warehouse.files(folder_of_table(request.realm, warehouse, table))
     return read_metadata(files, table.metadata_location), table.metadata_location
 
 

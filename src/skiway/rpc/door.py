@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Never
 
 import grpc
 
 from skiway.config.server import Errors
 from skiway.errors import LimitExceeded
+from skiway.fairness import FairThreads, lane_share
+from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.records.realm import random_id
-from skiway.requests import Access, Observers, Pipeline, Retries, echo_headers, read_context
+from skiway.requests import Access, Lanes, Observers, Pipeline, Retries, echo_headers, read_context
 from skiway.rpc.handlers import RpcCall, handle
 from skiway.rpc.methods import Method, Service
 from skiway.rpc.services import all_services
 from skiway.rpc.status import DETAILS, code_of, failure_of, language
+from skiway.security.principals import MANAGES_ACCOUNTS
+from skiway.streams import IDLE_S, OPENING_S, StreamWatch
 
 __all__ = ["Door"]
 
@@ -27,7 +32,9 @@ LANGUAGE: Final = "accept-language"
 class Door:
     """Serves `services`, by default all, to the callers that `access` admits.
 
-    `max_streams` calls may stream at a time, because each holds a thread of the server while its client sends.
+    `workers` calls run at a time, of which one account gets a part. `max_streams` calls may stream at a time, because each
+    holds a thread of the server while its client sends. A client has `opening_s` seconds to send its request, and a stream
+    ends when its client neither sends nor reads for `idle_s` seconds.
     """
 
     def __init__(
@@ -39,7 +46,10 @@ class Door:
         disclosure: Errors | None = None,
         retries: Retries | None = None,
         ids: Callable[[], str] = random_id,
+        workers: int = 32,
         max_streams: int = 8,
+        opening_s: float = OPENING_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         self.services = all_services() if services is None else tuple(services)
         self._pipeline = Pipeline(
@@ -55,6 +65,8 @@ class Door:
         self._ids = ids
         self._max_streams = max_streams
         self._free_streams = threading.Semaphore(max_streams)
+        self._threads = FairThreads(workers, "rpc", per_lane=lane_share(workers))
+        self._watch = StreamWatch(opening_s=opening_s, idle_s=idle_s)
 
     @property
     def service_names(self) -> tuple[str, ...]:
@@ -64,37 +76,49 @@ class Door:
     def add_to(self, server: grpc.Server) -> None:
         """Serve on `server`, next to its other services."""
         for service in self.services:
-            handlers = {method.name: self._handler(method) for method in service.methods()}
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+            handlers = {f"/{service.full_name}/{method.name}": self._handler(method) for method in service.methods()}
+            server.add_generic_rpc_handlers((_Handlers(handlers, self._threads, self._pipeline.access.lanes),))
+
+    def close(self) -> None:
+        """End the threads, once no calls run."""
+        self._watch.close()
+        self._threads.shutdown()
 
     def _handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler of a method.
+
+        All methods are served as if clients streamed their requests: gRPC would occupy a thread until the request arrives,
+        before anybody knows who calls. There are no codecs, so that a request that cannot be decoded is an error like any
+        other.
+        """
         if method.answers_many:
             return self._sender(method)
-        make = grpc.stream_unary_rpc_method_handler if method.streamed else grpc.unary_unary_rpc_method_handler
 
-        def serve(request: Any, client: grpc.ServicerContext) -> bytes:
-            return self._serve(self._open(method, client), request)
+        def serve(messages: Iterator[bytes], client: grpc.ServicerContext) -> bytes:
+            return self._serve(self._open(method, client), messages)
 
-        return make(serve)  # no codecs: a request that cannot be decoded is an error like any other
+        return grpc.stream_unary_rpc_method_handler(serve)
 
     def _sender(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
         """A handler that sends messages while it runs, so that the whole response is inside the pipeline."""
 
-        def serve(request: Any, client: grpc.ServicerContext, send: Callable[[bytes | None], None]) -> None:
+        def serve(
+            messages: Iterator[bytes], client: grpc.ServicerContext, send: Callable[[bytes | None], None]
+        ) -> None:
             call = self._open(method, client)
             call.send = send
-            self._serve(call, request)
+            self._serve(call, messages)
             send(None)  # ends the response
 
         serve.experimental_non_blocking = True  # type: ignore[attr-defined]  # tells gRPC that the handler sends itself
-        return grpc.unary_stream_rpc_method_handler(serve)
+        return grpc.stream_stream_rpc_method_handler(serve)
 
     def _open(self, method: Method, client: grpc.ServicerContext) -> RpcCall:
         headers = {name: value for name, value in client.invocation_metadata() if isinstance(value, str)}
         context, invalid = read_context(headers, method.operation.full_name, ids=self._ids)
         return RpcCall(method.operation, headers, context, invalid, method=method, client=client)
 
-    def _serve(self, call: RpcCall, request: object) -> bytes:
+    def _serve(self, call: RpcCall, messages: Iterator[bytes]) -> bytes:
         echoed = echo_headers(call.context)
         with contextlib.suppress(grpc.RpcError):  # the client may be gone already; `require_client` finds out
             call.client.send_initial_metadata(echoed)
@@ -102,10 +126,20 @@ class Door:
         try:
             with self._pipeline.observe(call):
                 self._pipeline.admit(call)
-                with self._stream_slot(call.method):
-                    return handle(call, self._pipeline.access.realm_of, self._retrying, request)
+                with self._stream_slot(call.method), self._watch.watched(call.client) as client:
+                    request = client.received(messages) if call.method.streamed else client.only(messages)
+                    call.watch(client)
+                    answer = handle(call, self._realm(call), self._retrying, request)
+                    call.transferred(len(answer) + (len(request) if isinstance(request, bytes) else 0))
+                    return answer
         except Exception as error:  # noqa: BLE001  (errors become statuses here)
             self._abort(call, error)
+
+    def _realm(self, call: RpcCall) -> Realm:
+        """Where the method runs: callers with the platform's permission act on all accounts, others in their own."""
+        realm = self._pipeline.realm(call)
+        acts_on_all = call.decision is not None and call.decision.everywhere(MANAGES_ACCOUNTS)
+        return replace(realm, account_id=PLATFORM) if call.method.service.for_platform and acts_on_all else realm
 
     @contextlib.contextmanager
     def _stream_slot(self, method: Method) -> Iterator[None]:
@@ -130,3 +164,20 @@ class Door:
         failure = failure_of(error, call.context, language=spoken, disclosure=self._disclosure)
         call.client.set_trailing_metadata((*echo_headers(call.context), (DETAILS, failure.details)))
         call.client.abort(failure.code, failure.message)
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """Finds the handler of a call, which runs in the lane of its caller."""
+
+    def __init__(
+        self, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], threads: FairThreads, lanes: Lanes
+    ) -> None:
+        self._handlers, self._threads, self._lanes = handlers, threads, lanes
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = self._handlers.get(handler_call_details.method)
+        if handler is None:
+            return None
+        lane = self._lanes.of(dict(handler_call_details.invocation_metadata))
+        found: grpc.RpcMethodHandler[Any, Any] = self._threads.serve(handler, lane)
+        return found

@@ -8,7 +8,7 @@ that the server streams the client already has a part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -18,16 +18,14 @@ from google.protobuf.message import DecodeError, Message
 from tenacity import Retrying
 
 from skiway.errors import Cancelled, InvalidArgument, TimedOut
-from skiway.metastore import PLATFORM, Realm
+from skiway.metastore import Realm
 from skiway.metastore.records.realm import kind_name
 from skiway.model import v1
 from skiway.requests import Call
 from skiway.rpc.methods import Method
-from skiway.security import Principal
+from skiway.streams import WatchedCall, deadline_passed
 
 __all__ = ["RpcCall", "handle", "ids_in"]
-
-MAKES_ACCOUNTS: Final = "account.write"
 
 DEPTH: Final = 2
 """How deep `ids_in` looks: enough for `spec.table_id` of a request and `table.resource_id` of a response."""
@@ -44,6 +42,18 @@ class RpcCall(Call):
     client: grpc.ServicerContext
     send: Callable[[bytes], None] | None = None
 
+    def watch(self, client: WatchedCall) -> None:
+        """Tell `client` when this call waits for it to read."""
+        if (send := self.send) is None:
+            return
+
+        def sent(message: bytes) -> None:
+            client.wait()
+            send(message)
+            client.resume()
+
+        self.send = sent
+
     def note_resources(self, message: Message) -> None:
         """Add the resources that the message names to those of the audit record."""
         self.resources = {**ids_in(message), **self.resources}
@@ -53,17 +63,16 @@ class RpcCall(Call):
         if self.client.is_active():
             return
         name = self.method.operation.full_name
-        if self.client.time_remaining() == 0:
+        if deadline_passed(self.client):
             raise TimedOut(f"the deadline of {name} passed: allow more time", key="deadline.passed")
         raise Cancelled(f"the client cancelled {name}", key="client.gone")
 
 
-def handle(call: RpcCall, realm_of: Callable[[Principal], Realm], retrying: Retrying, request: Any) -> bytes:
-    """Run the method in the realm of the caller's account; `request` is a message in bytes, or an iterator of them.
+def handle(call: RpcCall, realm: Realm, retrying: Retrying, request: Any) -> bytes:
+    """Run the method in the caller's realm; `request` is a message in bytes, or an iterator of them.
 
     A response of many messages goes out through `call.send`; then nothing is returned.
     """
-    realm = realm_of(_principal(call))
     if call.method.answers_many:
         _send_all(call, realm, request)
         return b""
@@ -75,14 +84,6 @@ def handle(call: RpcCall, realm_of: Callable[[Principal], Realm], retrying: Retr
         response = _run(call, realm, request)
     call.note_resources(response)
     return response.SerializeToString()
-
-
-def _principal(call: RpcCall) -> Principal:
-    """On whose behalf the method runs: callers who may create accounts act on all of them, whatever account they are in."""
-    assert call.principal is not None
-    if call.method.service.for_platform and MAKES_ACCOUNTS in call.principal.permissions:
-        return replace(call.principal, account_id=PLATFORM)
-    return call.principal
 
 
 def _run(call: RpcCall, realm: Realm, data: bytes) -> Message:
@@ -119,17 +120,12 @@ def _run_on_stream(call: RpcCall, realm: Realm, messages: Iterator[bytes]) -> Me
 
 
 def _messages(call: RpcCall, messages: Iterator[bytes]) -> Iterator[Message]:
-    """The client's messages, each decoded when it is needed.
-
-    A broken connection first looks like the end of the stream to gRPC, and only then like a client that is gone. Asking
-    for one message more waits for that and raises: half a stream must not pass for a whole one.
-    """
+    """The client's messages, each decoded when it is needed."""
     for data in messages:
         message = _decoded(call.method, data)
         if not call.resources:
             call.note_resources(message)
         yield message
-    next(messages, None)
 
 
 def _decoded(method: Method, data: bytes) -> Message:

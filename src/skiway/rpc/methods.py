@@ -78,7 +78,14 @@ class Service:
         for name, rule in self.rules.items():
             described: MethodDescriptor = self.descriptor.methods_by_name[name]
             request = GetMessageClass(described.input_type)
-            operation = Operation(self.name, name, self.category, rule.permissions, needs_account=not self.for_platform)
+            operation = Operation(
+                self.name,
+                name,
+                self.category,
+                rule.permissions,
+                needs_account=not self.for_platform,
+                counts_as="queries" if self.category == "query" else "calls",
+            )
             yield Method(
                 name,
                 self,

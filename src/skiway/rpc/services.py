@@ -5,7 +5,9 @@ The descriptors of `proto/skiway/v1` define requests and responses. A test check
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from skiway.metastore import Realm, connectors, jobs, queries, statistics
 from skiway.metastore.planning import scan_bundles
@@ -13,7 +15,7 @@ from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.metastore.reconcile.upstream import validate
-from skiway.metastore.resources import accounts, catalogs, directory, namespaces, snapshots, tables, views
+from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
 from skiway.model import v1
@@ -22,6 +24,7 @@ from skiway.model.v1 import (
     catalog_pb2,
     connector_pb2,
     directory_pb2,
+    grant_pb2,
     namespace_pb2,
     query_pb2,
     snapshot_pb2,
@@ -36,6 +39,8 @@ from skiway.telemetry.context import current_call
 
 __all__ = ["all_services"]
 
+CreateTable: TypeAlias = Callable[[Realm, v1.CreateTableRequest], v1.CreateTableResponse]
+
 
 def all_services(
     engines: EngineCatalogs | None = None,
@@ -44,31 +49,49 @@ def all_services(
     query_rules: QueryRules | None = None,
     reconciler: Reconciler | None = None,
     planner: Planner | None = None,
+    create_table: CreateTable = tables.create,
 ) -> tuple[Service, ...]:
     """All services.
 
     `engines` are the system objects of query engines, by default those that come with Skiway. `secrets` stores the
     credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
-    tables on request, by default without profiles. `planner` plans scans. Add new services of the model here.
+    tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
+    their records. Add new services of the model here.
     """
     return (
         ACCOUNTS,
         CATALOGS,
         NAMESPACES,
-        TABLES,
+        tables_of(create_table),
         VIEWS,
         SNAPSHOTS,
         STATISTICS,
         DIRECTORY,
+        GRANTS,
         connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         system_objects_of(engines or EngineCatalogs()),
     )
 
 
+def tables_of(create: CreateTable) -> Service:
+    """The service for tables."""
+    return Service(
+        table_pb2.DESCRIPTOR.services_by_name["TableService"],
+        category="table",
+        rules={
+            "ListTables": reads(tables.list_, "table.read"),
+            "GetTable": reads(tables.get, "table.read"),
+            "CreateTable": changes(create, "table.write"),
+            "UpdateTable": changes(tables.update, "table.write"),
+            "DeleteTable": changes(tables.delete, "table.write"),
+        },
+    )
+
+
 def connectors_of(reconciler: Reconciler) -> Service:
     """The service for connectors and their jobs."""
-    secrets = reconciler.secrets
+    secrets, access = reconciler.secrets, reconciler.access
     return Service(
         connector_pb2.DESCRIPTOR.services_by_name["ConnectorService"],
         category="connector",
@@ -76,11 +99,13 @@ def connectors_of(reconciler: Reconciler) -> Service:
             "ListConnectors": reads(connectors.list_, "connector.manage"),
             "GetConnector": reads(connectors.get, "connector.manage"),
             "CreateConnector": changes(
-                partial(connectors.create, secrets=secrets), "connector.manage", "connector.create"
+                partial(connectors.create, secrets=secrets, access=access), "connector.manage", "connector.create"
             ),
-            "UpdateConnector": changes(partial(connectors.update, secrets=secrets), "connector.manage"),
+            "UpdateConnector": changes(partial(connectors.update, secrets=secrets, access=access), "connector.manage"),
             "DeleteConnector": changes(partial(connectors.delete, secrets=secrets), "connector.manage"),
-            "ValidateConnector": reads(partial(validate, secrets=secrets), "connector.manage"),
+            "ValidateConnector": reads(
+                partial(validate, secrets=secrets, opener=reconciler.opener), "connector.manage"
+            ),
             "SyncCapture": changes(partial(capture, reconciler=reconciler), "connector.manage"),
             "TriggerReconcile": changes(connectors.trigger, "connector.manage"),
             "GetReconcileJob": reads(jobs.get, "connector.manage"),
@@ -154,17 +179,6 @@ NAMESPACES = Service(
         "DeleteNamespace": changes(namespaces.delete, "namespace.write"),
     },
 )
-TABLES = Service(
-    table_pb2.DESCRIPTOR.services_by_name["TableService"],
-    category="table",
-    rules={
-        "ListTables": reads(tables.list_, "table.read"),
-        "GetTable": reads(tables.get, "table.read"),
-        "CreateTable": changes(tables.create, "table.write"),
-        "UpdateTable": changes(tables.update, "table.write"),
-        "DeleteTable": changes(tables.delete, "table.write"),
-    },
-)
 VIEWS = Service(
     view_pb2.DESCRIPTOR.services_by_name["ViewService"],
     category="view",
@@ -215,5 +229,14 @@ DIRECTORY = Service(
         "LookupTableByRef": reads(directory.lookup_table_by_ref, "catalog.read", "table.read"),
         "ResolveFQTables": reads(directory.resolve_fq_tables, "catalog.read", "table.read"),
         "ResolveFQViews": reads(directory.resolve_fq_views, "catalog.read", "view.read"),
+    },
+)
+GRANTS = Service(
+    grant_pb2.DESCRIPTOR.services_by_name["GrantService"],
+    category="grant",
+    rules={
+        "ListGrants": reads(grants.list_, "grant.manage"),
+        "AddGrant": changes(grants.add, "grant.manage"),
+        "RevokeGrant": changes(grants.revoke, "grant.manage"),
     },
 )

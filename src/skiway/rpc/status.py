@@ -19,32 +19,15 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from skiway import errors
 from skiway.config.server import Errors
+from skiway.doors import GRPC_CODES, disclosed, internal_error, status_in
 from skiway.metastore.records import errors as failures
 from skiway.model import v1
-from skiway.requests import disclosed, internal_error, status_in
 from skiway.telemetry.context import CallContext
 
-__all__ = ["CODES", "DETAILS", "DOMAIN", "Failure", "code_of", "failure_of", "language"]
+__all__ = ["DETAILS", "DOMAIN", "Failure", "code_of", "failure_of", "language"]
 
 DETAILS: Final = "grpc-status-details-bin"
 DOMAIN: Final = "skiway"
-
-CODES: Final[dict[type[errors.SkiwayError], grpc.StatusCode]] = {
-    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
-    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
-    errors.NotFound: grpc.StatusCode.NOT_FOUND,
-    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
-    errors.Conflict: grpc.StatusCode.ABORTED,
-    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
-    errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
-    errors.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.Cancelled: grpc.StatusCode.CANCELLED,
-    errors.SkiwayError: grpc.StatusCode.INTERNAL,
-}
-"""The code of each class; a class that is not listed uses that of its nearest base class."""
 
 ROOM: Final = 6 * 1024
 """Bytes for message and details. By default gRPC rejects trailers of 8 KiB, which also contain the echoed headers."""
@@ -69,7 +52,7 @@ class Failure:
 
 def code_of(error: BaseException) -> grpc.StatusCode:
     """The gRPC code of any exception."""
-    return status_in(CODES, error)
+    return status_in(GRPC_CODES, error)
 
 
 def failure_of(error: Exception, context: CallContext, *, language: str = "en", disclosure: Errors) -> Failure:

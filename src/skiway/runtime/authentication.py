@@ -1,15 +1,19 @@
-"""Authentication as configured: the authenticator of `auth.mode`, its headers and roles."""
+"""Authentication and authorization as configured: the authenticator of `auth.mode`, its headers, roles and authorizer."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, cast
 
 from skiway.config import Settings
 from skiway.errors import InvalidArgument
+from skiway.plugins import named_plugin
 from skiway.security import (
     Accounts,
     Authenticator,
+    Authorizer,
     DevAuthenticator,
     Roles,
     TokenAuthenticator,
@@ -17,7 +21,10 @@ from skiway.security import (
     TokenHeaders,
 )
 
-__all__ = ["authenticator", "credential_headers", "roles"]
+__all__ = ["AUTHORIZERS", "authenticator", "authorizer", "credential_headers", "roles"]
+
+AUTHORIZERS: Final = "skiway.authorizers"
+BUILT_IN: Final = {"roles": "skiway.security.principals:PermissionAuthorizer"}
 
 
 def roles(settings: Settings) -> Roles:
@@ -25,14 +32,28 @@ def roles(settings: Settings) -> Roles:
     return Roles(settings.auth.platform_admin.role)
 
 
-def authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """The authenticator of `auth.mode`."""
+def authorizer(settings: Settings) -> Authorizer:
+    """The authorizer that `auth.authorizer` names, made from the table of roles."""
+    name = settings.auth.authorizer
+    made = named_plugin(AUTHORIZERS, name, BUILT_IN)(roles(settings))
+    if not callable(getattr(made, "require", None)):
+        raise InvalidArgument(
+            f"the authorizer {name!r} has no method require(principal, *any_of): see skiway.security.Authorizer",
+            key="authorizer.invalid",
+        )
+    return cast(Authorizer, made)
+
+
+def authenticator(
+    settings: Settings, accounts: Accounts, *, note_use: Callable[[str], None] = lambda _: None
+) -> Authenticator:
+    """The authenticator of `auth.mode`. `note_use` is called with the hash of each static token that is used."""
     match settings.auth.mode:
         case "dev":
             header = settings.interceptor.dev_account.header
             return DevAuthenticator(accounts, account_header=header, roles=roles(settings))
         case "token":
-            return _by_token(settings, accounts)
+            return _by_token(settings, accounts, note_use)
         case "oidc":
             return _by_oidc(settings, accounts)
 
@@ -43,7 +64,7 @@ def credential_headers(settings: Settings) -> tuple[str, ...]:
     return tuple(filter(None, (headers.session, headers.authorization)))
 
 
-def _by_token(settings: Settings, accounts: Accounts) -> Authenticator:
+def _by_token(settings: Settings, accounts: Accounts, note_use: Callable[[str], None]) -> Authenticator:
     file = settings.auth.tokens.file
     if file is None:
         raise InvalidArgument("auth.mode token requires auth.tokens.file: set the path of the tokens file")
@@ -55,9 +76,10 @@ def _by_token(settings: Settings, accounts: Accounts) -> Authenticator:
         )
     return TokenAuthenticator(
         TokenFile(file).entries,
-        accounts=_validated(settings, accounts),
+        accounts=accounts,
         roles=roles(settings),
         headers=_headers(settings),
+        on_use=lambda entry: note_use(entry.sha256),
     )
 
 
@@ -78,7 +100,9 @@ def _by_oidc(settings: Settings, accounts: Accounts) -> Authenticator:
     keys = open_keys(
         issuer, public_key=_text(oidc.public_key), jwks_url=oidc.jwks_url or "", allow_http=oidc.allow_http
     )
-    return OidcAuthenticator(rules, keys, accounts=_validated(settings, accounts), roles=roles(settings))
+    return OidcAuthenticator(
+        rules, keys, accounts=accounts, roles=roles(settings), platform_subjects=settings.auth.platform_admin.subjects
+    )
 
 
 def _text(public_key: Path | None) -> str:
@@ -87,11 +111,6 @@ def _text(public_key: Path | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidArgument(f"auth.oidc.public_key {public_key} cannot be read: {reason}") from None
-
-
-def _validated(settings: Settings, accounts: Accounts) -> Accounts | None:
-    """The accounts that tokens are checked against; None if they are not checked."""
-    return accounts if settings.interceptor.validate.account else None
 
 
 def _headers(settings: Settings) -> TokenHeaders:

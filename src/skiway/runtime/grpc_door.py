@@ -14,11 +14,14 @@ from threading import Lock
 from typing import Any, Final, Protocol
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
 
 from skiway.config.server import Grpc, Tls
-from skiway.errors import InvalidArgument, Unavailable
+from skiway.errors import InvalidArgument, LimitExceeded, Unavailable
+from skiway.runtime.operators import Operators
+from skiway.runtime.reflection import enable_reflection
+from skiway.runtime.side_calls import SideCalls
+from skiway.streams import CONNECTION_OPTIONS
 
 __all__ = ["GrpcDoor", "GrpcService", "Health"]
 
@@ -28,26 +31,44 @@ NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 CANCEL_S: Final = 5.0
 """How long cancelled calls may take to end."""
 
+MAX_WATCHES: Final = 1000
+
 log = logging.getLogger("skiway.runtime")
 
 
 class Health:
     """The gRPC health service: SERVING while the process accepts calls, NOT_SERVING before and after.
 
-    It covers the given services and the server as a whole, which has the empty name.
+    It covers the given services and the server as a whole, which has the empty name. A check also asks `failed`, which names the
+    parts of the process that do not work; those who watch are told of the start and the end only.
     """
 
     service_names = (health.SERVICE_NAME,)
 
-    def __init__(self, services: Iterable[str] = ()) -> None:
-        self._servicer = _Servicer()
+    def __init__(self, services: Iterable[str] = (), *, failed: Callable[[], Sequence[str]] = lambda: ()) -> None:
+        self._servicer = _Servicer(failed)
+        self._failed = failed
+        self._calls = SideCalls("health")
         self._services = ("", *services)
         self.is_serving = False
         self._set(NOT_SERVING)
 
     def add_to(self, server: grpc.Server) -> None:
-        """Add the health service to `server`."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        """Add the health service to `server`, on threads of its own."""
+        request, answers = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse.SerializeToString
+        handlers = {
+            "Check": self._calls.unary(self._servicer.Check, request, answers=answers),
+            "Watch": self._calls.watching(self._servicer.Watch, request, answers=answers),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)])
+
+    def not_ready(self) -> Sequence[str]:
+        """What keeps the process from serving: the server itself while it starts or stops, or parts that do not work."""
+        return self._failed() if self.is_serving else ("server",)
+
+    def close(self) -> None:
+        """End the threads, once the server has stopped."""
+        self._calls.close()
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -69,13 +90,22 @@ class Health:
 class _Servicer(health.HealthServicer):  # type: ignore[misc]  # the library is untyped
     """A health servicer that can end watches, which would otherwise delay shutdown until the drain period expires."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[], Sequence[str]]) -> None:
         super().__init__()
+        self._failed = failed
         self._watches: set[Callable[[Any], None]] = set()
         self._ended = False
         self._watching = Lock()
 
+    def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        answer = super().Check(request, context)
+        if answer.status == SERVING and self._failed():
+            return health_pb2.HealthCheckResponse(status=NOT_SERVING)
+        return answer
+
     def Watch(self, request: Any, context: Any, send_response_callback: Any = None) -> Any:  # noqa: N802 - gRPC's name
+        if len(self._watches) >= MAX_WATCHES:
+            raise LimitExceeded(f"{MAX_WATCHES} clients watch the health of this server: check it instead")
         answer = super().Watch(request, context, send_response_callback)
         context.add_callback(lambda: self._watches.discard(send_response_callback))
         with self._watching:
@@ -106,18 +136,27 @@ class GrpcService(Protocol):
 class GrpcDoor:
     """A gRPC server for `services`. If the configured port is 0, it picks a free one.
 
-    `schemes` maps each name under which clients look for the address to the URL scheme in front of it.
+    `schemes` maps each name under which clients look for the address to the URL scheme in front of it. Without `operators`,
+    there is no reflection.
     """
 
-    def __init__(self, schemes: Mapping[str, str], services: Sequence[GrpcService], settings: Grpc) -> None:
+    def __init__(
+        self,
+        schemes: Mapping[str, str],
+        services: Sequence[GrpcService],
+        settings: Grpc,
+        *,
+        operators: Operators | None = None,
+    ) -> None:
         self._schemes, self._settings = schemes, settings
-        self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="call")  # all services have threads of their own
         self._server = grpc.server(self._calls, options=_server_options(settings))
         for service in services:
             service.add_to(self._server)
-        if settings.reflection:
+        self._reflection: SideCalls | None = None
+        if settings.reflection and operators is not None:
             served = [name for service in services for name in service.service_names]
-            reflection.enable_server_reflection((*served, reflection.SERVICE_NAME), self._server)
+            self._reflection = enable_reflection(served, self._server, operators)
         self._drained: threading.Event | None = None
         self._drain_until = 0.0
 
@@ -141,6 +180,8 @@ class GrpcDoor:
         if not self._drained.wait(left + CANCEL_S):
             log.warning("some calls did not end within %.0f s after they were cancelled; abandoning them", CANCEL_S)
         self._calls.shutdown(wait=False, cancel_futures=True)
+        if self._reflection is not None:
+            self._reflection.close()
 
     def _listen(self) -> int:
         address, credentials = self._settings.address, _credentials(self._settings.tls)
@@ -174,6 +215,7 @@ def _server_options(settings: Grpc) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),  # batches of rows have any size
         ("grpc.max_metadata_size", 64 * 1024),  # DuckDB sends filters in a header
+        *CONNECTION_OPTIONS,
     ]
 
 

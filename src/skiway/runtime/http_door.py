@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import uvicorn
@@ -16,7 +16,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from skiway.config.server import Http
-from skiway.errors import Unavailable
+from skiway.errors import PermissionDenied, Unauthorized, Unavailable
+from skiway.runtime.http_deadlines import deadlines
+from skiway.runtime.operators import Operators
+from skiway.security.principals import OBSERVES_PLATFORM
 
 __all__ = ["HttpDoor", "web_app"]
 
@@ -26,16 +29,32 @@ FREE_PORT: Final = "127.0.0.1:0"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def web_app(*, iceberg: ASGIApp, metrics: Callable[[], str], is_ready: Callable[[], bool]) -> Starlette:
-    """The web application. Health, readiness and metrics require no authentication."""
+def web_app(
+    *, iceberg: ASGIApp, metrics: Callable[[], str], not_ready: Callable[[], Sequence[str]], operators: Operators
+) -> Starlette:
+    """The web application. Health and readiness are open to everybody, metrics only to operators.
+
+    `not_ready` names the parts that do not work; the server is ready if there are none.
+    """
 
     def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     def readyz(_: Request) -> Response:
-        return PlainTextResponse("ready\n") if is_ready() else PlainTextResponse("not ready\n", status_code=503)
+        failed = not_ready()
+        if failed:
+            return PlainTextResponse(f"not ready: {', '.join(failed)}\n", status_code=503)
+        return PlainTextResponse("ready\n")
 
-    def metrics_text(_: Request) -> Response:
+    def metrics_text(request: Request) -> Response:
+        try:
+            operators.admit(dict(request.headers), request.client.host if request.client else "", OBSERVES_PLATFORM)
+        except Unauthorized as error:
+            return PlainTextResponse(f"{error.message}\n", 401, {"www-authenticate": "Bearer"})
+        except PermissionDenied as error:
+            return PlainTextResponse(f"{error.message}\n", 403)
+        except Unavailable as error:  # the store, or the keys of the issuer
+            return PlainTextResponse(f"{error.message}\n", 503)
         return Response(metrics(), media_type=PROMETHEUS)
 
     return Starlette(
@@ -59,9 +78,11 @@ class HttpDoor:
         tls = settings.tls
         config = uvicorn.Config(
             app,
+            http=deadlines(settings),
             log_config=None,
             access_log=False,
             lifespan="off",
+            proxy_headers=False,  # anybody can send them, and the address of the connection decides who is an operator
             timeout_graceful_shutdown=max(1, round(drain_s)),
             ssl_certfile=str(tls.cert) if tls.cert else None,
             ssl_keyfile=str(tls.key) if tls.key else None,

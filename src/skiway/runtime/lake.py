@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from skiway.airport import AirportService
+from skiway.airport import AirportService, Limits
 from skiway.config import Settings
+from skiway.config.server import Grpc, Http
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -14,8 +15,9 @@ from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.requests import Access, Observers
-from skiway.rest import RestApp
+from skiway.rest import RestApp, RestOptions
 from skiway.security import SecretsStore
+from skiway.security.source_access import SourceAccess
 from skiway.storage import Stores
 
 __all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "warehouse_of"]
@@ -25,31 +27,45 @@ def warehouse_of(settings: Settings) -> Warehouse:
     """The warehouse, which contains the files of managed tables."""
     uri = settings.warehouse.uri
     assert uri is not None, "the default is in the home directory, which a process always has"
-    return Warehouse.at(uri, _s3(settings), cache=FileCache(settings.metadata.files.cache_max_weight))
+    approved = [(name, place) for name, _, place in (each.partition("=") for each in settings.warehouse.locations)]
+    cache = FileCache(settings.metadata.files.cache_max_weight)
+    return Warehouse.at(uri, _s3(settings), cache=cache, approved=approved)
 
 
-def opener_of(warehouse: Warehouse) -> Opener:
-    """The function that opens the sources of connectors; they share the file cache of the warehouse."""
-    return partial(open_source, cache=warehouse.cache)
+def opener_of(warehouse: Warehouse, access: SourceAccess) -> Opener:
+    """The function that opens the sources of connectors, as far as `access` permits.
+
+    They share the file cache of the warehouse.
+    """
+    return partial(open_source, cache=warehouse.cache, access=access)
 
 
-def handles_of(secrets: SecretsStore, warehouse: Warehouse) -> Handles:
+def handles_of(secrets: SecretsStore, warehouse: Warehouse, access: SourceAccess) -> Handles:
     """The handles that open the tables of connectors and of the warehouse."""
-    return Handles(Sources(secrets, opener=opener_of(warehouse)), warehouse)
+    return Handles(Sources(secrets, opener=opener_of(warehouse, access)), warehouse)
 
 
-def lake_over_airport(access: Access, observers: Observers, stores: Stores, handles: Handles) -> AirportService:
+def lake_over_airport(
+    access: Access, observers: Observers, stores: Stores, handles: Handles, secrets: SecretsStore, settings: Grpc
+) -> AirportService:
     """The catalogs of all accounts, for DuckDB to attach."""
-    return airport_service(access, observers, handles=handles, key=signing_key(Realm(stores, PLATFORM)))
+    limits = Limits(
+        opening_s=settings.opening_seconds,
+        idle_s=settings.idle_seconds,
+        decoded_bytes=settings.max_decoded_bytes,
+    )
+    key = signing_key(Realm(stores, PLATFORM), secrets)
+    return airport_service(access, observers, handles=handles, key=key, limits=limits)
 
 
-def iceberg_rest(access: Access, observers: Observers, handles: Handles) -> RestApp:
+def iceberg_rest(access: Access, observers: Observers, handles: Handles, settings: Http) -> RestApp:
     """The same catalogs for Iceberg clients."""
     return RestApp(
         access,
         observers,
         warehouse=handles.warehouse,
         mirrors=lambda realm, table: handles.open(realm, table).handle,
+        options=RestOptions(body_s=settings.body_seconds),
     )
 
 

@@ -15,19 +15,20 @@ from typing import Final, Protocol, Self
 
 from skiway.errors import Unavailable
 
-__all__ = ["Door", "StopSignals", "announced", "opened"]
+__all__ = ["Door", "StopSignals", "announced", "opened", "remove_stale"]
 
 POLL_S: Final = 0.5
+PID: Final = "pid"
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def announced(path: Path | None, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Write the addresses as JSON to the ready file `path`, atomically, for the duration of the block."""
+    """Write the addresses and the process id as JSON to the ready file `path`, atomically, for the duration of the block."""
     if path is None:
         yield
         return
-    text = json.dumps(dict(addresses)) + "\n"
+    text = json.dumps({**addresses, PID: os.getpid()}) + "\n"
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,6 +40,20 @@ def announced(path: Path | None, addresses: Mapping[str, str]) -> Iterator[None]
         yield
     finally:
         _remove(path, text)
+
+
+def remove_stale(path: Path) -> None:
+    """Remove the ready file of a server that was killed, so that nobody takes it for the one of a new server."""
+    try:
+        number = json.loads(path.read_text())[PID]
+        if number != os.getpid():  # the id of a server in a container is always the same
+            os.kill(number, 0)
+            return
+        path.unlink(missing_ok=True)
+    except (ProcessLookupError, ValueError, TypeError, KeyError):  # it has ended, or the file is not one of ours
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # there is no file, or the process belongs to another user
 
 
 def _remove(path: Path, text: str) -> None:

@@ -18,41 +18,53 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from starlette.types import ASGIApp
+
 from skiway.config import Settings
 from skiway.config.metastore import Query, System
-from skiway.config.server import Grpc
-from skiway.metastore import Realm
+from skiway.config.server import Grpc, Server
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.memory_budget import MemoryBudget, available_bytes
+from skiway.metastore import Realm, managed
 from skiway.metastore.planning.planner import Planner
-from skiway.metastore.platform import AccountDirectory
+from skiway.metastore.platform import AccountDirectory, TokenUses
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
 from skiway.metastore.seeding.iceberg import seed_iceberg
+from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.pipeline.worker import SparkProfile
-from skiway.requests import Access, Observers
+from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import authenticator, credential_headers, roles
+from skiway.runtime.authentication import authenticator, authorizer, credential_headers
+from skiway.runtime.browsers import LocalOnly
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcService, Health
 from skiway.runtime.http_door import HttpDoor, web_app
 from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, opener_of, warehouse_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
+from skiway.runtime.operators import Operators
+from skiway.runtime.readiness import Readiness, checks_of
+from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, measure_usage, observing
 from skiway.runtime.workers import spark_place, working
-from skiway.security import PermissionAuthorizer, Principal, SecretsStore
+from skiway.security import Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import observe_caches
 
-__all__ = ["Process", "running", "serve"]
+__all__ = ["REFUSAL_S", "Process", "running", "serve"]
 
 GC_STOP_S: Final = 30.0
+REFUSAL_S: Final = 0.25
+"""How long a call beyond a quota waits before it is rejected."""
 
 log = logging.getLogger("skiway.runtime")
 
@@ -87,26 +99,37 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         observers = parts.enter_context(observing(settings))
         stores = parts.enter_context(stores_of(settings, home, metrics=observers.metrics))
         secrets = secrets_of(settings)
-        seed(stores, settings)
+        seed(stores, settings, secrets, home)
         measure_usage(observers.metrics, stores, settings.metrics.storage)
         warehouse = warehouse_of(settings)
         observe_caches(observers.metrics, {"metadata.files": warehouse.cache.stats})
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
-        access, handles = access_of(settings, stores), handles_of(secrets, warehouse)
+        sources = source_access_of(settings, home)
+        access, handles = access_of(settings, stores), handles_of(secrets, warehouse, sources)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
-        reconciler = Reconciler(secrets, profile, opener_of(warehouse), warehouse)
-        parts.enter_context(working(settings.reconciler, stores, reconciler))
-        services = rpc_door(settings, access, reconciler, observers)
-        airport = lake_over_airport(access, observers, stores, handles)
+        reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
+        worker = parts.enter_context(working(settings.reconciler, stores, reconciler))
+        services = rpc_door(settings, access, reconciler, observers, warehouse)
+        parts.callback(services.close)
+        airport = lake_over_airport(access, observers, stores, handles, secrets, settings.server.grpc)
         parts.callback(airport.close)
-        rest = iceberg_rest(access, observers, handles)
+        rest = iceberg_rest(access, observers, handles, settings.server.http)
         parts.callback(rest.close)
-        health = Health((*services.service_names, *airport.service_names))
-        web = web_app(iceberg=rest, metrics=observers.metrics.prometheus_text, is_ready=lambda: health.is_serving)
+        readiness = Readiness(checks_of(stores, worker))
+        parts.callback(readiness.close)
+        health = Health((*services.service_names, *airport.service_names), failed=readiness.failed)
+        parts.callback(health.close)
+        operators = Operators.of(access, settings.server.operator_networks)
+        web = web_app(
+            iceberg=rest,
+            metrics=observers.metrics.prometheus_text,
+            not_ready=health.not_ready,
+            operators=operators,
+        )
         doors: list[Door] = [
-            grpc_door(settings.server.grpc, services, airport, health),
-            HttpDoor(web, settings.server.http, drain_s=settings.server.grpc.drain_seconds),
+            grpc_door(settings.server.grpc, services, airport, health, operators=operators),
+            HttpDoor(guarded(web, settings), settings.server.http, drain_s=settings.server.grpc.drain_seconds),
         ]
         addresses = parts.enter_context(opened(doors))
         parts.enter_context(health.serving())
@@ -115,13 +138,14 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         yield Process(addresses, stores, secrets, observers)
 
 
-def seed(stores: Stores, settings: Settings) -> None:
+def seed(stores: Stores, settings: Settings, secrets: SecretsStore, home: Path) -> None:
     """Create the initial content of a new store, and the demo data if configured."""
     seed_home(stores)
     if not settings.seed.enabled:
         return
     if settings.seed.mode == "iceberg":
         seed_iceberg(stores, warehouse_of(settings))
+        seed_mirror(stores, home.resolve() / "examples", secrets=secrets, sync=settings.seed.sync.enabled)
     else:
         seed_demo(stores)
 
@@ -134,13 +158,25 @@ def access_of(settings: Settings, stores: Stores) -> Access:
 
     return Access(
         realm_of,
-        authenticator(settings, AccountDirectory(stores)),
-        PermissionAuthorizer(roles(settings)),
+        authenticator(settings, AccountDirectory(stores), note_use=TokenUses(stores).note),
+        authorizer(settings),
         credential_headers(settings),
+        Quotas(settings.quotas.caller, settings.quotas.account, pause_s=REFUSAL_S),
+        Lanes(credential_headers(settings)),
+        MemoryBudget(memory_budget(settings.server)),
     )
 
 
-def rpc_door(settings: Settings, access: Access, reconciler: Reconciler, observers: Observers) -> RpcDoor:
+def memory_budget(settings: Server) -> int:
+    """The memory budget of the process in bytes; 0 is no limit."""
+    if settings.memory_budget_bytes is not None:
+        return settings.memory_budget_bytes
+    return available_bytes() * 3 // 4
+
+
+def rpc_door(
+    settings: Settings, access: Access, reconciler: Reconciler, observers: Observers, warehouse: Warehouse
+) -> RpcDoor:
     """The metastore services."""
     planner = Planner(settings.metadata.hint.cache_max_weight)
     observe_caches(observers.metrics, {"metadata.hint": planner.cache_stats})
@@ -152,8 +188,12 @@ def rpc_door(settings: Settings, access: Access, reconciler: Reconciler, observe
             query_rules=query_rules(settings.query),
             reconciler=reconciler,
             planner=planner,
+            create_table=partial(managed.create_requested, warehouse=warehouse),
         ),
         disclosure=settings.errors,
+        workers=settings.server.grpc.workers,
+        opening_s=settings.server.grpc.opening_seconds,
+        idle_s=settings.server.grpc.idle_seconds,
     )
 
 
@@ -167,15 +207,28 @@ def query_rules(settings: Query) -> QueryRules:
 
 
 def engine_catalogs(settings: System) -> EngineCatalogs:
-    """The system objects of engines, from the configured directory or the ones included in Skiway."""
+    """The system objects of engines, from the configured directory or the ones included in Skiway.
+
+    Configured files are read at once, so that a broken one stops the start and not the first request for it.
+    """
     files = SystemFiles(settings.objects_directory) if settings.objects_directory else SystemFiles()
+    if settings.objects_directory:
+        for kind in files.kinds():
+            files.load(kind)
     return EngineCatalogs(files, max_kept=settings.graph.snapshot_cache_size)
 
 
-def grpc_door(settings: Grpc, *services: GrpcService) -> GrpcDoor:
+def guarded(web: ASGIApp, settings: Settings) -> ASGIApp:
+    """The web application; without authentication, closed to web pages of other sites."""
+    if settings.auth.mode != "dev":
+        return web
+    return LocalOnly(web, allowed_hosts=settings.server.http.allowed_hosts)
+
+
+def grpc_door(settings: Grpc, *services: GrpcService, operators: Operators | None = None) -> GrpcDoor:
     """The gRPC server. Clients address the metastore as `host:port` and Airport with a URL."""
     schemes = {"rpc": "", "airport": "grpc+tls://" if settings.tls.cert else "grpc://"}
-    return GrpcDoor(schemes, services, settings)
+    return GrpcDoor(schemes, services, settings, operators=operators)
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
-from skiway.errors import InvalidArgument, Unavailable
+from skiway.errors import InvalidArgument
 from skiway.metastore.records.blob_cache import CachedBlobs
+from skiway.runtime.home import prepare_home
 from skiway.security import SecretsStore
 from skiway.security.secrets.opening import open_secrets
 from skiway.storage import Stores, open_blobs, open_pointers
@@ -56,13 +57,11 @@ def _aws_credentials(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None) -> Iterator[Stores]:
-    """The pointer and blob stores, with a cache of blobs. Creates the home directory if it does not exist."""
-    try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(
-            f"the home directory {home} cannot be created: {error.strerror}; choose another with --home"
-        ) from error
+    """The pointer and blob stores, with a cache of blobs.
+
+    The home directory is created if it does not exist, and closed to other users.
+    """
+    prepare_home(settings, home)
     urls, on_call = store_urls(settings, home), store_calls(metrics) if metrics is not None else None
     with ExitStack() as parts:
         pointers = parts.enter_context(open_pointers(urls.pointers, on_call=on_call, options=urls.pointer_options))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from skiway.config import Settings, without_effect
+from skiway.config import Settings, replaced, without_effect
 from skiway.config.metastore import StorageUsage
 from skiway.metastore import platform
 from skiway.requests import Observers
@@ -44,6 +44,8 @@ def logging_as_configured(settings: Settings) -> Iterator[None]:
     try:
         for setting in without_effect(settings):
             log.warning("the setting %s has no effect: %s", setting.key, setting.without_effect)
+        for setting in replaced(settings):
+            log.warning("the setting %s is replaced by %s: set that instead", setting.key, setting.replaced_by)
         yield
     finally:
         undo()

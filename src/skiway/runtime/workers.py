@@ -15,7 +15,6 @@ from skiway.config import Settings as AllSettings
 from skiway.config.metastore import JobStore, Spark
 from skiway.config.metastore import Reconciler as Settings
 from skiway.errors import SkiwayError
-from skiway.formats.web_access import Addresses, permit
 from skiway.metastore import Realm
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
@@ -24,11 +23,12 @@ from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.runtime.lake import opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals
+from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import logging_as_configured
 from skiway.storage import Stores
 
-__all__ = ["at_work", "job_rules", "prepare", "spark_place", "work", "worker_of", "working"]
+__all__ = ["at_work", "job_rules", "spark_place", "work", "worker_of", "working"]
 
 STOP_S: Final = 10.0
 
@@ -44,10 +44,10 @@ def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = la
         signals = parts.enter_context(StopSignals())
         parts.enter_context(logging_as_configured(settings))
         stores = parts.enter_context(stores_of(settings, home))
-        prepare(settings.reconciler)
-        warehouse = warehouse_of(settings)
+        warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
-        reconciler = Reconciler(secrets_of(settings), profile, opener_of(warehouse), warehouse)
+        opener = opener_of(warehouse, sources)
+        reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources)
         parts.enter_context(at_work(settings.reconciler, stores, reconciler))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
@@ -55,22 +55,25 @@ def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = la
 
 
 @contextmanager
-def working(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[None]:
-    """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs."""
-    prepare(settings)
+def working(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[Worker | None]:
+    """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs.
+
+    Yields the worker, if there is one.
+    """
     if settings.backend != "local":
-        yield
+        yield None
         return
-    with at_work(settings, stores, reconciler):
-        yield
+    with at_work(settings, stores, reconciler) as worker:
+        yield worker
 
 
 @contextmanager
-def at_work(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[None]:
-    """Create jobs by policy, and run jobs, for the duration of the block."""
+def at_work(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[Worker]:
+    """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
     schedule = JobSchedule(stores, lambda account_id: Realm(stores, account_id))
-    with worker_of(settings, stores, reconciler), scheduling(schedule, every_s=settings.poll_every.total_seconds()):
-        yield
+    every_s = settings.poll_every.total_seconds()
+    with worker_of(settings, stores, reconciler) as worker, scheduling(schedule, every_s=every_s):
+        yield worker
 
 
 @contextmanager
@@ -93,11 +96,6 @@ def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(STOP_S)
-
-
-def prepare(settings: Settings) -> None:
-    """Set for the whole process which addresses sources may have."""
-    permit(Addresses(settings.source_addresses))
 
 
 def spark_place(settings: Spark) -> SparkPlace:

@@ -85,36 +85,49 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Turns identities into principals. With `accounts`, the account must exist; without, any account is accepted."""
+    """Turns identities into principals. With `accounts`, the account must exist; without, any account is accepted.
+
+    `platform_subjects` are the callers to whom the operator has assigned platform roles. Where it is None, the operator
+    issues the tokens, and whoever has one with a platform role may use it.
+    """
 
     roles: Roles
     accounts: Accounts | None
+    platform_subjects: frozenset[str] | None = None
 
     def admit(self, identity: Identity) -> Principal:
-        """The principal with the permissions of its roles. Without an account, only the platform administrator is admitted."""
+        """The principal with the permissions of its roles: account roles in an account, platform roles without one."""
         roles = normal_roles(identity.roles)
-        if not identity.account:
-            roles = self._platform_roles(identity.subject, roles)
-        else:
+        platform = roles & self.roles.platform_table().keys()
+        if identity.account:
             self._require_account(identity.account)
+            roles, permissions = roles - platform, self.roles.permissions(roles - platform)
+        else:
+            self._require_assigned(identity.subject, platform)
+            roles, permissions = platform, self.roles.platform_permissions(platform)
         return Principal(
             identity.subject,
             identity.account or PLATFORM,
             roles,
-            self.roles.permissions(roles),
+            permissions,
             locale=identity.locale,
             expires_at=identity.expires_at,
         )
 
-    def _platform_roles(self, subject: str, roles: frozenset[str]) -> frozenset[str]:
-        """The platform role only: roles of an account grant nothing on the platform."""
-        if self.roles.platform_admin not in roles:
+    def _require_assigned(self, subject: str, platform: frozenset[str]) -> None:
+        """Require a platform role that the operator has assigned: roles of an account grant nothing on the platform."""
+        if not platform:
+            names = " or ".join(self.roles.platform_table())
             raise Unauthorized(
-                f"the token of {subject} has no account, which is allowed only with the role {self.roles.platform_admin}: get a "
-                "token for an account",
+                f"the token of {subject} has no account, which is allowed only with the role {names}: get a token for an account",
                 key="token.account",
             )
-        return frozenset({self.roles.platform_admin})
+        if self.platform_subjects is not None and subject not in self.platform_subjects:
+            raise Unauthorized(
+                f"the token of {subject} has the role {', '.join(sorted(platform))}, which the operator has not assigned to this "
+                "subject: get a token for an account, or ask the operator to add the subject to auth.platform_admin.subjects",
+                key="token.platform",
+            )
 
     def _require_account(self, account: str) -> None:
         """Require an existing account id. A name is not enough: members can change it, and would attract foreign callers."""

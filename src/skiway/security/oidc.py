@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -74,7 +74,10 @@ def open_keys(issuer: str, *, public_key: str = "", jwks_url: str = "", allow_ht
 
 
 class OidcAuthenticator:
-    """Accepts tokens signed by the issuer. With `accounts`, the account of a token must exist."""
+    """Accepts tokens signed by the issuer. With `accounts`, the account of a token must exist.
+
+    Only `platform_subjects` may use platform roles: whoever assigns roles at the issuer may not be the operator of this server.
+    """
 
     def __init__(
         self,
@@ -83,13 +86,14 @@ class OidcAuthenticator:
         *,
         accounts: Accounts | None,
         roles: Roles | None = None,
+        platform_subjects: Iterable[str] = (),
         clock: Clock = utc_now,
     ) -> None:
         if not rules.issuer and not isinstance(keys, StaticKey):
             raise InvalidArgument("published keys may belong to several issuers: name the issuer of tokens")
         self._rules = rules
         self._keys = keys
-        self._admission = Admission(roles or Roles(), accounts)
+        self._admission = Admission(roles or Roles(), accounts, frozenset(platform_subjects))
         self._clock = clock
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:

@@ -1,7 +1,8 @@
 """Principals, roles and permissions: who a caller is, and what they may do.
 
-Role names are case-insensitive. A role that is not in the table grants nothing; identity providers add roles of their own to
-every token.
+Account roles act inside one account. Platform roles act on all accounts, and only for callers without an account, to whom the
+operator has assigned them. Role names are case-insensitive. A role that is not in a table grants nothing; identity
+providers add roles of their own to every token.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
 __all__ = [
     "DEFAULT_ROLE",
     "DEVELOPER_ROLE",
+    "MANAGES_ACCOUNTS",
+    "MEMBER_ROLE",
     "NOBODY",
+    "OBSERVES_PLATFORM",
     "PLATFORM",
     "PLATFORM_ADMIN_ROLE",
+    "PLATFORM_MONITOR_ROLE",
     "ROLES",
     "Accounts",
     "Authorizer",
@@ -29,7 +34,13 @@ __all__ = [
 ]
 
 PLATFORM = ""
-"""The account id of platform administrators, who manage accounts and belong to none."""
+"""The account id of callers with a platform role, who belong to no account."""
+
+MANAGES_ACCOUNTS = "platform.accounts"
+"""The permission to act on all accounts. Account roles never have it."""
+
+OBSERVES_PLATFORM = "platform.observe"
+"""The permission to read the metrics of the whole server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Principal:
 
     @property
     def is_platform(self) -> bool:
-        """Whether this is a platform administrator, who belongs to no account."""
+        """Whether this is a caller with a platform role, who belongs to no account."""
         return self.account_id == PLATFORM and not self.is_nobody
 
 
@@ -70,13 +81,19 @@ class Accounts(Protocol):
 
 DEFAULT_ROLE = "default"
 DEVELOPER_ROLE = "developer"
+MEMBER_ROLE = "member"
+"""The role of callers who may only do what was granted to them."""
+
 PLATFORM_ADMIN_ROLE = "platform-admin"
+PLATFORM_MONITOR_ROLE = "platform-monitor"
 
 READ = frozenset({"account.read", "catalog.read", "namespace.read", "table.read", "view.read"})
 WRITE = frozenset({"catalog.write", "namespace.write", "table.write", "view.write"})
 WORK = READ | WRITE | {"connector.manage", "system-objects.read"}
-ADMINISTER = WORK | {"account.delete"}
-PLATFORM_ADMINISTER = frozenset({"account.read", "account.write", "account.delete"})
+ADMINISTER = WORK | {"account.delete", "grant.manage"}
+PLATFORM_ADMINISTER = frozenset(
+    {"account.read", "account.write", "account.delete", MANAGES_ACCOUNTS, OBSERVES_PLATFORM}
+)
 START_ACCOUNT = frozenset(
     {"account.read", "account.write", "catalog.read", "catalog.write", "connector.create"}
     | {"namespace.read", "namespace.write"}
@@ -87,23 +104,24 @@ ROLES: Mapping[str, frozenset[str]] = {
     DEFAULT_ROLE: READ,
     "administrator": ADMINISTER,
     DEVELOPER_ROLE: ADMINISTER,
+    MEMBER_ROLE: frozenset({"account.read"}),
     "init-account": START_ACCOUNT,
     "delete-account": frozenset({"account.delete"}),
     "system-objects": frozenset({"system-objects.read"}),
     "reconcile-worker": WORK | INTERNAL,
 }
-"""Permissions by role. The platform administrator is missing, because the name of that role is configurable."""
+"""Permissions by account role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The table of roles, with the configured name of the platform administrator role."""
+    """The tables of account roles and platform roles, with the configured name of the platform administrator role."""
 
     platform_admin: str = PLATFORM_ADMIN_ROLE
 
     def __post_init__(self) -> None:
         name = self.platform_admin.strip().lower()
-        if not name or name in ROLES:
+        if not name or name in ROLES or name == PLATFORM_MONITOR_ROLE:
             raise InvalidArgument(
                 f"the name of the platform administrator role is {self.platform_admin!r}, which is "
                 f"{'the name of another role' if name else 'blank'}: choose another, such as {PLATFORM_ADMIN_ROLE}"
@@ -111,22 +129,31 @@ class Roles:
         object.__setattr__(self, "platform_admin", name)
 
     def permissions(self, roles: Iterable[str]) -> frozenset[str]:
-        """The permissions of all these roles; those of `default` if none of them is known."""
-        table = self.table()
-        known = normal_roles(roles) & table.keys()
-        return frozenset[str]().union(*(table[role] for role in known or {DEFAULT_ROLE}))
+        """The permissions of all these roles in an account; those of `default` if none is an account role."""
+        known = normal_roles(roles) & ROLES.keys()
+        return frozenset[str]().union(*(ROLES[role] for role in known or {DEFAULT_ROLE}))
+
+    def platform_permissions(self, roles: Iterable[str]) -> frozenset[str]:
+        """The permissions of all these roles on the platform; none if none is a platform role."""
+        table = self.platform_table()
+        return frozenset[str]().union(*(table[role] for role in normal_roles(roles) & table.keys()))
 
     def developer(self) -> frozenset[str]:
         """All permissions, for callers in mode `dev`."""
         return self.permissions([DEVELOPER_ROLE]) | PLATFORM_ADMINISTER | INTERNAL
 
-    def granting(self, *permissions: str) -> list[str]:
-        """The names of the roles that grant one of these permissions, sorted."""
-        return sorted(role for role, allowed in self.table().items() if not allowed.isdisjoint(permissions))
+    def granting(self, *permissions: str, platform: bool = False) -> list[str]:
+        """The names of the roles that grant one of these permissions in an account, or on the platform, sorted."""
+        table = self.platform_table() if platform else ROLES
+        return sorted(role for role, allowed in table.items() if not allowed.isdisjoint(permissions))
+
+    def platform_table(self) -> Mapping[str, frozenset[str]]:
+        """Permissions by platform role."""
+        return {self.platform_admin: PLATFORM_ADMINISTER, PLATFORM_MONITOR_ROLE: frozenset({OBSERVES_PLATFORM})}
 
     def table(self) -> Mapping[str, frozenset[str]]:
-        """Permissions by role, including the platform administrator."""
-        return {**ROLES, self.platform_admin: PLATFORM_ADMINISTER}
+        """Permissions by role: account roles, then platform roles."""
+        return {**ROLES, **self.platform_table()}
 
 
 def normal_roles(roles: Iterable[str]) -> frozenset[str]:
@@ -163,7 +190,7 @@ class PermissionAuthorizer:
     def _denied(self, principal: Principal, any_of: tuple[str, ...]) -> PermissionDenied:
         roles = ", ".join(sorted(principal.roles)) or "no role"
         where = f"in account {principal.account_id}" if principal.account_id else "on the platform"
-        granting = self._roles.granting(*any_of)
+        granting = self._roles.granting(*any_of, platform=principal.is_platform)
         remedy = f"ask for one of the roles {', '.join(granting)}" if granting else "no role grants it"
         return PermissionDenied(
             f"this requires {_either(any_of)}, but {principal.subject} {where} has {roles}: {remedy}",

@@ -100,7 +100,8 @@ def new_token(
 class TokenAuthenticator:
     """Authenticates callers by static tokens.
 
-    `entries` is called for each request, so a revoked token is rejected immediately.
+    `entries` is called for each request, so a revoked token is rejected immediately. `on_use` is called with the entry of each
+    valid token that is used.
     """
 
     def __init__(
@@ -110,9 +111,11 @@ class TokenAuthenticator:
         accounts: Accounts | None,
         roles: Roles | None = None,
         headers: TokenHeaders | None = None,
+        on_use: Callable[[TokenEntry], None] = lambda _: None,
         clock: Clock = utc_now,
     ) -> None:
         self._entries = entries
+        self._on_use = on_use
         self._admission = Admission(roles or Roles(), accounts)
         self._headers = headers or TokenHeaders()
         self._clock = clock
@@ -126,7 +129,9 @@ class TokenAuthenticator:
                 key="token.expired",
             )
         identity = Identity(entry.name, entry.account, frozenset(entry.roles), expires_at=entry.expires_at)
-        return self._admission.admit(identity)
+        principal = self._admission.admit(identity)
+        self._on_use(entry)
+        return principal
 
     def _entry(self, token: str) -> TokenEntry:
         digest, found = _digest(token), None

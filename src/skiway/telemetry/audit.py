@@ -28,6 +28,7 @@ CATEGORIES = (
     "snapshot",
     "statistics",
     "directory",
+    "grant",
     "query",
     "connector",
     "system",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +11,11 @@ import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from airport.recorded import RECORDINGS
-from skiway.airport import filters
+from skiway.testing import recordings
 
 HERE = Path(__file__).parent
 
-
-@dataclass(frozen=True)
-class Recorded:
-    """A predicate as typed, and the JSON that DuckDB serialized it to."""
-
-    predicate: str
-    text: str
-
-    @cached_property
-    def filter(self) -> filters.Filter:
-        return filters.parse(self.text)
-
-
-def recorded_lines() -> list[dict[str, Any]]:
-    """All recorded predicates, as stored in the file."""
-    lines = (RECORDINGS / "filters.jsonl").read_text().splitlines()[1:]
-    return [json.loads(line) for line in lines]
-
-
-RECORDED = [Recorded(each["predicate"], each["json_filters"]) for each in recorded_lines() if not each.get("not_sent")]
+RECORDED = recordings().filters
 WITH_FILTER = [each for each in RECORDED if each.filter]
 PREDICATES = [each.predicate for each in WITH_FILTER]
 NAN, INF = math.nan, math.inf

@@ -52,6 +52,12 @@ def test_the_example_with_duckdb_filters_by_renamed_and_computed_columns() -> No
     assert users(scan_for("rowid", "BIGINT", 99)).fetchall() == [(7, "Ada Lovelace")]
 
 
+def test_the_example_with_sqlite() -> None:
+    items = example_with("def items(scan)")["items"]
+    assert items(scan_for("title", "VARCHAR", "cake")) == [{"id": 2, "title": "cake", "price": 4.0}]
+    assert len(items(SimpleNamespace(filter=filters.Filter()))) == 2
+
+
 def test_the_example_with_iceberg_filters() -> None:
     events = example_with("def events(scan, table)")["events"]
     seen: list[str] = []
@@ -70,7 +76,6 @@ def test_the_example_with_iceberg_filters() -> None:
 
 def test_the_figures_are_those_of_the_committed_list() -> None:
     supported = json.loads((HERE / "kept.json").read_text()).values()
-    figures = " | ".join(
-        f"{sum(each[encoder] for each in supported)} of {len(supported)}" for encoder in ("sql", "arrow", "iceberg")
-    )
-    assert f"| of the predicates recorded from a client | {figures} |" in PAGE
+    for encoders in (("sql", "arrow", "iceberg"), ("postgres", "sqlite", "generic")):
+        figures = " | ".join(f"{sum(each[encoder] for each in supported)} of {len(supported)}" for encoder in encoders)
+        assert f"| of the predicates recorded from a client | {figures} |" in PAGE

@@ -12,7 +12,7 @@ from skiway.airport import filters
 from skiway.formats.iceberg.filters import to_iceberg
 
 KEPT = json.loads((HERE / "kept.json").read_text())
-FLOORS = {"sql": 0.90, "arrow": 0.60, "iceberg": 0.40}
+FLOORS = {"sql": 0.90, "arrow": 0.60, "iceberg": 0.40, "postgres": 0.60, "sqlite": 0.40, "generic": 0.35}
 
 
 def supported(parsed: filters.Filter) -> dict[str, bool]:
@@ -20,6 +20,9 @@ def supported(parsed: filters.Filter) -> dict[str, bool]:
         "sql": filters.to_sql(parsed) is not None,
         "arrow": filters.to_arrow(parsed) is not None,
         "iceberg": to_iceberg(parsed) != AlwaysTrue(),
+        "postgres": filters.to_sql(parsed, dialect="postgres") is not None,
+        "sqlite": filters.to_sql(parsed, dialect="sqlite") is not None,
+        "generic": filters.to_sql(parsed, dialect="generic") is not None,
     }
 
 

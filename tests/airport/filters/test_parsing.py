@@ -51,7 +51,7 @@ def constant_of(of: str | dict[str, Any], raw: Any) -> Any:
 def test_every_recorded_filter_is_understood(sent) -> None:
     nodes = [node for predicate in sent.filter.predicates for node in walk(predicate)]
     assert not [node for node in nodes if isinstance(node, Unknown)]
-    assert len(sent.filter.predicates) == len(json.loads(sent.text)["filters"])
+    assert len(sent.filter.predicates) == len(json.loads(sent.json_filters)["filters"])
 
 
 def test_filter_is_immutable_with_types_and_column_names() -> None:

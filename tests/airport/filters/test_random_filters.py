@@ -30,7 +30,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> ds.Dataset:
 
 
 @given(predicate=conditions())
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=settings.default.max_examples)
 def test_no_encoder_loses_a_row(client: Client, oracle: Oracle, dataset: ds.Dataset, predicate: str) -> None:
     sent = client.sent(predicate)
     assume(sent is not None)

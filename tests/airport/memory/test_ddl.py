@@ -59,6 +59,14 @@ def test_schema_names_are_unique_and_case_insensitive() -> None:
     assert [schema.name for schema in catalog.schemas()] == ["Sales"]
 
 
+@pytest.mark.parametrize("name", ["main", "MAIN"])
+def test_a_schema_that_duckdb_cannot_query_is_rejected(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"cannot be named '{name}', because DuckDB cannot query it"):
+        MemoryCatalog("scratch").create_schema(name)
+    with pytest.raises(InvalidArgument, match="choose another name"):
+        MemoryCatalog("scratch", schemas=[name])
+
+
 def test_names_are_case_insensitive_for_ascii_letters_only_as_in_duckdb() -> None:
     duck = duckdb.connect()
     duck.execute('CREATE SCHEMA "Ä"; CREATE SCHEMA "ä"')
@@ -320,12 +328,30 @@ def test_default_applies_to_later_rows_and_can_be_dropped() -> None:
     assert not table.schema.field("name").metadata
 
 
-@pytest.mark.parametrize("expression", ["nope", "id + 1", "1; SELECT 2", "(SELECT 1)", "'x'", "1, 2"])
+@pytest.mark.parametrize("expression", ["nope", "id + 1", "1; SELECT 2", "(SELECT 1)", "1, 2"])
 def test_invalid_default_is_rejected(expression: str) -> None:
     table = filled()
     with pytest.raises(InvalidArgument):
         table.set_default("id", expression)
     assert table.schema.field("id").metadata is None
+
+
+@pytest.mark.parametrize("target", [pa.int64(), pa.date32(), pa.struct({"x": pa.int64()})])
+def test_default_that_does_not_fit_the_type_fails_only_when_it_is_used_as_in_duckdb(target: pa.DataType) -> None:
+    table = people(
+        schema=pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), metadata={"default": "''"})])
+    )
+    table.change_column_type(pa.field("name", target), "NULL")
+    table.set_default("id", "'x'")
+    table.add_column(pa.field("more", pa.int64(), metadata={"default": "'y'"}))
+    with pytest.raises(InvalidArgument):
+        insert(table, {"id": [1], "more": [2]})
+    with pytest.raises(InvalidArgument):
+        insert(table, {"name": pa.nulls(1, target), "more": [2]})
+    insert(table, {"id": [1], "name": pa.nulls(1, target), "more": [2]})
+    with pytest.raises(InvalidArgument):  # now there is a row to fill
+        table.add_column(pa.field("last", pa.int64(), metadata={"default": "'z'"}))
+    assert content(table) == [(1, None, 2)]
 
 
 def test_constraint_can_be_added_if_the_rows_satisfy_it() -> None:
@@ -419,9 +445,11 @@ def test_member_changes_are_rejected_where_duckdb_rejects_them() -> None:
     member = pa.field("a", pa.int32())
     with pytest.raises(AlreadyExists, match="'A'"):
         table.add_field(["s"], member.with_name("A"))
-    for path in (["id"], ["l"], ["m"], ["m", "nope"], []):
+    for path in (["id"], ["l"], ["m"], []):
         with pytest.raises(InvalidArgument):
             table.add_field(path, member.with_name("z"))
+    with pytest.raises(NotFound, match="has 'key' or 'value', not 'nope'"):
+        table.add_field(["m", "nope"], member.with_name("z"))
     with pytest.raises(NotFound, match="no field 'nope'; it has 'a', 'b'"):
         table.add_field(["s", "nope"], member)
     with pytest.raises(NotFound):
@@ -436,6 +464,18 @@ def test_member_changes_are_rejected_where_duckdb_rejects_them() -> None:
     table.remove_field(["s", "nope"], if_exists=True)
     table.add_field(["s"], member, if_not_exists=True)
     assert version(table) == before
+
+
+@pytest.mark.parametrize(
+    "path", [["nope", "a"], ["s", "nope"], ["s", "nope", "a"], ["l", "nope", "a"], ["m", "nope", "a"]]
+)
+def test_member_that_does_not_exist_can_be_removed_if_it_exists_as_in_duckdb(path: list[str]) -> None:
+    duck, table = beside_duckdb()
+    duck.execute(f"ALTER TABLE t DROP COLUMN IF EXISTS {'.'.join(path)}")
+    with pytest.raises(NotFound):
+        table.remove_field(path)
+    table.remove_field(path, if_exists=True)
+    assert same(duck, table)
 
 
 def test_members_of_a_checked_column_are_only_removed_with_the_check() -> None:

@@ -103,7 +103,7 @@ def test_the_first_of_two_transactions_to_commit_wins() -> None:
         transactions.commit(second)
     assert content(table) == [(1, first), (2, "Grace"), (9, first)]
     assert transactions.status(second) is TransactionStatus.ABORTED
-    with pytest.raises(PreconditionFailed, match="aborted: begin a new one"):
+    with pytest.raises(PreconditionFailed, match=r"row 0 of people.*; transaction \w+ is aborted: begin a new one"):
         transactions.commit(second)
 
 
@@ -339,3 +339,19 @@ def test_uncommitted_changes_are_not_listed_for_others() -> None:
         assert catalog.version().version == before.version + 1
         assert catalog.visibility_key() != shared
     assert (catalog.version(), catalog.visibility_key()) == (before, shared)
+
+
+def test_aborted_transaction_reports_the_statement_that_failed() -> None:
+    """A scan of a failed statement can still be running; DuckDB then shows the scan's error."""
+    table = people()
+    transactions = catalog_of(table).transactions
+    transaction = transactions.begin()
+    try:
+        raise ConstraintViolation("NOT NULL constraint failed: people.name")
+    except ConstraintViolation:
+        transactions.rollback(transaction)
+    with (
+        in_transaction(transaction),
+        pytest.raises(PreconditionFailed, match=r"NOT NULL constraint failed: people.name; transaction .* is aborted"),
+    ):
+        content(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from airport.raw import AIRPORT, Raw, code_of
 from airport.server.test_server import catalog_named, where
 from skiway.airport import BearerAuth, CatalogAuthorizer, CatalogBuilder, Request, Server, current_request
-from skiway.errors import PermissionDenied, Unauthorized
+from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
 
 Code = grpc.StatusCode
 
@@ -28,9 +29,9 @@ class Team(CatalogAuthorizer):
             raise Unauthorized("who are you?")
         return token
 
-    def authorize_catalog(self, request: Request, catalog: str) -> Request | None:
+    def authorize_catalog(self, request: Request, catalog: str) -> Request:
         if catalog == "odd":
-            return None
+            return request
         if catalog == "broken":
             raise ValueError("the directory at db.internal:5432 is down")
         if catalog not in (request.identity, "common"):
@@ -141,6 +142,87 @@ def test_denial_in_a_stream_is_a_permission_error_in_duckdb() -> None:
     trailers = dict(failed.value.trailing_metadata())
     assert trailers["x-arrow-status"] == "5"
     assert b"PermissionException" in trailers["grpc-status-details-bin"]
+
+
+# -- what authenticators and authorizers return -------------------------------------------------------------------------
+
+
+class Answering(CatalogAuthorizer):
+    """Returns what a test wants."""
+
+    def __init__(self, identity: Any, allowed: Any) -> None:
+        self.identity, self.allowed = identity, allowed
+
+    def authenticate(self, token: str | None) -> Any:
+        return self.identity
+
+    def authorize_catalog(self, request: Request, catalog: str) -> Any:
+        return self.allowed(request) if callable(self.allowed) else self.allowed
+
+
+WRONG = [None, False, True, 0, 1, "", b"ada", object(), ("ada",)]
+
+
+@pytest.mark.parametrize("identity", WRONG, ids=lambda value: "an object" if type(value) is object else repr(value))
+def test_authenticator_that_returns_no_identity_denies_access(identity: Any, caplog: pytest.LogCaptureFixture) -> None:
+    auth = Answering(identity, lambda request: request)
+    with Server([catalog_named("ada")], port=0, auth=auth) as server, Raw(server.location, bearer("x")) as raw:
+        code, message = code_of(lambda: where(raw, "ada", "s", "t"))
+    assert (code, message) == (Code.UNAUTHENTICATED, "the server could not identify the caller")
+    assert f"Answering.authenticate returned {identity!r} instead of an identity" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "allowed", [*WRONG[:5], "ada", object()], ids=lambda value: "an object" if type(value) is object else repr(value)
+)
+def test_authorizer_that_returns_no_request_denies_access(allowed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    auth = Answering("ada", allowed)
+    with Server([catalog_named("ada")], port=0, auth=auth) as server, Raw(server.location, bearer("x")) as raw:
+        code, message = code_of(lambda: where(raw, "ada", "s", "t"))
+        assert raw.scan("__databases").num_rows == 0
+    assert (code, message) == (Code.PERMISSION_DENIED, "no access to catalog 'ada'")
+    assert f"Answering.authorize_catalog returned {allowed!r} instead of a Request" in caplog.text
+
+
+def test_token_check_that_returns_true_identifies_nobody() -> None:
+    auth = BearerAuth(lambda token: True)  # type: ignore[arg-type, return-value]
+    with Server([catalog_named("ada")], port=0, auth=auth) as server, Raw(server.location, bearer("x")) as raw:
+        assert code_of(lambda: where(raw, "ada", "s", "t"))[0] is Code.UNAUTHENTICATED
+
+
+class Duck:
+    """Looks like an authorizer, but is none."""
+
+    def authenticate(self, token: str | None) -> str:
+        return "ada"
+
+    def authorize_catalog(self, request: Request, catalog: str) -> Request:
+        raise PermissionDenied("never asked")
+
+
+@pytest.mark.parametrize(
+    ("auth", "complaint"),
+    [
+        (
+            Duck(),
+            "auth: Duck has a method authorize_catalog that would never be called: let it inherit from CatalogAuthorizer",
+        ),
+        (
+            lambda token: "ada",
+            "auth is the function <lambda>, not an authenticator: write auth=BearerAuth(<lambda>)",
+        ),
+        (
+            object(),
+            "auth is an object, not an authenticator: pass an object with the method authenticate(token), such as a BearerAuth",
+        ),
+        (BearerAuth, "auth is the class BearerAuth, not an authenticator: pass an instance, auth=BearerAuth(…)"),
+    ],
+    ids=["authorizer", "function", "object", "class"],
+)
+def test_what_would_not_be_asked_is_rejected_when_the_server_is_made(auth: Any, complaint: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Server([catalog_named("ada")], port=0, auth=auth)
+    assert refused.value.message == complaint
 
 
 def test_a_request_never_shows_its_token() -> None:

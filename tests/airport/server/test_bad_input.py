@@ -16,14 +16,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airport.raw import AIRPORT, Raw, code_of, descriptor
-from skiway.airport import BearerAuth, CatalogBuilder, ColumnStatistics, Server
+from airport.raw import AIRPORT, SERVICE, Raw, code_of, descriptor
+from skiway import errors
+from skiway.airport import BearerAuth, CatalogBuilder, ColumnStatistics, Limits, Server
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.server.tickets import Ticket, TicketOffice
 from skiway.airport.wire.frames import FrameWriter, metadata_frame, varint
-from skiway.airport.wire.payloads import EndpointsRequest, ScanParameters, StatisticsRequest, encode, packed
+from skiway.airport.wire.payloads import (
+    EndpointsRequest,
+    ScanParameters,
+    StatisticsRequest,
+    TypedError,
+    decode,
+    encode,
+    packed,
+)
 from skiway.client import AirportClient
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.model import flight_pb2 as flight
 
 Code = grpc.StatusCode
@@ -195,6 +204,26 @@ def test_a_message_over_the_limit(raw: Raw) -> None:
     assert code is Code.RESOURCE_EXHAUSTED
 
 
+def test_a_compressed_message_over_the_limit(raw: Raw) -> None:
+    call = raw.channel.unary_stream(SERVICE + "DoAction")
+    code, message = code_of(call(bytes(16 * MESSAGE_LIMIT), compression=grpc.Compression.Gzip, timeout=20))
+    assert code is Code.RESOURCE_EXHAUSTED
+    assert "Decompressed message larger than max" in message
+
+
+def test_a_batch_that_is_too_large_when_decoded() -> None:
+    catalog = MemoryCatalog("m", schemas=["s"])
+    with (
+        Server(catalog, port=0, limits=Limits(decoded_bytes=1000)) as server,
+        AirportClient(server.location, "m") as db,
+    ):
+        db.create_table("s.t", pa.schema({"x": pa.int64()}))
+        assert db.insert("s.t", pa.table({"x": range(100)})).count == 100
+        with pytest.raises(LimitExceeded, match="a batch of 200 rows takes 1600 bytes when it is decoded"):
+            db.insert("s.t", pa.table({"x": range(200)}))
+        assert db.scan("s.t").read_all().num_rows == 100
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -342,14 +371,42 @@ def test_in_debug_mode_callers_see_the_text_of_an_exception_without_paths_and_tr
 
 
 def test_all_errors_of_actions_reach_duckdb_without_its_three_second_retry(raw: Raw) -> None:
-    failing = [("no_such", b""), ("list_schemas", b"\x81"), ("list_schemas", encode({"catalog_name": "nope"}))]
-    for name, body in failing:
+    for body in (b"\x81", encode({"catalog_name": "nope"})):
         with pytest.raises(grpc.RpcError) as failed:
-            raw.action(name, body)
+            raw.action("list_schemas", body, ("airport-catalog", "nope"))
         trailers = dict(failed.value.trailing_metadata())
         assert trailers["x-arrow-status"] != "5", "5 is IOError, which the client retries"
         assert trailers["x-arrow-status-message-bin"].decode() == failed.value.details()
         assert all(isinstance(value, str) for value in json.loads(trailers["grpc-status-details-bin"]).values())
+
+
+def test_errors_that_airport_action_shows_are_typed_errors_or_have_no_details() -> None:
+    def fail(body: bytes) -> bytes:
+        raise getattr(errors, body.decode())("no", key="a.key", row="7")
+
+    with Server(CatalogBuilder("demo").build(), port=0, actions={"fail": fail}) as server, Raw(server.location) as raw:
+        for name, body, typed in [
+            ("fail", b"ConstraintViolation", "ConstraintException"),
+            ("fail", b"PermissionDenied", "PermissionException"),
+            ("fail", b"InvalidArgument", "InvalidInputException"),
+            ("fail", b"NotFound", None),
+            ("no_such", b"", None),
+            ("list_schemas", b"\x81", None),  # airport_action can call it too, and does not name a catalog
+        ]:
+            with pytest.raises(grpc.RpcError) as failed:
+                raw.action(name, body, ("airport-action-name", name))
+            trailers = dict(failed.value.trailing_metadata())
+            details = trailers.get("grpc-status-details-bin")
+            if typed is None:
+                assert details is None, "anything but a typed error would hide the message"
+            else:
+                assert decode(details, TypedError, "") == TypedError(exception_type=typed, message="no")
+            if name == "fail":
+                assert json.loads(trailers["skiway-error-bin"]) == {
+                    "code": getattr(errors, body.decode()).code,
+                    "key": "a.key",
+                    "row": "7",
+                }
 
 
 def test_other_flight_clients_get_no_details_that_would_hide_the_error_class(server: Server) -> None:

@@ -107,7 +107,9 @@ def test_listing_contains_schemas_tables_and_functions() -> None:
     assert metadata(found["people"]) == ObjectMetadata(
         type="table", catalog="demo", schema="sales", name="people", comment="all of them"
     )
-    assert list(found["people"].flight_descriptor.path) == ["demo", "sales", "people"]
+    *address, kind, binding = found["people"].flight_descriptor.path
+    assert (address, kind) == (["demo", "sales", "people"], "table")
+    assert binding
     assert len(found["people"].endpoint) == 0
 
 

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
-from airport.raw import Raw
+from airport.lockstep import Exchange
+from airport.raw import AIRPORT, Raw
 from airport.server.test_writing import FORMS, VISIBLE, InBatches, ReadOnly, Rows, Simple, Statements, numbered
 from skiway.airport import (
     Catalog,
     CatalogBuilder,
+    FunctionCall,
     Insertable,
     Server,
     Table,
@@ -26,6 +28,7 @@ from skiway.airport import (
     current_request,
 )
 from skiway.airport.wire.frames import FrameWriter
+from skiway.errors import ConstraintViolation
 from skiway.model import flight_pb2 as flight
 
 Code = grpc.StatusCode
@@ -259,6 +262,78 @@ def test_old_name_of_the_operation_is_accepted() -> None:
         assert put(raw, old, numbered(1))["affected_rows"] == 1
 
 
+class Picky(Simple):
+    """A table that changes nothing if a call has a row with an id from 2000 on."""
+
+    def check(self, rows: pa.Table) -> pa.Table:
+        if max(rows["id"].to_pylist()) >= 2000:
+            raise ConstraintViolation("ids must be less than 2000")
+        return rows
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        return super().add(self.check(rows))
+
+    def change(self, ids: list[int], rows: pa.Table) -> pa.Table:
+        return super().change(ids, self.check(rows))
+
+
+@pytest.mark.parametrize("returning", [True, False])
+@pytest.mark.parametrize("operation", ["insert", "update"])
+def test_statement_that_fails_in_a_later_batch_leaves_nothing_behind(operation: str, returning: bool) -> None:
+    table = Picky([(-1, "before")] * 2500)
+    row_ids = {"row_ids": list(range(2500))} if operation == "update" else {}
+    with serving(table) as server, Raw(server.location) as raw:
+        code, message = error(lambda: put(raw, command(operation, returning=returning, **row_ids), numbered(2500)))
+        assert (code, message) == (Code.FAILED_PRECONDITION, "ids must be less than 2000")
+    assert table.rows == dict.fromkeys(range(2500), (-1, "before"))
+
+
+def test_returned_rows_that_cannot_be_sent_undo_the_statement() -> None:
+    class Strict(Statements):
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *list(Statements.schema)[1:]])
+
+    class Wrong(Strict):
+        def write(self, write):
+            statement = super().write(write)
+            apply = statement.apply
+            statement.apply = lambda rows: apply(rows).drop_columns("id")  # type: ignore[method-assign, union-attr]
+            return statement
+
+    table = Wrong()
+    with serving(table) as server, Raw(server.location) as raw:
+        code, message = error(lambda: put(raw, command("insert", returning=True), numbered(3)))
+    assert (code, message) == (Code.INTERNAL, "RETURNING did not return the requested column 'id': it returned 'name'")
+    assert table.rows == {}
+
+
+def test_null_in_a_column_that_is_not_nullable_is_rejected() -> None:
+    class Strict(Simple):
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *list(Simple.schema)[1:]])
+
+    table = Strict([(1, "a")])
+    for operation in ("insert", "update"):
+        for returning in (True, False):
+            nulls = pa.table({"id": [5, None], "name": ["x", "y"]}, VISIBLE)
+            row_ids = {"row_ids": [0, 0]} if operation == "update" else {}
+            text = command(operation, returning=returning, **row_ids)
+            with serving(table) as server, Raw(server.location) as raw:
+                code, message = error(lambda text=text, rows=nulls: put(raw, text, rows))
+            assert (code, message) == (Code.FAILED_PRECONDITION, "NOT NULL constraint failed: t.id")
+            assert table.rows == {0: (1, "a")}
+
+
+def test_table_references_cannot_be_written() -> None:
+    builder = CatalogBuilder("demo")
+    builder.schema("analytics").table_ref(schema=VISIBLE, name="t")(lambda request: FunctionCall("read_csv", "x"))
+    complaint = "table 'analytics.t' does not support {}: it is a table reference, which is read-only"
+    with Server(builder.build(), port=0) as server, Raw(server.location) as raw:
+        for operation in ("insert", "update"):
+            code, message = error(lambda operation=operation: put(raw, command(operation, row_ids=[1]), numbered(1)))
+            assert (code, message) == (Code.FAILED_PRECONDITION, complaint.format(operation.upper()))
+        code, message = error(lambda: delete(raw, row_ids=[1]))
+        assert (code, message) == (Code.FAILED_PRECONDITION, complaint.format("DELETE"))
+
+
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +433,32 @@ def test_only_the_first_write_uses_the_transaction() -> None:
             put(raw, command("insert"), numbered(1), ("airport-transaction-id", one))
     assert len(table.rows) == 2
     assert seen == [one, ""]
+
+
+def test_writes_in_a_transaction_that_was_rolled_back_or_is_unknown_are_rejected() -> None:
+    catalog = Booked(Simple([(1, "a")]))
+    with Server(catalog, port=0) as server, Raw(server.location) as raw:
+        aborted = ask(raw, "create_transaction")["transaction_id"]
+        ask(raw, "rollback_transaction", transaction_id=aborted)
+        for name, code, complaint in (
+            (aborted, Code.FAILED_PRECONDITION, "transaction 'tx-0' has ended, it is aborted: begin a new one"),
+            ("tx-99", Code.NOT_FOUND, "transaction 'tx-99' is unknown or ended long ago: begin a new one"),
+        ):
+            header = ("airport-transaction-id", name)
+            writes = (
+                lambda header=header: put(raw, command("insert"), numbered(1), header),
+                lambda header=header: put(raw, command("update", row_ids=[0]), numbered(1), header),
+                lambda header=header: delete(raw, header, row_ids=[0]),
+            )
+            for write in writes:
+                assert error(write) == (code, complaint)
+            raw.metadata = (*AIRPORT, header)
+            with pytest.raises(grpc.RpcError) as failed:
+                Exchange(raw, ("demo", "analytics", "t"), VISIBLE, "insert", returning=False)
+            assert (failed.value.code(), failed.value.details()) == (code, complaint)
+            raw.metadata = AIRPORT
+    table = catalog.schemas()[0].tables()[0]
+    assert table.rows == {0: (1, "a")}
 
 
 def test_client_can_declare_that_it_ends_its_transactions_itself() -> None:

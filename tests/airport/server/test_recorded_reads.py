@@ -14,7 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airport.recorded import Call, Conversation, conversations, listing, meaning, ours, plain, renamed_body, theirs
+from airport.recorded import (
+    conversations,
+    listing,
+    meaning,
+    ours,
+    plain,
+    renamed_body,
+    result_of,
+    table_of,
+    theirs,
+)
 from client.recorded_catalog import KEYED, WRITTEN, RecordedCatalog, service
 from client.recorder import Recorder, recording
 from skiway.airport.wire import headers
@@ -29,6 +39,7 @@ from skiway.airport.wire.payloads import (
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, SkiwayError, Unauthorized, Unsupported
 from skiway.model import flight_pb2 as flight
+from skiway.testing import Call, Conversation
 
 READS = {
     "create_transaction",
@@ -139,13 +150,13 @@ class Replay:
         assert decode(body, VersionInfo, "").is_fixed is False
 
     def check_list_schemas(self, call: Call, body: bytes) -> None:
-        recorded, actual = listing(call.result()), listing(body)
+        recorded, actual = listing(result_of(call)), listing(body)
         expected = {key: facts for key, facts in recorded.items() if key in actual or key[0] not in ("s1", "w", "ty")}
         assert {key: actual.get(key) for key in expected} == expected
 
     def check_column_statistics(self, call: Call, body: bytes) -> None:
         actual = pa.ipc.open_stream(body).read_all()
-        recorded = pa.ipc.open_stream(call.result()).read_all()
+        recorded = pa.ipc.open_stream(result_of(call)).read_all()
         for name in ("min", "max", "has_null", "has_not_null", "distinct_count"):
             assert actual.column(name).to_pylist() == recorded.column(name).to_pylist()
             assert actual.schema.field(name).type == recorded.schema.field(name).type, "DuckDB crashes on another type"
@@ -160,7 +171,7 @@ class Replay:
         self.columns[trace] = request.parameters.column_ids
 
     def check_flight_info(self, call: Call, body: bytes) -> None:
-        self.check_info(call, body, call.result())
+        self.check_info(call, body, result_of(call))
 
     check_table_function_flight_info = check_flight_info
 
@@ -176,7 +187,7 @@ class Replay:
     def check_rows(self, call: Call, answers: list[bytes]) -> None:
         reader = BatchReader(iter(answers))
         actual = pa.Table.from_batches(list(reader), reader.schema)
-        expected = BatchReader(iter(call.answers)).schema if call.cut else call.table()
+        expected = BatchReader(iter(call.answers)).schema if call.cut else table_of(call)
         assert actual.schema.names == (expected.names if call.cut else expected.schema.names)
         for number in self.columns[call.header("airport-trace-id")]:
             column = actual.column(_position(actual.schema, number))
@@ -215,7 +226,7 @@ def restore_state(catalog: RecordedCatalog, conversation: Conversation) -> None:
         path = call.header("airport-flight-path")
         if call.method == "DoGet" and path.startswith("demo/w/"):
             table, schema = (catalog.written, WRITTEN) if path.endswith("/t") else (catalog.keyed, KEYED)
-            table.rows = many_rows() if call.cut else call.table().cast(schema)
+            table.rows = many_rows() if call.cut else table_of(call).cast(schema)
 
 
 @pytest.fixture(scope="module")

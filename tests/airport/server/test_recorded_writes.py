@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 import pytest
 
 from airport.recorded import (
-    Call,
-    Conversation,
     Rename,
     conversations,
     ours,
     plain,
     renamed_body,
     renamed_frame,
+    table_of,
     theirs,
 )
 from client.recorded_catalog import RecordedCatalog, service
@@ -46,6 +45,7 @@ from skiway.airport.wire.payloads import (
 )
 from skiway.client import AirportClient
 from skiway.model import flight_pb2 as flight
+from skiway.testing import Call, Conversation
 
 WRITTEN = ("ddl", "dml", "time travel")
 TYPES = [
@@ -294,7 +294,7 @@ def translator(catalog: MemoryCatalog) -> Callable[[Conversation, list[int]], li
             about = pc.less(rows["id"], 3000) if "id < 3000" in conversation.sql else pa.array([True] * rows.num_rows)
             return rows.filter(about)["rowid"].to_pylist()  # type: ignore[no-any-return]
         our_ids = dict(zip(rows["id"].to_pylist(), rows["rowid"].to_pylist(), strict=True))
-        recorded_rows = get.table()
+        recorded_rows = table_of(get)
         keys = dict(zip(recorded_rows["rowid"].to_pylist(), recorded_rows["id"].to_pylist(), strict=True))
         return [our_ids.get(keys[i]) for i in recorded]
 

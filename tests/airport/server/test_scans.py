@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import json
 import threading
+import uuid
 import weakref
+from collections.abc import Iterator
 
 import duckdb
 import grpc
@@ -15,10 +18,12 @@ import pyarrow.flight as fl
 import pytest
 
 from airport.raw import Raw, code_of
-from skiway.airport import CatalogBuilder, ScanOptions, Server, current_request
+from skiway.airport import CatalogBuilder, InOutCall, ScanOptions, Server, TableInOutFunction, current_request
+from skiway.airport.results import record_batches
 from skiway.airport.wire.frames import parse_frame
 from skiway.airport.wire.payloads import ROWID_COLUMN, Progress, decode
-from skiway.errors import PreconditionFailed
+from skiway.client import AirportClient
+from skiway.errors import Internal, PreconditionFailed
 
 ROWID = pa.field("rowid", pa.int64(), metadata={"is_rowid": "1"})
 
@@ -122,6 +127,13 @@ SOURCES = {
     "other column order": lambda t: t.select(["name", "id"]),
     "castable types": lambda t: t.set_column(0, "id", t["id"].cast(pa.int32())),
     "more columns than asked": lambda t: t.append_column("extra", t["id"]),
+    "dict of lists": lambda t: t.to_pydict(),
+    "dict of arrays": lambda t: {"id": t["id"], "name": t["name"].combine_chunks()},
+    "list of rows": lambda t: t.to_pylist(),
+    "generator of rows": lambda t: iter(t.to_pylist()),
+    "rows and batches": lambda t: iter([t.to_pylist()[0], t.slice(1).to_batches()[0]]),
+    "rows with missing values": lambda t: [{"id": 1, "name": "Ada"}, {"id": 2}],
+    "arrow array interface": lambda t: t.to_struct_array().combine_chunks(),
     "empty batches in between": lambda t: [t.to_batches()[0].slice(0, 0), *t.to_batches()],
 }
 
@@ -139,12 +151,66 @@ def test_a_missing_column_arrives_as_nulls() -> None:
         assert raw.scan("demo", "s", "t", columns=[1]).to_pylist() == [{"id": None, "name": "Ada"}]
 
 
-@pytest.mark.parametrize("wrong", [42, None, "rows", b"rows", ["row"]])
-def test_scan_that_returns_no_arrow_data_is_a_clear_error(wrong: object) -> None:
-    with serving(pa.schema({"id": pa.int64()}), lambda scan: wrong) as server, Raw(server.location) as raw:
-        code, message = code_of(lambda: raw.scan("demo", "s", "t"))
-    assert code is grpc.StatusCode.INTERNAL
-    assert "a scan must return Arrow data or batches of it, not" in message
+def test_rows_as_dicts_get_the_announced_types() -> None:
+    """The type of a Python value is not always that of its column, and some types have no values of their own."""
+    schema = pa.schema({"small": pa.int8(), "u": pa.uuid(), "m": pa.map_(pa.string(), pa.float64()), "d": pa.date32()})
+    row = {"small": 1, "u": uuid.UUID(int=7), "m": {"a": 1}, "d": dt.date(2025, 1, 2), "unknown": object}
+    with serving(schema, lambda scan: [row, {}]) as server, Raw(server.location) as raw:
+        found = raw.scan("demo", "s", "t")
+    assert found.schema.types == schema.types
+    assert found.to_pylist() == [
+        {"small": 1, "u": uuid.UUID(int=7), "m": [("a", 1.0)], "d": dt.date(2025, 1, 2)},
+        dict.fromkeys(schema.names),
+    ]
+
+
+def test_many_rows_as_dicts_stream() -> None:
+    sent = []
+
+    def rows(scan: ScanOptions) -> Iterator[dict[str, int]]:
+        for number in range(10_000):
+            sent.append(number)
+            yield {"id": number}
+
+    batches = record_batches(rows(ScanOptions()), pa.schema({"id": pa.int64()}))
+    assert next(batches).num_rows == len(sent) < 10_000
+    assert sum(batch.num_rows for batch in batches) + 4096 == 10_000
+
+
+READ = "which cannot be read as Arrow: return a pyarrow table or batches of it, a dict of columns, or a list of rows as dicts"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (42, f"returned an int, {READ}"),
+        (None, "returned None: return its rows as Arrow data, such as pa.table({…})"),
+        ("rows", f"returned a str, {READ}"),
+        (b"rows", f"returned a bytes, {READ}"),
+        (["row"], f"returned a str, {READ}"),
+        ([(1, "Ada")], f"returned a tuple, {READ}"),
+        ([None], "returned None: return its rows as Arrow data, such as pa.table({…})"),
+        (pa.array([1]), f"returned an Int64Array, {READ}"),
+        (pa.chunked_array([[1]]), f"returned a ChunkedArray, {READ}"),
+        (
+            {"id": 1},
+            "returned an int as column 'id': return a list or an array for each column, or a list of rows as dicts",
+        ),
+        ({"id": [1], "name": []}, "returned columns of different lengths: 'id' has 1, 'name' has 0"),
+        ({7: [1]}, "returned a dict with the key 7: keys must be the names of columns"),
+        (
+            {"id": ["x"]},
+            "returned values of another type than int64 for column 'id': return values of that type",
+        ),
+    ],
+)
+def test_scan_that_returns_no_arrow_data_is_a_clear_error(wrong: object, message: str) -> None:
+    schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    with serving(schema, lambda scan: wrong) as server, Raw(server.location) as raw:
+        assert code_of(lambda: raw.scan("demo", "s", "t")) == (
+            grpc.StatusCode.INTERNAL,
+            f"the scan of table 's.t' {message}",
+        )
 
 
 def test_column_of_an_incompatible_type_is_an_error_that_names_it() -> None:
@@ -303,3 +369,91 @@ def test_pyarrows_own_flight_client_reads_a_scan() -> None:
         with fl.connect(server.location) as client:
             read = client.do_get(fl.Ticket(endpoint.ticket.ticket)).read_all()
     assert read.to_pylist() == table.to_pylist()
+
+
+# -- scans and functions that do not return what they declared ----------------------------------------------------------
+
+STRICT = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string()), pa.field("n", pa.int64())]
+)
+GOOD = pa.table({"id": [1, 2], "name": ["a", None], "n": [3, 4]}, STRICT)
+TWICE = pa.Table.from_arrays([*GOOD.columns, GOOD["name"]], names=["id", "name", "n", "name"])
+NULLS = pa.table({"id": [1, None, None], "name": ["a", "b", "c"], "n": [1, 2, 3]})
+NULL_IN_DICTIONARY = pa.table(
+    {
+        "id": pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([7, None])),
+        "name": ["a", "b"],
+        "n": [1, 2],
+    }
+)
+
+RETURNED: dict[str, tuple[pa.Table, str]] = {
+    "missing": (GOOD.drop_columns("name"), "did not return the requested column 'name': it returned 'id', 'n'"),
+    "other case": (
+        GOOD.rename_columns(["id", "Name", "n"]),
+        "did not return the requested column 'name': it returned 'id', 'Name', 'n'",
+    ),
+    "no columns": (
+        pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))]),
+        "did not return the requested column 'id': it returned no columns",
+    ),
+    "twice": (TWICE, "returned column 'name' 2 times: it returned 'id', 'name', 'n', 'name'"),
+    "NULL": (
+        NULLS,
+        "returned NULL in 2 of 3 rows of column 'id', which is NOT NULL: return values, or declare the column as nullable",
+    ),
+    "NULL in a dictionary": (
+        NULL_IN_DICTIONARY,
+        "returned NULL in 1 of 2 rows of column 'id', which is NOT NULL: return values, or declare the column as nullable",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", RETURNED)
+def test_scan_or_function_that_returns_other_columns_than_it_declared_is_an_error(mistake: str) -> None:
+    returned, complaint = RETURNED[mistake]
+    builder = CatalogBuilder("demo")
+    schema = builder.schema("s")
+    schema.table(schema=STRICT, name="t")(lambda scan: returned)
+    schema.table_function(schema=STRICT, name="f")(lambda: returned)
+
+    class Call(InOutCall):
+        def process(self, rows):
+            return returned.to_batches()
+
+    class OverRows(TableInOutFunction):
+        name = "g"
+
+        def schema_for(self, arguments, rows):
+            return STRICT
+
+        def open(self, arguments, rows):
+            return Call()
+
+    schema.table_function(OverRows())
+    with (
+        Server(builder.build(), port=0) as server,
+        Raw(server.location) as raw,
+        AirportClient(server.location, "demo") as db,
+    ):
+        internal = grpc.StatusCode.INTERNAL
+        assert code_of(lambda: raw.scan("demo", "s", "t")) == (internal, f"the scan of table 's.t' {complaint}")
+        function = ("demo", "s", "f", "table_function", "")
+        assert code_of(lambda: raw.scan(*function)) == (internal, f"function s.f {complaint}")
+        with pytest.raises(Internal) as failed:
+            db.call("s.g", rows=pa.table({"x": [1]})).read_all()
+        assert failed.value.message == f"function s.g {complaint}"
+
+
+def test_columns_that_were_not_requested_may_be_missing_or_wrong() -> None:
+    for returned in (GOOD.select(["n"]), NULLS, TWICE):
+        with serving(STRICT, lambda scan, returned=returned: returned) as server, Raw(server.location) as raw:
+            rows = raw.scan("demo", "s", "t", columns=[2])
+            assert rows["n"].to_pylist() == returned["n"].to_pylist()
+            assert rows["id"].null_count == rows.num_rows
+
+
+def test_rows_that_are_as_declared_are_sent_without_a_copy_or_a_complaint() -> None:
+    with serving(STRICT, lambda scan: GOOD) as server, Raw(server.location) as raw:
+        assert raw.scan("demo", "s", "t").equals(GOOD)
+        assert raw.scan("demo", "s", "t", columns=[0, 1, 2]).equals(GOOD)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,9 +24,10 @@ from skiway.errors import Conflict
 ROWS = 10_000
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
 
-# Sends two batches of a statement, reports it, and waits to be killed.
-CHILD = """
-import sys, threading
+# Forks a client for each line of input. The client sends two batches of a statement, prints its process id, and waits to be
+# killed. Forking saves the imports, which take longer than the test; gRPC has not been used before the fork.
+CLIENTS = """
+import json, os, signal, sys, threading
 import pyarrow as pa
 import skiway.client.airport.writing as writing
 from skiway.client import AirportClient, col
@@ -33,26 +37,44 @@ in_vectors = writing.in_vectors
 def halting(batches):
     for number, batch in enumerate(in_vectors(batches)):
         if number == 2:
-            print("half", flush=True)
+            print(os.getpid(), flush=True)
             threading.Event().wait()
         yield batch
 
+def run(location, operation, returning):
+    with AirportClient(location, "m") as db:
+        match operation:
+            case "insert":
+                rows = pa.table({"id": range(100_000, 110_000)})
+                db.insert("s.t", rows, returning=returning)
+            case "update":
+                db.update("s.t", {"v": -1.0}, returning=returning)
+            case "delete":
+                db.delete("s.t", where=col("id") >= 0, returning=returning)
+            case "json insert":
+                rows = pa.table({"id": range(100_000, 110_000), "v": [0.5] * 10_000})
+                db.json.insert("s.t", halting(rows.to_batches()), returning=returning)
+
 writing.in_vectors = halting
-location, operation, returning = sys.argv[1], sys.argv[2], sys.argv[3] == "returning"
-with AirportClient(location, "m") as db:
-    match operation:
-        case "insert":
-            rows = pa.table({"id": range(100_000, 110_000)})
-            db.insert("s.t", rows, returning=returning)
-        case "update":
-            db.update("s.t", {"v": -1.0}, returning=returning)
-        case "delete":
-            db.delete("s.t", where=col("id") >= 0, returning=returning)
-        case "json insert":
-            rows = pa.table({"id": range(100_000, 110_000), "v": [0.5] * 10_000})
-            schema, batches = rows.schema, halting(rows.to_batches())
-            db.json.insert("s.t", batches, returning=returning)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the clients
+for line in sys.stdin:
+    if os.fork() == 0:
+        try:
+            run(*json.loads(line))
+        finally:
+            print("the statement ended", flush=True)
+            os._exit(1)
 """
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[subprocess.Popen[str]]:
+    """A process that forks clients."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CLIENTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.communicate()
 
 
 @pytest.fixture
@@ -75,22 +97,19 @@ def location(recorder: Recorder) -> Iterator[str]:
         yield found
 
 
-@pytest.mark.parametrize("returning", ["returning", "silent"])
+@pytest.mark.parametrize("returning", [True, False], ids=["returning", "silent"])
 @pytest.mark.parametrize("operation", ["insert", "update", "delete", "json insert"])
 def test_client_killed_during_a_statement_changes_nothing(
-    location: str, recorder: Recorder, operation: str, returning: str
+    clients: subprocess.Popen[str], location: str, recorder: Recorder, operation: str, returning: bool
 ) -> None:
     method = "DoPut" if operation.startswith("json") else "DoExchange"
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, location, operation, returning], stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "half\n"
-        recorder.wait_for_messages(
-            3
-        )  # plus a descriptor, a schema or another batch: some rows have arrived in any case
-        child.kill()
+    assert clients.stdin is not None
+    assert clients.stdout is not None
+    clients.stdin.write(json.dumps([location, operation, returning]) + "\n")
+    clients.stdin.flush()
+    client = int(clients.stdout.readline())
+    recorder.wait_for_messages(3)  # plus a descriptor, a schema or another batch: some rows have arrived in any case
+    os.kill(client, signal.SIGKILL)
     recorder.wait_for(method)
     with AirportClient(location, "m", timeout_s=30) as db:
         rows = db.scan("s.t").read_all()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame, parse_frame
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, LimitExceeded
 
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 BIT = pa.opaque(pa.binary(), "bit", "DuckDB")
@@ -215,7 +215,7 @@ def test_damaged_batches_are_read_or_rejected(data: st.DataObject) -> None:
     try:
         for read in BatchReader(iter([writer.begin(), damaged])):
             read.validate(full=False)
-    except InvalidArgument:
+    except (InvalidArgument, LimitExceeded):
         pass
 
 
@@ -238,3 +238,17 @@ def test_body_shorter_than_declared_is_rejected() -> None:
 def test_stream_without_a_schema_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="before a schema"):
         _ = BatchReader(iter([metadata_frame(b"x")])).schema
+
+
+def test_invalid_value_is_reported_with_the_name_of_its_column() -> None:
+    late = pa.array([86_400_000_000]).view(pa.time64("us"))
+    decimals = pa.array([bytes([0xFF] * 15 + [0x7F])], pa.binary(16)).view(pa.decimal128(38, 0))
+    for values, message in (
+        (late, "column 'c' has a time that is not within a day, such as 24:00:00"),
+        (pa.ListArray.from_arrays([0, 1], late), "column 'c' has a time that is not within a day"),
+        (decimals, "column 'c': .* does not fit in precision"),
+    ):
+        batch = pa.record_batch({"id": pa.array([1]), "c": values})
+        writer = FrameWriter(batch.schema)
+        with pytest.raises(InvalidArgument, match=message):
+            list(BatchReader(iter([writer.begin(), *writer.batch(batch)])))

@@ -13,8 +13,9 @@ import pytest
 from airport.raw import Raw
 from airport.wire.test_frames import TYPES, array_of, round_trip
 from skiway.airport import CatalogBuilder, Server
-from skiway.airport.wire import messages
+from skiway.airport.wire import flatbuffers, messages
 from skiway.airport.wire.frames import FrameWriter
+from skiway.client import AirportClient
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -38,7 +39,7 @@ def more_pieces(patch: pytest.MonkeyPatch) -> None:
 
 def other_order_of_fields(patch: pytest.MonkeyPatch) -> None:
     """A header whose fields have different numbers."""
-    field = messages._field
+    field = flatbuffers.field
     patch.setattr(messages, "_field", lambda data, table, number: field(data, table, number ^ 1))
 
 
@@ -113,8 +114,12 @@ def test_scans_are_correct_with_another_layout_and_one_warning_is_logged(
     schema = builder.schema("s")
     schema.table(schema=table.schema, name="with_dictionary")(lambda scan: table)
     schema.table(schema=plain.schema, name="plain")(lambda scan: plain)
-    with Server(builder.build(), port=0) as server, Raw(server.location) as raw:
-        assert raw.scan("demo", "s", "with_dictionary").equals(table)
+    with (
+        Server(builder.build(), port=0) as server,
+        Raw(server.location) as raw,
+        AirportClient(server.location, "demo") as db,
+    ):
+        assert db.scan("s.with_dictionary").read_all().equals(table)
         assert raw.scan("demo", "s", "plain").equals(plain)
         narrow = raw.scan("demo", "s", "plain", columns=[0])
     assert narrow.schema.equals(plain.schema)

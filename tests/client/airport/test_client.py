@@ -14,7 +14,7 @@ from client.recorded_catalog import EMPLOYEES, RecordedCatalog, service
 from client.recorder import Recorder, Scripted, ordinary, recording, result, root, table_info
 from skiway.airport import CatalogBuilder, Server, current_request, filters
 from skiway.client import AirportClient, CatalogVersion, ColumnStatistics, col
-from skiway.errors import Conflict, InvalidArgument, NotFound, Unsupported
+from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, Unsupported
 
 PEOPLE = "static_data.employees"
 SCAN = ["create_transaction", "catalog_version", "endpoints", "DoGet"]
@@ -400,7 +400,7 @@ def test_server_sees_the_caller() -> None:
             "authorization": ("Bearer T",),
             "airport-catalog": ("demo",),
             "airport-trace-id": ("trace-1",),
-            "airport-flight-path": ("demo/s/t",),
+            "airport-flight-path": ("/".join(db.table("s.t").descriptor.path),),
         }
     request = seen[0]
     assert {name: request.headers[name] for name in expected} == expected
@@ -468,3 +468,90 @@ def test_error_in_a_transaction_leaves_the_client_usable() -> None:
             raise Conflict("mine")
         with db.transaction():
             assert db.count("s.t") == 1
+
+
+# --- quoted names, limits and cancelling --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def odd_names() -> Iterator[tuple[AirportClient, threading.Event]]:
+    """A server with oddly named tables, one of them endless; the event is set when its scan has ended."""
+    ended = threading.Event()
+    catalog = CatalogBuilder("odd")
+    folder = catalog.schema("csv")
+    schema = pa.schema({"id": pa.int64()})
+
+    @folder.table(name="two words", schema=schema)
+    def two_words(_scan: object) -> pa.Table:
+        return pa.table({"id": [1]})
+
+    @catalog.schema("eu.west").table(name='a"b.c', schema=schema)
+    def dotted(_scan: object) -> pa.Table:
+        return pa.table({"id": [2]})
+
+    @folder.table(name="endless", schema=schema)
+    def endless(_scan: object) -> Iterator[pa.RecordBatch]:
+        try:
+            while not ended.wait(0.001):
+                yield pa.record_batch({"id": range(1000)})
+        finally:
+            ended.set()
+
+    with Server(catalog.build(), port=0) as server, AirportClient(server.location, "odd") as client:
+        yield client, ended
+        ended.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ('csv."two words"', 1),
+        ("csv.two words", 1),
+        ('"csv"."two words"', 1),
+        ('"eu.west"."a""b.c"', 2),
+        (("eu.west", 'a"b.c'), 2),
+    ],
+)
+def test_names_can_be_quoted(odd_names: tuple[AirportClient, threading.Event], name: str, expected: int) -> None:
+    assert odd_names[0].scan(name).read_all()["id"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("name", ['csv."two', 'csv."two"words', 'two"words', '"csv.two words"'])
+def test_malformed_name_is_rejected(odd_names: tuple[AirportClient, threading.Event], name: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"valid name|names no schema"):
+        odd_names[0].scan(name)
+
+
+@pytest.mark.parametrize("limit", [1, 999, 1000, 1001, 2500])
+def test_limit_returns_the_first_rows_and_ends_the_scan(
+    odd_names: tuple[AirportClient, threading.Event], limit: int
+) -> None:
+    client, ended = odd_names
+    found = client.scan("csv.endless", limit=limit).read_all()["id"].to_pylist()
+    assert found == [number % 1000 for number in range(limit)]
+    assert ended.wait(30)
+
+
+def test_limit_of_zero_has_the_schema_and_a_negative_one_is_rejected(
+    odd_names: tuple[AirportClient, threading.Event],
+) -> None:
+    client, _ = odd_names
+    none = client.scan("csv.two words", limit=0).read_all()
+    assert (none.num_rows, none.schema.names) == (0, ["id"])
+    assert client.scan("csv.two words", limit=5).read_all().num_rows == 1
+    with pytest.raises(InvalidArgument, match="must not be negative"):
+        client.scan("csv.two words", limit=-1)
+
+
+def test_cancel_ends_running_scans_and_the_client_can_be_used_again(
+    odd_names: tuple[AirportClient, threading.Event],
+) -> None:
+    client, ended = odd_names
+    rows = iter(client.scan("csv.endless"))
+    next(rows)
+    client.cancel()
+    with pytest.raises(Cancelled):
+        for _ in rows:
+            pass
+    assert ended.wait(30)
+    assert client.scan("csv.two words").read_all().num_rows == 1

@@ -10,6 +10,7 @@ import pytest
 
 from skiway.airport import CatalogBuilder, Server
 from skiway.airport.memory import MemoryCatalog
+from skiway.airport.wire.payloads import AlterRequest, encode, packed
 from skiway.client import AirportClient
 from skiway.errors import (
     AlreadyExists,
@@ -190,6 +191,19 @@ def test_struct_members_are_added_changed_and_removed(db: AirportClient, other: 
     assert described(db)[2] == ("s", "struct<xx: int32, z: double>")
     assert db.scan("s.t", columns=["s"]).read_all()["s"].to_pylist() == [{"xx": 1, "z": None}, None]
     assert same(db, other)
+
+
+@pytest.mark.parametrize("path", [["s"], ["s", "deep"]], ids=len)
+def test_a_new_struct_field_without_a_name_is_rejected(db: AirportClient, path: list[str]) -> None:
+    """DuckDB sends the name of the column instead, as the only field of the schema."""
+    nameless = pa.schema([pa.field("s", pa.int32())]).serialize().to_pybytes()
+    deep = pa.field("deep", pa.struct([pa.field("x", pa.int32())]))
+    db.add_field("s.t", ["s"], deep)
+    before = described(db)
+    with pytest.raises(Unsupported, match="does not send the name of a new struct field"):
+        db.action("add_field", encode(AlterRequest("m", "s", "t", column_schema=packed(nameless), column_path=path)))
+    db.reload()
+    assert described(db) == before
 
 
 @pytest.mark.parametrize(

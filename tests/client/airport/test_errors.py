@@ -12,10 +12,10 @@ import pytest
 from client.recorder import Refusal, Scripted, ordinary
 from skiway import errors
 from skiway.airport import CatalogBuilder, Server
-from skiway.airport.server.status import CODES
 from skiway.airport.wire.payloads import TypedError, encode
 from skiway.client import AirportClient
 from skiway.client.errors import BY_CODE, BY_STATUS
+from skiway.doors import GRPC_CODES
 
 EVERY_CLASS = [kind for name in errors.__all__ for kind in [getattr(errors, name)]]
 
@@ -73,7 +73,7 @@ def test_error_keeps_its_class_through_pyarrows_reader(db: AirportClient) -> Non
 
 
 def test_codes_map_back_to_the_classes_they_came_from() -> None:
-    for kind, code in CODES.items():
+    for kind, code in GRPC_CODES.items():
         expected = errors.Internal if kind is errors.SkiwayError else kind
         assert BY_STATUS.get(code, errors.Internal) is expected
 

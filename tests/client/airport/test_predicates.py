@@ -15,12 +15,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from airport.filters.recorded import recorded_lines
 from skiway.client import Predicate, col
 from skiway.client.airport.catalog import Table
 from skiway.client.airport.filters import logical_type
 from skiway.client.airport.scans import Selection
 from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.testing import recordings
 
 D = decimal.Decimal
 NAN, INF = float("nan"), float("inf")
@@ -153,7 +153,7 @@ SAID: dict[str, Predicate] = {
 }
 
 
-RECORDED = {line["predicate"]: line for line in recorded_lines()}
+RECORDED = {recorded.predicate: recorded for recorded in recordings().filters}
 
 
 def without_positions(json_filters: str) -> str:
@@ -165,8 +165,8 @@ def without_positions(json_filters: str) -> str:
 def test_predicate_is_encoded_as_in_duckdb(sql: str) -> None:
     line = RECORDED[sql]
     selection = Selection(TABLE, ["i32", "s"], SAID[sql])
-    assert without_positions(selection.json_filters()) == without_positions(line["json_filters"])
-    assert selection.column_ids() == line["column_ids"]
+    assert without_positions(selection.json_filters()) == without_positions(line.json_filters)
+    assert selection.column_ids() == list(line.column_ids)
 
 
 # -- meaning ------------------------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_logical_types_of_nested_columns_match_the_recordings() -> None:
                 collect(part)
 
     for line in RECORDED.values():
-        if line.get("json_filters") and "COLLATE" not in line["predicate"]:
-            collect(json.loads(line["json_filters"]))
+        if line.json_filters and "COLLATE" not in line.predicate:
+            collect(json.loads(line.json_filters))
     assert {"l", "a", "st", "m", "dec9", "tz"} <= seen.keys()
     for name, recorded_type in seen.items():
         assert json.dumps(logical_type(COLUMNS.field(name))) == json.dumps(recorded_type), name

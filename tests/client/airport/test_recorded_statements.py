@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airport.recorded import Call, Conversation, conversations, meaning, ours, theirs
+from airport.recorded import conversations, meaning, ours, theirs
 from client.recorded_catalog import RecordedCatalog, service
 from client.recorder import Recorder, recording
 from skiway.airport.memory import MemoryCatalog
@@ -24,6 +24,7 @@ from skiway.airport.wire.payloads import CreateTableRequest, binary, decode, enc
 from skiway.client import AirportClient, Written, col
 from skiway.errors import AlreadyExists, ConstraintViolation, NotFound, SchemaNotEmpty, SkiwayError
 from skiway.model import flight_pb2 as flight
+from skiway.testing import Call, Conversation
 
 Statement = Callable[[AirportClient], Any]
 KEYED = ("id", "n", "q")

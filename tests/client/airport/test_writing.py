@@ -225,9 +225,9 @@ def test_inserting_into_a_read_only_table_is_a_clear_error() -> None:
     with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo") as db:
         with pytest.raises(PreconditionFailed, match="does not support INSERT"):
             db.insert("s.t", endless())
-        with pytest.raises(PreconditionFailed, match="does not support UPDATE: it has no row ids"):
+        with pytest.raises(PreconditionFailed, match="does not support UPDATE"):
             db.update("s.t", {"id": 2})
-        with pytest.raises(PreconditionFailed, match="does not support DELETE: it has no row ids"):
+        with pytest.raises(PreconditionFailed, match="does not support DELETE"):
             db.truncate("s.t")
         with pytest.raises(NotFound, match=r"table s\.nope not found"):
             db.insert("s.nope", rows(1))

@@ -18,7 +18,7 @@ from skiway.errors import InvalidArgument
         ("lake.sales.people", ("lake", "sales", "people")),
         ('lake."eu.west".people', ("lake", "eu.west", "people")),
         ('"a ""b"" c"', ('a "b" c',)),
-        (" lake . sales 2025 ", ("lake", "sales 2025")),
+        (" lake . sales 2025 ", (" lake ", " sales 2025 ")),
         ('"".x', None),
         ("lake..people", None),
         ("lake.sales.", None),

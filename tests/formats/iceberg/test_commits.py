@@ -15,33 +15,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat, ManifestContent
+from pyiceberg.manifest import DATA_FILE_TYPE
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AddSnapshotUpdate,
+    AddSortOrderUpdate,
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
     RemovePropertiesUpdate,
     RemoveSnapshotRefUpdate,
     SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
     UpgradeFormatVersionUpdate,
 )
-from pyiceberg.transforms import BucketTransform
-from pyiceberg.typedef import Record
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from formats.delete_files import add_position_deletes
 from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from skiway.formats.iceberg.commits import (
-    Change,
     Producer,
     Replacement,
     append,
@@ -53,7 +55,7 @@ from skiway.formats.iceberg.commits import (
 )
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.file_io import WritingIO
-from skiway.formats.iceberg.manifest_files import entries, manifests, write_manifest
+from skiway.formats.iceberg.manifest_files import entries, manifests
 from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.partitions import partition_spec
 from skiway.formats.iceberg.schema_changes import (
@@ -67,7 +69,6 @@ from skiway.formats.iceberg.schema_changes import (
     WidenColumn,
     evolve,
 )
-from skiway.formats.iceberg.snapshots import NewSnapshot
 from skiway.formats.iceberg.types import iceberg_schema
 
 NUMBERS = pa.schema({"x": pa.int64()})
@@ -340,55 +341,67 @@ def test_rollback_to_an_unknown_snapshot_is_rejected(tmp_path: Path) -> None:
         table.change(rollback(42))
 
 
+def test_snapshot_has_the_time_of_the_clock_and_is_later_than_the_one_before(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    later = datetime(2126, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    times = []
+    for _ in range(2):
+        made = append(table.write(numbers(1)))(table.metadata, table.files, lambda: later)
+        table.metadata = updated(table.metadata, made.requirements, made.updates)
+        times.append(table.metadata.current_snapshot().timestamp_ms)
+    assert times == [int(later.timestamp() * 1000), int(later.timestamp() * 1000) + 1]
+
+
+def test_manifests_are_merged_when_there_are_enough_of_them(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    table.metadata.properties["commit.manifest.min-count-to-merge"] = "3"
+    counts = []
+    for number in range(5):
+        table.append(numbers(number))
+        counts.append(len(manifests(table.metadata.current_snapshot(), WritingIO(table.files))))
+    assert counts == [1, 2, 3, 2, 3]
+    assert sorted_values(table) == [0, 1, 2, 3, 4]
+
+
+def test_snapshots_know_their_manifest_lists(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    table.append(numbers(1))
+    table.append(numbers(2))
+    found = {each.id: each.manifest_list for each in table.handle.snapshots()}
+    assert found == {each.snapshot_id: each.manifest_list for each in table.peer.metadata.snapshots}
+
+
+def test_sort_order_is_added_once_and_becomes_the_default(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    order = SortOrder(SortField(source_id=1, transform=IdentityTransform()))
+    unsorted = SortOrder(order_id=0)
+    for wanted, expected in [(order, 1), (order, 1), (unsorted, 0), (order, 1)]:
+        updates = [AddSortOrderUpdate(sort_order=wanted), SetDefaultSortOrderUpdate(sort_order_id=-1)]
+        table.change(plain([], updates))
+        assert table.metadata.default_sort_order_id == expected
+    assert [(each.order_id, len(each.fields)) for each in table.peer.metadata.sort_orders] == [(0, 0), (1, 1)]
+
+
+def test_snapshot_that_assigns_row_ids_again_is_rejected(tmp_path: Path) -> None:
+    """Its writer has not seen the rows that were added since."""
+    table = LooseTable(tmp_path, NUMBERS, format_version="3")
+    table.append(numbers(1, 2))
+    first = table.metadata.current_snapshot()
+    stale = first.model_copy(
+        update={"snapshot_id": 7, "sequence_number": 2, "first_row_id": 1, "parent_snapshot_id": first.snapshot_id}
+    )
+    with pytest.raises(Conflict, match="a snapshot assigns row id 1 again, but the table is at 2"):
+        updated(table.metadata, [], [AddSnapshotUpdate(snapshot=stale)])
+    following = stale.model_copy(update={"first_row_id": 2})
+    assert updated(table.metadata, [], [AddSnapshotUpdate(snapshot=following)]).snapshot_by_id(7) is not None
+
+
 def test_unmet_requirement_is_reported(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS)
     with pytest.raises(Conflict, match="current schema id has changed: expected 7, found 0"):
         updated(table.metadata, [AssertCurrentSchemaId(current_schema_id=7)], [])
     with pytest.raises(Conflict, match="branch or tag main is missing"):
         updated(table.metadata, [AssertRefSnapshotId(ref="main", snapshot_id=3)], [])
-
-
-def add_position_deletes(table: LooseTable, path: str, *positions: int) -> None:
-    """Write position deletes in a manifest of their own, as engines do that delete without rewriting."""
-    uri = f"{table.metadata.location}/data/deletes-{len(table.metadata.snapshots)}.parquet"
-    schema = pa.schema(
-        [
-            pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
-            pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
-        ]
-    )
-    rows = pa.table({"file_path": [path] * len(positions), "pos": list(positions)}, schema=schema)
-    with table.files.create(uri) as sink:
-        pa.parquet.write_table(rows, sink)
-    file = DataFile.from_args(
-        _table_format_version=3,
-        content=DataFileContent.POSITION_DELETES,
-        file_path=uri,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=len(positions),
-        file_size_in_bytes=table.files.find(uri).size,
-    )
-    file.spec_id = 0
-
-    def produce(metadata: Any, files: Any, clock: Any) -> Change:
-        snapshot = NewSnapshot(metadata, files, clock=clock)
-        location = f"{metadata.location}/metadata/deletes-{snapshot.id}.avro"
-        snapshot._new_manifests.append(
-            write_manifest(
-                metadata,
-                0,
-                WritingIO(files),
-                location=location,
-                snapshot_id=snapshot.id,
-                added=[file],
-                content=ManifestContent.DELETES,
-            )
-        )
-        snapshot._added.append(file)
-        return Change(snapshot.requirements, snapshot.finish("delete", {}))
-
-    table.change(produce)
 
 
 @VERSIONS
@@ -449,6 +462,14 @@ def test_replaced_table_has_new_rows_and_keeps_its_history(
     assert numbers_of == [3, 4]
     table.append(pa.record_batch({"x": ["three"], "y": [3]}))
     assert table.rows().num_rows == 3
+
+
+def test_partition_fields_of_a_replacement_have_new_ids(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS, "x", "bucket[2](x)")
+    assert table.metadata.last_partition_id == 1001
+    schema = iceberg_schema(NUMBERS)
+    made = Replacement.of(table.metadata, schema, spec=partition_spec(schema, ["truncate[5](x)", "x"]))
+    assert [each.field_id for each in made.metadata.spec().fields] == [1002, 1003]
 
 
 def test_rows_for_concurrently_replaced_columns_are_rejected(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_no_special_row_is_lost(table: Table) -> None:
 
 
 @given(rows=random_rows())
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings.default.max_examples // 10)
 def test_no_random_row_is_lost(table: Table, rows: pa.Table) -> None:
     check(rows, table.schema())
 
@@ -142,6 +142,7 @@ def test_scan_of_a_real_table_loses_no_row(table: Table) -> None:
 
 
 @given(predicate=conditions())
+@settings(max_examples=settings.default.max_examples // 2)
 def test_random_predicate_loses_no_row(table: Table, client: Client, oracle: Oracle, predicate: str) -> None:
     sent = client.sent(predicate)
     assume(sent is not None)

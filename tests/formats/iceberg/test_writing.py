@@ -31,7 +31,7 @@ from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.manifest_files import entries, manifests
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
 from skiway.formats.iceberg.partitions import partition_spec
-from skiway.formats.iceberg.types import iceberg_schema
+from skiway.formats.iceberg.types import format_version, iceberg_schema
 from skiway.formats.iceberg.warehouse import Warehouse
 from storage.homes import running_aws
 
@@ -145,6 +145,24 @@ def test_manifest_entries_equal_those_of_pyiceberg(tmp_path: Path) -> None:
     assert len(ours.split_offsets) == len(theirs.split_offsets) == 1
 
 
+def test_bounds_of_dates_and_timestamps_are_exact_beyond_what_python_can_represent(tmp_path: Path) -> None:
+    columns = {
+        "date": pa.array([2**31 - 2, None, -(2**31) + 2], pa.int32()).view(pa.date32()),
+        "us": pa.array([2**63 - 2, None, -(2**63) + 2]).view(pa.timestamp("us")),
+        "ns": pa.array([1_577_934_245_123_456_789, None, 7]).view(pa.timestamp("ns", "UTC")),
+    }
+    rows = pa.table(columns)
+    table = LooseTable(tmp_path, rows.schema, format_version="3")
+    (file,) = table.append(rows)
+    for place, name in enumerate(columns, start=1):
+        present = sorted(columns[name].drop_null().view(pa.int32() if name == "date" else pa.int64()).to_pylist())
+        found = [
+            int.from_bytes(bounds[place], "little", signed=True) for bounds in (file.lower_bounds, file.upper_bounds)
+        ]
+        assert found == present
+        assert file.null_value_counts[place] == 1
+
+
 def test_nan_is_counted_and_excluded_from_bounds(tmp_path: Path) -> None:
     schema = pa.schema([("x", pa.float64()), ("s", pa.struct([("y", pa.float32())]))])
     table = LooseTable(tmp_path, schema)
@@ -171,10 +189,14 @@ def test_nan_is_counted_and_excluded_from_bounds(tmp_path: Path) -> None:
         (pa.date64(), "date"),
         (pa.time32("ms"), "time"),
         (pa.timestamp("s"), "timestamp"),
-        (pa.timestamp("ns"), "timestamp"),
         (pa.timestamp("us", tz="Europe/Berlin"), "timestamptz"),
         (pa.uuid(), "uuid"),
         (pa.json_(), "string"),
+        (pa.bool8(), "boolean"),
+        (pa.opaque(pa.binary(16), "hugeint", "DuckDB"), "decimal(38, 0)"),
+        (pa.opaque(pa.binary(16), "uhugeint", "DuckDB"), "decimal(38, 0)"),
+        (pa.run_end_encoded(pa.int32(), pa.string_view()), "string"),
+        (pa.large_list_view(pa.int8()), "list<int>"),
         (pa.list_(pa.dictionary(pa.int8(), pa.string()), 2), "list<string>"),
     ],
 )
@@ -189,7 +211,8 @@ def test_types_missing_in_iceberg_are_widened(given: pa.DataType, stored: str) -
         pa.month_day_nano_interval(),
         pa.duration("us"),
         pa.decimal256(50, 0),
-        pa.opaque(pa.binary(16), "hugeint", "DuckDB"),
+        pa.opaque(pa.binary(), "bignum", "DuckDB"),
+        pa.opaque(pa.binary(16), "hugeint", "another vendor"),
         pa.dense_union([pa.field("a", pa.int8())]),
         pa.list_(pa.duration("s")),
     ],
@@ -197,6 +220,28 @@ def test_types_missing_in_iceberg_are_widened(given: pa.DataType, stored: str) -
 def test_unsupported_types_are_rejected_with_the_column_name(given: pa.DataType) -> None:
     with pytest.raises(Unsupported, match=r"'wait'.*cannot store"):
         iceberg_schema(pa.schema({"id": pa.int32(), "wait": given}))
+
+
+@pytest.mark.parametrize(
+    ("field", "stored"),
+    [
+        (pa.field("x", pa.timestamp("ns")), "timestamp_ns"),
+        (pa.field("x", pa.timestamp("ns", tz="Europe/Berlin")), "timestamptz_ns"),
+        (pa.field("x", pa.list_(pa.timestamp("ns"))), "list<timestamp_ns>"),
+        (pa.field("x", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb"}), "geometry('srid:0')"),
+    ],
+)
+def test_types_of_version_3_are_rejected_in_version_2(field: pa.Field, stored: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int32()), field])
+    assert format_version(schema) == 3
+    assert str(iceberg_schema(schema, format_version=3).find_field("x").field_type) == stored
+    with pytest.raises(Unsupported, match=r"column 'x' has type .* from format version 3 on"):
+        iceberg_schema(schema, format_version=2)
+
+
+def test_lowest_format_version_is_used() -> None:
+    nested = pa.struct({"m": pa.map_(pa.string(), pa.list_(pa.timestamp("us", "UTC")))})
+    assert format_version(pa.schema({"id": pa.int32(), "n": nested, "t": pa.time64("ns")})) == 2
 
 
 def test_values_of_widened_types_round_trip(tmp_path: Path) -> None:
@@ -244,7 +289,7 @@ def test_columns_that_engines_cannot_distinguish_are_rejected(names: list[str]) 
 
 
 def test_timestamp_finer_than_microseconds_is_rejected_with_its_column(tmp_path: Path) -> None:
-    table = LooseTable(tmp_path, pa.schema({"at": pa.timestamp("ns")}))
+    table = LooseTable(tmp_path, pa.schema({"at": pa.timestamp("us")}))
     table.append(pa.record_batch({"at": pa.array([1000], pa.timestamp("ns"))}))
     with pytest.raises(InvalidArgument, match=r"column 'at'.*lose data"):
         table.write(pa.record_batch({"at": pa.array([1001], pa.timestamp("ns"))}))

@@ -22,7 +22,8 @@ from skiway.errors import (
 )
 from skiway.metastore import Realm, connectors, gc
 from skiway.metastore.connectors.credentials import credentials
-from skiway.metastore.records import keys
+from skiway.metastore.reconcile.upstream import upstream
+from skiway.metastore.records import keys, updates
 from skiway.metastore.records.kinds import CONNECTOR, IDEMPOTENCY
 from skiway.metastore.records.repository import Repository
 from skiway.metastore.resources import accounts, namespaces
@@ -83,7 +84,7 @@ def store_contents(factory: ResourceFactory) -> bytes:
 
 
 def test_new_connector_is_active_and_can_be_read_and_listed(factory, secrets):
-    created = create(factory, secrets, name="  my   files ", description="about").connector
+    created = create(factory, secrets, name="my files", description="about").connector
     assert (created.display_name, created.description, created.state) == ("my files", "about", v1.CS_ACTIVE)
     assert created.auth.scheme == "none"
     assert get(factory, created) == created
@@ -106,18 +107,32 @@ def test_credentials_are_stored_only_in_the_secrets_store(factory, secrets):
 
 
 @behavior(68)
-def test_secret_looking_auth_values_are_masked_and_survive_a_round_trip(factory, secrets):
-    auth = v1.ConnectorAuthSpec(
-        properties={"oauth.session": "abc", "region": "eu", "token_type": "jwt"},
-        header_hints={"X-Auth": "s", "Accept": "json", "X-Plain": "Bearer abc"},
-    )
-    created = create(factory, secrets, auth=auth).connector
-    assert dict(created.auth.properties) == {"oauth.session": "****", "region": "eu", "token_type": "****"}
-    assert dict(created.auth.header_hints) == {"X-Auth": "****", "Accept": "json", "X-Plain": "****"}
-    back = v1.ConnectorAuthSpec(properties={**created.auth.properties, "region": "us"})
-    update(factory, secrets, created, "auth.properties", auth=back)
-    record = factory.home.all(CONNECTOR).find(keys.connector("a1", created.resource_id.id)).value
-    assert dict(record.auth.properties) == {"oauth.session": "abc", "region": "us", "token_type": "jwt"}
+def test_secret_looking_values_of_older_records_are_masked_and_survive_a_round_trip(factory, secrets):
+    created = create(factory, secrets, auth=v1.ConnectorAuthSpec(properties={"region": "eu"})).connector
+    repository = factory.home.all(CONNECTOR)
+    old = repository.find(keys.connector("a1", created.resource_id.id))
+    older = updates.copied(old.value)
+    older.uri = "https://host/x?sig=planted"
+    older.properties.update({"url": "https://me:planted@host", "plain": "x"})
+    older.auth.properties.update({"oauth.session": "planted", "token_type": "jwt"})
+    older.auth.header_hints.update({"X-Auth": "planted", "Accept": "json", "X-Plain": "Bearer planted"})
+    repository.update(old, older)
+
+    found = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=created.resource_id)).connector
+    assert "planted" not in str(found)
+    assert "planted" not in str(connectors.list_(factory.home, v1.ListConnectorsRequest()))
+    assert found.uri == "https://host/x?****"
+    assert dict(found.properties) == {"url": "****", "plain": "x"}
+    assert dict(found.auth.properties) == {"oauth.session": "****", "region": "eu", "token_type": "****"}
+    assert dict(found.auth.header_hints) == {"X-Auth": "****", "Accept": "json", "X-Plain": "****"}
+
+    back = v1.ConnectorAuthSpec(properties={**found.auth.properties, "region": "us"})
+    changed = {"auth": back, "uri": found.uri, "properties": {**found.properties, "plain": "y"}}
+    update(factory, secrets, created, "auth.properties", "uri", "properties", **changed)
+    record = repository.find(keys.connector("a1", created.resource_id.id)).value
+    assert dict(record.auth.properties) == {"oauth.session": "planted", "region": "us", "token_type": "jwt"}
+    assert record.uri == older.uri
+    assert dict(record.properties) == {"url": "https://me:planted@host", "plain": "y"}
     with expect_error(InvalidArgument, "field.invalid", field="auth.properties"):
         update(factory, secrets, created, "auth.properties", auth=v1.ConnectorAuthSpec(properties={"new": "****"}))
 
@@ -136,10 +151,108 @@ def test_secrets_are_rejected_in_readable_fields(factory, secrets, name):
         create(factory, secrets, auth=v1.ConnectorAuthSpec(header_hints={name: "x"}))
 
 
-def test_password_in_the_uri_is_rejected_and_not_echoed(factory, secrets):
-    with expect_error(InvalidArgument, "connector.uri.password") as raised:
-        create(factory, secrets, uri="https://me:hunter2@host/x")
-    assert "hunter2" not in str(raised.value)
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://me:planted@host/x",
+        "https://planted@host/x",
+        "https://host/x?password=planted",
+        "https://host/x?a=b&token=planted",
+        "https://host/x?sv=1&sig=planted",
+        "https://host/x?X-Amz-Signature=planted",
+        "https://host/x#access_token=planted",
+        "postgresql://me:planted@host/db",
+        "postgresql+psycopg://me@host/db?password=planted",
+        "postgresql://me@host/db?passfile=/x&sslpassword=planted",
+        "jdbc:sqlserver://host;user=me;password=planted",
+        "s3://planted:planted@bucket/x",
+        "https://host/eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.planted/x",
+    ],
+)
+def test_secret_in_the_uri_is_rejected_and_not_echoed(factory, secrets, uri):
+    created = create(factory, secrets, name="before").connector
+    attempts = (
+        lambda: create(factory, secrets, uri=uri),
+        lambda: update(factory, secrets, created, "uri", uri=uri),
+        lambda: create(factory, secrets, properties={"catalog": uri}),
+    )
+    for attempt in attempts[: 3 if "://" in uri and ":planted@" in uri else 2]:
+        with pytest.raises(InvalidArgument) as raised:
+            attempt()
+        assert "planted" not in str(raised.value)
+    stored = [pointer.blob_uri for pointer in factory.stores.pointers.scan("/")]
+    assert not [blob for blob in stored if "planted" in blob]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sig", "planted"),
+        ("azure.sas", "planted"),
+        ("db.pwd", "planted"),
+        ("header.Cookie", "planted"),
+        ("header.X-Auth", "planted"),
+        ("note", "Bearer planted"),
+        ("note", "basic planted"),
+        ("note", "-----BEGIN RSA PRIVATE KEY-----planted"),
+        ("note", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.planted"),
+        ("note", "AKIAIOSFODNN7PLANTED"),
+        ("note", "skiway_planted0123456789abcdef"),
+        ("note", "host=db password=planted"),
+        ("note", "DefaultEndpointsProtocol=https;AccountKey=planted"),
+        ("note", "https://me:planted@host"),
+        ("note", '{"type": "service_account", "private_key": "planted"}'),
+    ],
+)
+def test_secret_in_a_property_is_rejected_by_name_and_by_shape(factory, secrets, key, value):
+    created = create(factory, secrets, name="before").connector
+    for how in (
+        {"properties": {key: value}},
+        {"auth": v1.ConnectorAuthSpec(properties={key: value})},
+        {"auth": v1.ConnectorAuthSpec(header_hints={key: value})},
+    ):
+        with pytest.raises(InvalidArgument, check=lambda error: error.key.startswith("property.secret")) as raised:
+            create(factory, secrets, **how)
+        assert "planted" not in str(raised.value).lower()
+        path = "properties" if "properties" in how else "auth"
+        with pytest.raises(InvalidArgument):
+            update(factory, secrets, created, path, **how)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {
+            "token_type": "jwt",
+            "rest.auth.type": "oauth2",
+            "scope": "session:role:reader",
+            "keywords": "password policy",
+        },
+        {
+            "warehouse": "s3://bucket/key=value/token",
+            "comment": "the key of a lake",
+            "s3.endpoint": "https://s3.example.com",
+        },
+        {
+            "oauth2-server-uri": "https://id.example.com/token",
+            "header.Accept": "text/html;q=0.9",
+            "catalog-name": "basic",
+        },
+    ],
+)
+def test_harmless_properties_are_accepted(factory, secrets, properties):
+    assert create(factory, secrets, properties=properties).connector.properties == properties
+
+
+def test_credentials_may_consist_of_properties_only(factory, secrets):
+    given = v1.ConnectorCredentials(properties={"password": "planted"})
+    created = create(factory, secrets, auth=v1.ConnectorAuthSpec(credentials=given)).connector
+    assert "planted" not in str(created)
+    assert upstream(created, credentials(factory.home, secrets, created.resource_id.id)).credentials == {
+        "password": "planted"
+    }
+    with expect_error(InvalidArgument, "field", field="auth.credentials"):
+        create(factory, secrets, name="none", auth=v1.ConnectorAuthSpec(credentials=v1.ConnectorCredentials()))
 
 
 @behavior(68)
@@ -323,7 +436,7 @@ def test_update_changes_only_the_masked_fields(factory, secrets):
         "source.table",
         "policy.enabled",
         "auth.scheme",
-        display_name=" new ",
+        display_name="new",
         source=v1.ConnectorSource(table="t"),
         policy=v1.ConnectorPolicy(enabled=True),
         auth=v1.ConnectorAuthSpec(scheme="AWS-SigV4"),
@@ -577,7 +690,10 @@ def test_gc_keeps_recent_and_used_credentials_and_supports_dry_runs(factory, sec
     pointer = factory.stores.pointers.get(keys.connector("a1", created.resource_id.id))
     factory.home.all(CONNECTOR).delete(pointer, get(factory, created))
     assert gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed == ()
-    factory.clock.advance(901)
+    factory.clock.advance(900)
+    assert gc.sweep_secrets(factory.stores, secrets, clock=factory.clock, dry_run=True).removed == ()
+    factory.clock.advance(1)
+    assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock, dry_run=True).removed) == 1
     in_use = create(factory, secrets, name="kept", auth=WITH_TOKEN).connector
     factory.clock.advance(901)
     dry_run = gc.sweep_secrets(factory.stores, secrets, clock=factory.clock, dry_run=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.table.update import RemoveSnapshotsUpdate
+from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
+from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatisticsUpdate, SetStatisticsUpdate
 
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
@@ -29,6 +30,8 @@ from skiway.metastore.managed.commits import ManagedTable
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import open_stores
+
+NOW_S = time.time()
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def sweep(managed: ManagedTableFactory, **options: Any) -> Slice:
 
 def age(*paths: Path, days: float = 10) -> None:
     """Set the age of files and of all files in folders; gc uses the modification times of the disk."""
-    modified_at = time.time() - days * 86400
+    modified_at = NOW_S - days * 86400
     for root in paths:
         for path in [root, *root.rglob("*")]:
             os.utime(path, (modified_at, modified_at))
@@ -148,6 +151,78 @@ def test_old_files_of_a_crashed_statement_are_deleted_while_others_write(
     assert set(map(path_of, sweep(managed).removed)) == orphans
 
 
+def replaced_within_the_age(managed: ManagedTableFactory, folder: Path) -> tuple[ManagedTable, Path]:
+    """A table whose only data file was expired just now; all its earlier files were written long ago.
+
+    The state that was current when the age began references the data file, and the states before and after it do not.
+    """
+    table = managed.append(managed.create(), 1)
+    (data,) = folder.rglob("*.parquet")
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
+    age(folder)
+    removed = [RemoveSnapshotsUpdate(snapshot_ids=[table.metadata.current_snapshot_id])]
+    managed_tables.commit(managed.home, managed.warehouse, id_of(table), [], removed)
+    return table, data
+
+
+@pytest.mark.parametrize(
+    "days",
+    [[12, 11, 10], [10, 10, 10], [10, 11, 12]],
+    ids=["in order", "in the same second", "by clocks that disagree"],
+)
+def test_files_of_the_state_that_was_current_when_the_age_began_are_kept(
+    managed: ManagedTableFactory, folder: Path, days: list[float]
+) -> None:
+    """Which state it was follows from the versions, because modification times can be equal."""
+    _, data = replaced_within_the_age(managed, folder)
+    *older, _newest = sorted(folder.rglob("*.metadata.json"))
+    for path, written in zip(older, days, strict=True):
+        age(path, days=written)
+    assert sweep(managed).removed == ()
+    assert data.exists()
+
+
+def test_files_of_the_state_before_are_deleted_when_its_successor_is_older_than_the_age(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
+    table, data = replaced_within_the_age(managed, folder)
+    age(folder)
+    removed = set(map(path_of, sweep(managed).removed))
+    assert data in removed
+    assert not any(path.name.endswith(".metadata.json") for path in removed), "the log still names them"
+    assert managed.rows(table) == []
+
+
+def test_referenced_statistics_files_are_kept(managed: ManagedTableFactory, folder: Path) -> None:
+    """Puffin files of the table's statistics are named by its metadata only, not by any manifest."""
+    table = managed.append(managed.create(), 1)
+    snapshot_id = table.metadata.current_snapshot_id
+    of_columns, of_partitions, orphan = (
+        f"{table.metadata.location}/metadata/{uuid.uuid4()}.{suffix}" for suffix in ("puffin", "parquet", "puffin")
+    )
+    for place in (of_columns, of_partitions, orphan):
+        path_of(place).write_bytes(b"PFA1")
+    updates = [
+        SetStatisticsUpdate(
+            statistics=StatisticsFile(
+                snapshot_id=snapshot_id,
+                statistics_path=of_columns,
+                file_size_in_bytes=4,
+                file_footer_size_in_bytes=4,
+                blob_metadata=[],
+            )
+        ),
+        SetPartitionStatisticsUpdate(
+            partition_statistics=PartitionStatisticsFile(
+                snapshot_id=snapshot_id, statistics_path=of_partitions, file_size_in_bytes=4
+            )
+        ),
+    ]
+    managed_tables.commit(managed.home, managed.warehouse, id_of(table), [], updates)
+    age(folder)
+    assert set(map(path_of, sweep(managed).removed)) == {path_of(orphan)}
+
+
 def test_pinned_files_are_kept_until_the_query_ends(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.append(managed.create(), 1)
     pinned, (data,) = table.metadata.current_snapshot_id, folder.rglob("*.parquet")
@@ -169,6 +244,33 @@ def test_pinned_files_are_kept_until_the_query_ends(managed: ManagedTableFactory
     assert data.exists()
     queries.end(managed.home, v1.EndQueryRequest(query_id=query.query_id))
     assert set(map(path_of, sweep(managed).removed)) == {data}
+
+
+def test_files_are_deleted_after_three_days(managed: ManagedTableFactory, folder: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    orphan = path_of(managed.write(table, 2)[0].file_path)
+    now, second = datetime.fromtimestamp(NOW_S, UTC), 1 / 86400
+    for days, expected in ((3 - second, set()), (3 + second, {orphan})):
+        age(folder, days=days)
+        swept = sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: now)
+        assert set(map(path_of, swept.removed)) == expected
+    assert orphan.exists(), "a dry run is the default"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_sweep_continues_with_the_next_tables(managed: ManagedTableFactory, folder: Path, size: int) -> None:
+    orphans = {path_of(managed.write(managed.create(name), 1)[0].file_path) for name in ("a", "b", "c")}
+    age(folder)
+    removed: list[str] = []
+    slices, token = 0, None
+    while slices == 0 or token is not None:
+        done = sweep(managed, size=size, token=token)
+        assert done.looked_at <= 2 * size, "a data file and the metadata of each table"
+        removed += done.removed
+        slices, token = slices + 1, done.next_token
+    assert slices == -(-3 // size)
+    assert len(removed) == 3
+    assert set(map(path_of, removed)) == orphans
 
 
 def test_foreign_files_in_the_warehouse_are_kept(managed: ManagedTableFactory, folder: Path) -> None:

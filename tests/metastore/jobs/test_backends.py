@@ -68,7 +68,7 @@ def run_query_lifecycle(factory: ResourceFactory) -> None:
     factory.clock.advance(1)
     assert queries.get(factory.home, v1.GetQueryRequest(query_id="q")).query.state == v1.LS_EXPIRED
     factory.clock.advance(15)
-    with expect_error(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not_found"):
         queries.get(factory.home, v1.GetQueryRequest(query_id="q"))
     collect(factory)
     remaining = [head.uri for head in factory.stores.blobs.scan() if "/tables/" in head.uri or "/leases/" in head.uri]

@@ -187,7 +187,7 @@ def test_end_of_a_query_wins_over_concurrent_renewals(servers):
         return queries.renew(realm, v1.RenewQueryRequest(query_id="q", ttl_seconds=100 + number))
 
     outcomes = race(servers, act)
-    assert set(errors(outcomes)) <= {"query.not.found", "store.contended"}
+    assert set(errors(outcomes)) <= {"query.not_found", "store.contended"}
     assert not isinstance(outcomes[3], Exception)
     found = queries.get(realm, v1.GetQueryRequest(query_id="q")).query
     assert found.state == v1.LS_ENDED_COMMIT

@@ -670,3 +670,22 @@ def test_time_travel_reads_the_older_snapshot(managed: ManagedTableFactory) -> N
     as_of.as_of.FromMilliseconds(first.metadata.current_snapshot().timestamp_ms)
     historical = snapshots.get(managed.home, v1.GetSnapshotRequest(table_id=id_of(first), snapshot=as_of)).snapshot
     assert historical.snapshot_id == first.metadata.current_snapshot_id
+
+
+def test_only_a_table_that_nobody_has_changed_is_dropped_as_unused(managed: ManagedTableFactory) -> None:
+    def is_dropped(table: managed_tables.ManagedTable) -> bool:
+        return managed_tables.drop_unused(managed.home, managed.warehouse, id_of(table))
+
+    unused = managed.create("unused")
+    assert is_dropped(unused)
+    assert not is_dropped(unused), "it is gone already"
+    with pytest.raises(NotFound):
+        managed.load(unused)
+    filled = managed.append(managed.create("filled"), 1)
+    assert not is_dropped(filled)
+    assert managed.rows(filled) == [1]
+    renamed = managed.create("before")
+    managed.factory.clock.advance(1)
+    managed_tables.rename(managed.home, id_of(renamed), name="after")
+    assert not is_dropped(renamed)
+    assert managed.load(renamed).table.display_name == "after"

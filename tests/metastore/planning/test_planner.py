@@ -84,6 +84,29 @@ def test_every_operator_keeps_and_prunes_files(op, values, expected):
     assert remaining_files(facts(*TENS), predicate(op, *values)) == list(expected)
 
 
+def test_files_of_unknown_size_count_as_empty():
+    files = file_table.rows([file("a"), file("b")], {})
+    place = files.schema.get_field_index("size_bytes")
+    found = FileFacts(files.set_column(place, "size_bytes", pa.array([None, 100], pa.int64())))
+    assert plan(found, []).bytes == 100
+
+
+def test_decimals_are_compared_up_to_the_last_digit():
+    small, large = f"0.{'0' * 37}1", f"{'9' * 38}"
+    of_fractions = facts(file("a", column(of="DECIMAL(38,38)", min=small, max=small, null_count=0)))
+    assert remaining_files(of_fractions, predicate(v1.PO_EQ, small)) == ["a"]
+    assert remaining_files(of_fractions, predicate(v1.PO_GT, small)) == []
+    of_numbers = facts(file("a", column(of="DECIMAL(38,0)", min=large, max=large, null_count=0)))
+    assert remaining_files(of_numbers, predicate(v1.PO_EQ, large)) == ["a"]
+    assert remaining_files(of_numbers, predicate(v1.PO_LT, large)) == []
+
+
+def test_one_invalid_bound_does_not_affect_the_bounds_of_other_files():
+    broken = [file("broken", column(min="one", max="9", null_count=0)), *TENS]
+    assert remaining_files(facts(*broken), predicate(v1.PO_EQ, "10")) == ["b"]
+    assert remaining_files(facts(*broken), predicate(v1.PO_LT, "5")) == ["broken", "a"]
+
+
 @behavior(55)
 @pytest.mark.parametrize(
     ("bad", "reason"),
@@ -205,7 +228,7 @@ def test_report_lists_what_each_predicate_pruned():
     assert found.bytes == 100
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=max(25, settings.default.max_examples // 4), deadline=None)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200), st.integers(0, 40))
 def test_tasks_are_balanced(sizes, tasks):
     found = plan(facts(*(file(f"{number:04d}", size_bytes=size) for number, size in enumerate(sizes))), tasks=tasks)
@@ -291,7 +314,7 @@ def duckdb_type(of: pa.DataType) -> str:
 
 
 @behavior(55)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=max(100, settings.default.max_examples), deadline=None)
 @given(cases())
 def test_pruned_file_never_contains_a_matching_row(tmp_path_factory, case):
     name, files, wanted, where, _ = case

@@ -148,6 +148,27 @@ def test_deletes_apply_to_their_partition_and_to_older_files(factory: ResourceFa
     assert [list(each.delete_file_indices) for each in bundle.data_files] == [[0, 2, 3], [0, 3], [], [0, 1, 2, 3]]
 
 
+def test_deletes_of_a_partition_apply_to_its_spec_only(factory: ResourceFactory):
+    """Partitions of several specs can have the same values. Equality deletes apply to older files, from number 0 on."""
+
+    def at(path: str, spec: int, sequence: int, **more: Any) -> v1.FileColumnStats:
+        part = {"partition_data_json": '{"p": "1"}', "partition_spec_id": spec}
+        return file(path, sequence_number=sequence, **part, **more)
+
+    table = with_files(
+        factory,
+        at("d0", 1, 2, file_content=v1.FC_POSITION_DELETES),
+        at("d1", 1, 2, file_content=v1.FC_EQUALITY_DELETES),
+        at("d2", 2, 2, file_content=v1.FC_EQUALITY_DELETES),
+        at("d3", 2, 0, file_content=v1.FC_EQUALITY_DELETES),
+        at("x0", 1, 1),
+        at("x1", 2, 1),
+        at("x2", 2, 0),
+    )
+    bundle = fetch_bundle(factory, begin(factory, table), table)
+    assert [list(each.delete_file_indices) for each in bundle.data_files] == [[0, 1], [2], [2]]
+
+
 def test_messages_are_bounded_and_files_are_in_order(factory: ResourceFactory, monkeypatch):
     monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", 2_000)
     files = [file(f"folder/{number:05d}", column(min="1", max="9"), size_bytes=1) for number in range(300)]
@@ -182,7 +203,7 @@ def test_invalid_bundle_requests_are_rejected(factory: ResourceFactory):
     assert blank.value.key == "field"
     with pytest.raises(NotFound) as unknown:
         fetch_bundle(factory, "nope", table)
-    assert unknown.value.key == "query.not.found"
+    assert unknown.value.key == "query.not_found"
     with pytest.raises(NotFound) as unpinned:
         fetch_bundle(factory, query_id, factory.table("others"))
     assert unpinned.value.key == "query.table.not.pinned"

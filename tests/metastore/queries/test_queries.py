@@ -285,7 +285,7 @@ def test_rolled_back_table_is_read_at_its_current_snapshot(factory, people):
 def test_missing_snapshot_fails_the_whole_call(factory, people, requested, error, error_key):
     with expect_error(error, error_key):
         begin(factory, of_table(people, by_id(1)), of_table(people, requested), query_id="q")
-    with expect_error(NotFound, "query.not.found", query_id="q"):
+    with expect_error(NotFound, "query.not_found", query_id="q"):
         get(factory, "q")
     assert damage(factory.stores) == []
 
@@ -497,7 +497,7 @@ def test_finished_query_is_not_renewed(factory, query, reason):
         factory.clock.advance(100)
         if reason == "seen expired":
             get(factory, "q")
-    with expect_error(NotFound, "query.not.found", query_id=query_id):
+    with expect_error(NotFound, "query.not_found", query_id=query_id):
         renew(factory, query_id, 1000)
     assert reason == "unknown" or get(factory, "q").state != v1.LS_ACTIVE
 
@@ -510,7 +510,7 @@ def test_first_end_of_a_query_wins(factory, query, commit, state):
     assert first.state == state
     end(factory, "q", commit=not commit)
     assert get(factory, "q") == first
-    with expect_error(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not_found"):
         end(factory, "unknown")
 
 
@@ -521,7 +521,7 @@ def test_ended_query_can_be_read_during_its_grace_period(factory, query):
     factory.clock.advance(14.999)
     assert get(factory, "q").state == v1.LS_ENDED_COMMIT
     factory.clock.advance(0.001)
-    with expect_error(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not_found"):
         get(factory, "q")
     assert gc.sweep_expired(factory.stores) > 0
     assert damage(factory.stores) == []
@@ -535,7 +535,7 @@ def test_expired_query_can_be_read_during_its_grace_period_but_not_ended(factory
     with expect_error(PreconditionFailed, "query.not.active", state="expired"):
         pinned(factory, query, people)
     factory.clock.advance(15)
-    with expect_error(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not_found"):
         get(factory, "q")
 
 
@@ -568,7 +568,7 @@ def test_renewal_does_not_overwrite_an_end(factory, query, monkeypatch):
         original(*arguments)
 
     monkeypatch.setattr(leases, "_replace", delayed_call)
-    with expect_error(NotFound, "query.not.found"):
+    with expect_error(NotFound, "query.not_found"):
         renew(factory, "q", 500)
     assert get(factory, "q").state == v1.LS_ENDED_COMMIT
 
@@ -600,7 +600,7 @@ def test_query_is_not_visible_to_another_account(factory, query, people):
         lambda: queries.end(foreign, v1.EndQueryRequest(query_id="q")),
         lambda: queries.pinned(foreign, "q", people.resource_id),
     ):
-        with expect_error(NotFound, "query.not.found", query_id="q"):
+        with expect_error(NotFound, "query.not_found", query_id="q"):
             call()
     assert get(factory, "q") == query
 

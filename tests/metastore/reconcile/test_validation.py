@@ -200,6 +200,12 @@ def test_credentials_are_translated_into_source_options(given, expected):
     assert upstream(v1.Connector(kind=v1.CK_ICEBERG), given).credentials == expected
 
 
+def test_old_property_for_ambient_credentials_works_with_a_warning(caplog):
+    connector = v1.Connector(display_name="old", properties={"s3.ambient-credentials": "true"})
+    assert upstream(connector, None).options == {"s3.ambient-credentials": "true"}
+    assert "replaced by credentials of kind cli" in caplog.text
+
+
 def test_other_credentials_are_rejected():
     with pytest.raises(Unsupported, match=r"cli \(aws\)"):
         upstream(v1.Connector(), v1.ConnectorCredentials(cli=v1.CliCredentials(provider="databricks")))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from metastore.resource_factory import behavior, expect_error
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records import keys, names
-from skiway.metastore.records.names import encoded, normal_name, normal_path, normal_text
+from skiway.metastore.records.names import encoded, exact_name, exact_path, exact_text, normal_path, normal_text
 
 
 @behavior(19)
@@ -17,32 +17,44 @@ from skiway.metastore.records.names import encoded, normal_name, normal_path, no
     ("given_name", "expected"),
     [
         ("  sales ", "sales"),
-        ("Sales", "Sales"),
         ("a \t\n b", "a b"),
         ("ﬁle", "file"),
         ("Ａ１", "A1"),
         ("e\u0301", "é"),
         ("a\u00a0b", "a b"),
-        ("a.b/c%20", "a.b/c%20"),
     ],
 )
-def test_names_are_trimmed_and_composed_and_keep_their_case(given_name, expected):
-    assert normal_name(given_name, resource="catalog") == expected
+def test_name_that_is_not_in_normal_form_is_rejected_and_the_error_suggests_the_normal_form(given_name, expected):
+    assert normal_text(given_name) == expected
+    for attempt in (
+        lambda: exact_name(given_name, resource="catalog"),
+        lambda: exact_text(given_name, field="display_name"),
+        lambda: exact_path(["a", given_name], field="display_name"),
+    ):
+        with expect_error(InvalidArgument, "name.not.normal", field="display_name") as caught:
+            attempt()
+        assert f"use {expected!r} (" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Sales", "a.b/c%20", "é", "two words", "日本", "x'\"\\y"])
+def test_name_in_normal_form_is_stored_as_it_is(name):
+    assert exact_name(name, resource="catalog") == exact_text(name, field="f") == name
+    assert exact_path([name, "b"], field="path") == (name, "b")
 
 
 @behavior(19)
 @pytest.mark.parametrize("blank", ["", "  ", "\u00a0\t", "\u3000", "\u200b", "\u202e \ufeff", "\0"])
 def test_blank_names_are_rejected(blank):
     with expect_error(InvalidArgument, "display.name.required", resource="catalog"):
-        normal_name(blank, resource="catalog")
+        exact_name(blank, resource="catalog")
     with expect_error(InvalidArgument, "path.segment.blank", field="path"):
         normal_path(["a", blank], field="path")
 
 
 def test_names_and_paths_have_a_maximum_length():
-    assert normal_name("x" * 255, resource="table") == "x" * 255
+    assert exact_name("x" * 255, resource="table") == "x" * 255
     with expect_error(LimitExceeded, "name.too_long", limit="255"):
-        normal_name("x" * 256, resource="table")
+        exact_name("x" * 256, resource="table")
     with expect_error(LimitExceeded, "path.too_deep", limit="16"):
         normal_path(["a"] * 17, field="path")
 

@@ -31,13 +31,14 @@ SAMPLES: dict[str, Any] = {
     "table_stats": v1.TableStats(table_id=ME, snapshot_id=7),
     "column_stats": v1.ColumnStatsSet(table_id=ME, snapshot_id=7),
     "file_stats": v1.FileStatsSet(table_id=ME, snapshot_id=7),
+    "grant": v1.Grant(object_id=ME, grantee="user:one", privilege=v1.PV_READ),
     "connector": v1.Connector(resource_id=ME, display_name="one"),
     "job": v1.Job(account_id="a1", job_id="j1"),
     "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),
     "idempotency": v1.IdempotencyRecord(account_id="a1", operation="CreateTable", key="k"),
 }
-# The keys of a job follow from its content, not from a name.
-NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun != "job"]
+# The keys of a job follow from its content, and those of a grant from its identity, not from a name.
+NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun not in ("job", "grant")]
 
 
 def changed(value: Any) -> Any:

@@ -21,6 +21,7 @@ from skiway.errors import (
     AlreadyExists,
     Conflict,
     Contention,
+    InvalidArgument,
     NotFound,
     PermissionDenied,
     PreconditionFailed,
@@ -104,9 +105,12 @@ def _claims(factory: ResourceFactory) -> Iterator[tuple[Any, Any, bool]]:
 def test_namespace_that_would_shadow_a_system_namespace_is_rejected(factory, connector):
     catalog = factory.catalog(connector_ref=connector)
     for name in SHADOWS:
-        for spelling in ("{}", " {} ", "\u00a0{}\t"):
-            with expect_error(AlreadyExists, "namespace.reserved", name=normal_text(name)):
-                factory.namespace(spelling.format(name), catalog=catalog)
+        normal = normal_text(name)
+        with expect_error(AlreadyExists, "namespace.reserved", name=normal):
+            factory.namespace(normal, catalog=catalog)
+        for spelling in {name, f" {name} ", f"\u00a0{name}\t"} - {normal}:
+            with expect_error(InvalidArgument, "name.not.normal", found=repr(spelling), wanted=repr(normal)):
+                factory.namespace(spelling, catalog=catalog)
     assert namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=catalog.resource_id)).namespaces == []
 
 
@@ -538,3 +542,33 @@ def test_missing_catalog_is_reported_before_names_are_claimed(factory):
     gone = v1.Namespace(resource_id=namespace.resource_id, catalog_id=v1.ResourceId(id="gone", kind=v1.RK_CATALOG))
     with expect_error(NotFound, "catalog", id="gone"):
         factory.table("Orders", namespace=gone)
+
+
+# --- lookup in any case -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connector", [None, "files"])
+def test_lookup_in_any_case_finds_tables_and_namespaces_and_no_views(factory, connector):
+    catalog = factory.catalog(connector_ref=connector)
+    namespace = factory.namespace("Sales", "Eu", catalog=catalog)
+    table = factory.table("People", namespace=namespace)
+    plain = factory.table("plain", namespace=namespace)
+    factory.view("Adults", namespace=namespace)
+    factory.view("totals", namespace=namespace)
+
+    def find(name: str) -> v1.Table | None:
+        return tables.find_any_case(factory.home, catalog, namespace.resource_id.id, name)
+
+    assert find("People") == find("people") == find("PEOPLE") == table
+    assert find("PLAIN") == plain
+    assert [find(name) for name in ("Adults", "adults", "totals", "TOTALS", "nobody", "")] == [None] * 6
+    assert namespaces.find_any_case(factory.home, catalog, ["sales", "EU"]) == namespace
+    assert namespaces.find_any_case(factory.home, catalog, ["sales", "us"]) is None
+
+
+def test_lookup_in_a_managed_catalog_reads_no_listing(factory, monkeypatch):
+    catalog = factory.catalog()
+    namespace = factory.namespace("sales", catalog=catalog)
+    monkeypatch.setattr(type(factory.stores.pointers), "scan", None)
+    assert tables.find_any_case(factory.home, catalog, namespace.resource_id.id, "new") is None
+    assert namespaces.find_any_case(factory.home, catalog, ["new"]) is None

@@ -41,7 +41,7 @@ def in_namespace(factory: Any, namespace: v1.Namespace) -> list[str]:
 def test_table_is_stored_as_requested(factory):
     namespace = factory.namespace("sales")
     spec = Spec(
-        display_name=" people ",
+        display_name="people",
         description="d",
         catalog_id=namespace.catalog_id,
         namespace_id=namespace.resource_id,
@@ -122,7 +122,7 @@ def test_connector_of_a_table_must_exist_in_the_account(factory):
 def test_names_are_unique_per_namespace(factory):
     factory.table("people")
     with expect_error(AlreadyExists, "table.already.exists", name="people"):
-        factory.table(" people")
+        factory.table("people")
     factory.table("people", namespace=factory.namespace("other"))
 
 
@@ -283,7 +283,6 @@ def test_creation_with_the_same_idempotency_key_is_done_once(factory):
     namespace = factory.namespace("sales")
     spec = Spec(display_name="t", schema_json="{}", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id)
     first = tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
-    spec.display_name = " t "
     spec.catalog_id.account_id = ""
     assert tables.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
     spec.schema_json = "[]"
@@ -351,7 +350,7 @@ def test_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):
     few = cost()
     for number in range(60):
         factory.table(f"{number}", namespace=namespace)
-    assert cost() == few == [4, 2, 6, 6, 6]
+    assert cost() == few == [4, 2, 6, 6, 7]
 
 
 def test_emptied_catalog_contains_no_tables(factory):

@@ -26,7 +26,7 @@ def update(factory: Any, view: v1.View, *paths: str, **spec: Any) -> v1.UpdateVi
 
 def test_view_stores_its_sql_dialects_and_the_names_it_reads(factory):
     created = factory.view(
-        " adults ",
+        "adults",
         sql_definitions=[v1.ViewSql(sql="SELECT 1", dialect=" DuckDB "), v1.ViewSql(sql="select 1", dialect="spark")],
         base_relations=[
             v1.NameRef(catalog="lake", path=[" sales"], name="people ", resource_id=v1.ResourceId(id="gone"))
@@ -34,6 +34,7 @@ def test_view_stores_its_sql_dialects_and_the_names_it_reads(factory):
         creation_search_path=["sales"],
         output_columns=[v1.SchemaColumn(name="n", logical_type="INT")],
     )
+    assert created.display_name == "adults"
     assert [each.dialect for each in created.sql_definitions] == ["duckdb", "spark"]
     assert list(created.base_relations) == [v1.NameRef(catalog="lake", path=["sales"], name="people")]
     assert created.output_columns[0].name == "n"

@@ -411,11 +411,30 @@ def test_spark_has_commonly_used_functions_by_version():
     assert methods["string", "int"] == v1.CM_EXPLICIT
 
 
-@pytest.mark.parametrize("version", ["2.4", "3.0.0", "3.2.1", "3.5.6", "4.0.0-preview1", "4.1.4", "99"])
-def test_visible_objects_use_only_visible_types(version):
+def test_duckdb_has_objects_by_version():
+    def names(version: str, field: str) -> set[str]:
+        return {each.name for each in getattr(get(EngineCatalogs(), "duckdb", version).registry, field)}
+
+    assert {"VARIANT", "TIME_NS"} <= names("1.5.5", "types") - names("1.2.0", "types")
+    assert {"INTEGER", "UHUGEINT"} <= names("1.0.0", "types")
+    assert names("1.0.0", "functions") < names("1.2.0", "functions") < names("v1.5.5", "functions")
+    assert {"sum", "list_transform", "read_parquet"} <= names("1.0.0", "functions")
+    casts = {(each.source_type, each.target_type) for each in get(EngineCatalogs(), "duckdb", "1.2.0").registry.casts}
+    assert ("INTEGER", "BIGINT") in casts
+    assert ("INTEGER", "VARIANT") not in casts
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        *(("spark", version) for version in ("2.4", "3.0.0", "3.2.1", "3.5.6", "4.0.0-preview1", "4.1.4", "99")),
+        *(("duckdb", version) for version in ("0.10", "1.0.0", "1.1.0", "1.3.0", "1.4.0-rc1", "1.4.4", "1.5.5", "99")),
+    ],
+)
+def test_visible_objects_use_only_visible_types(kind, version):
     answer = v1.SystemObjectsRegistry()
-    answer.CopyFrom(get(EngineCatalogs(), "spark", version).registry)
-    answer.namespaces.append("builtin")
+    answer.CopyFrom(get(EngineCatalogs(), kind, version).registry)
+    answer.namespaces.extend(SystemFiles().load(kind).registry.namespaces)
     assert check(answer) == []
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, Unsupported
 from skiway.storage import ABSENT, CallCounter, Check, Delete, Pointer, Put
 
 UNUSUAL_KEYS = (
@@ -515,3 +515,33 @@ def test_pointers_persist_when_a_store_is_closed(shared_home):
         before = list(store.scan())
     with shared_home.pointers() as store:
         assert list(store.scan()) == before
+
+
+# --- backups ----------------------------------------------------------------------------------------------------------
+
+
+def test_loaded_pointers_keep_their_versions_and_expiry(pointers, clock):
+    far = clock() + timedelta(days=1)
+    given = [Pointer(key, f"blob {number}", number + 1) for number, key in enumerate(sorted(UNUSUAL_KEYS))]
+    given += [Pointer("/x" * 2000, "long", 7), Pointer("/expiring", "soon", 3, far)]
+    pointers.load(iter(given))
+    assert sorted(pointers.scan(), key=lambda each: each.key) == sorted(given, key=lambda each: each.key)
+    assert pointers.compare_and_set("/expiring", "later", expect=3).version == 4
+
+
+def test_snapshot_has_all_pointers_of_one_moment(pointers, clock):
+    create(pointers, *(f"/{number:04}" for number in range(1500)))
+    create(pointers, "/expired", expires_at=clock() + timedelta(seconds=1))
+    clock.advance(2)
+    expected = list(pointers.scan())
+    reading = pointers.snapshot()
+    if type(pointers).__name__ == "DynamoPointerStore":
+        with pytest.raises(Unsupported, match="use the backups of the database itself"):
+            next(reading)
+        return
+    found = [next(reading)]
+    pointers.apply(
+        [Put("/0000", "changed", expect=1), Put("/1499", "changed", expect=1), Put("/zz", "new", expect=ABSENT)]
+    )
+    found += reading
+    assert sorted(found, key=lambda each: each.key) == expected

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+import scope
 from skiway.errors import Conflict
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put
 from storage.homes import POINTER_KINDS, Clock, pointer_home
@@ -24,11 +25,11 @@ KEYS = ("/a", "/a%", "/a_", "/aa", "/b", "/é", "/\U0001f600", "/" + "x" * 2000,
 PREFIXES = ("", "/", "/a", "/a%", "/x", "/" + "x" * 1999, "/none")
 # Runs and steps per backend at Hypothesis' default of a hundred examples; profiles with more scale this up.
 EFFORT = {
-    "memory": (60, 40),
-    "sqlite": (25, 30),
-    "postgresql": (15, 30),
-    "dynamodb": (8, 20),
-    "dynamodb-local": (10, 20),
+    "memory": (30, 40),
+    "sqlite": (12, 30),
+    "postgresql": (7, 30),
+    "dynamodb": (4, 20),
+    "dynamodb-local": (4, 20),
 }
 
 Model = dict[str, Pointer]
@@ -179,7 +180,7 @@ def test_store_behaves_like_a_dict_with_concurrent_writers(kind, tmp_path, serve
 
     runs, steps = EFFORT[kind]
     effort = settings(
-        max_examples=runs * max(1, settings.default.max_examples // 100),
+        max_examples=runs * (2 if scope.ALL else 1) * max(1, settings.default.max_examples // 100),
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),

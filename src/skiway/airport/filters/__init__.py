@@ -4,6 +4,7 @@
 
     filter = filters.parse(text)
     where = filters.to_sql(filter)                    # for DuckDB
+    where = filters.to_sql(filter, dialect="sqlite")  # for other databases
     expression = filters.to_arrow(filter, schema)     # for a pyarrow table or dataset
 
 Translations leave out what they cannot express and never lose a row, because the client applies the filter again.

@@ -34,11 +34,13 @@ from skiway.airport.filters.nodes import (
 from skiway.airport.filters.types import BOOLEAN
 
 __all__ = [
+    "AnyPart",
     "Inexpressible",
     "column_path",
     "constant_right",
     "like_parts",
     "like_regex",
+    "like_tokens",
     "literal_prefix",
     "push_down_not",
     "translate",
@@ -173,7 +175,9 @@ def _field_name(struct: Node, wanted: str) -> str:
 # -- LIKE patterns ----------------------------------------------------------------------------------------------------
 
 
-class _Wildcard(Enum):
+class AnyPart(Enum):
+    """A part of a pattern that matches any text, or any character."""
+
     ANY = "%"
     ONE = "_"
 
@@ -189,7 +193,8 @@ def like_parts(node: Function) -> tuple[Node, str, str]:
             raise Inexpressible
 
 
-def _tokens(pattern: str, escape: str) -> Iterator[str | _Wildcard]:
+def like_tokens(pattern: str, escape: str) -> Iterator[str | AnyPart]:
+    """The characters and the variable parts of a pattern."""
     characters = iter(pattern)
     for character in characters:
         if character == escape:
@@ -198,26 +203,26 @@ def _tokens(pattern: str, escape: str) -> Iterator[str | _Wildcard]:
                 raise Inexpressible  # DuckDB rejects such a pattern
             yield escaped
         elif character in "%_":
-            yield _Wildcard(character)
+            yield AnyPart(character)
         else:
             yield character
 
 
 def literal_prefix(pattern: str, escape: str) -> str:
     """The literal prefix of every string that matches the pattern."""
-    return "".join(takewhile(lambda token: isinstance(token, str), _tokens(pattern, escape)))  # type: ignore[arg-type]
+    return "".join(takewhile(lambda token: isinstance(token, str), like_tokens(pattern, escape)))  # type: ignore[arg-type]
 
 
 def like_regex(pattern: str, escape: str) -> str:
     """The regular expression for a LIKE pattern, in the syntax of RE2."""
-    return rf"(?s)\A{''.join(_as_regex(token) for token in _tokens(pattern, escape))}\z"
+    return rf"(?s)\A{''.join(_as_regex(token) for token in like_tokens(pattern, escape))}\z"
 
 
-def _as_regex(token: str | _Wildcard) -> str:
+def _as_regex(token: str | AnyPart) -> str:
     match token:
-        case _Wildcard.ANY:
+        case AnyPart.ANY:
             return ".*"
-        case _Wildcard.ONE:
+        case AnyPart.ONE:
             return "."
         case _:
             return f"\\x{{{ord(token):X}}}"

@@ -1,13 +1,13 @@
-"""Translates filters to the body of a WHERE clause for DuckDB, and constants to SQL literals."""
+"""Translates filters to the body of a WHERE clause, and constants to SQL literals for DuckDB."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 from uuid import UUID
 
+from skiway.airport.filters.dialects import Dialect, to_dialect
 from skiway.airport.filters.functions import OPERATORS, is_repeatable_cast, is_repeatable_function, may_raise
 from skiway.airport.filters.logic import Inexpressible, translate
 from skiway.airport.filters.nodes import (
@@ -26,6 +26,7 @@ from skiway.airport.filters.nodes import (
     Unknown,
     Value,
 )
+from skiway.airport.filters.times import MICROS_PER_SECOND, date_text, time_text, timestamp_text
 from skiway.airport.filters.types import LogicalType
 from skiway.airport.wire.duckdb_sql import blob_literal, identifier, text_literal
 
@@ -40,25 +41,26 @@ _CALLED: Final = {"COALESCE": "coalesce", "NULLIF": "nullif", "TRY": "TRY"}
 _INFINITE_DATE: Final = (1 << 31) - 1
 _INFINITE_TIMESTAMP: Final = (1 << 63) - 1
 
-_EPOCH: Final = date(1970, 1, 1)
-_FIRST_DAY: Final = (date.min - _EPOCH).days
-_LAST_DAY: Final = (date.max - _EPOCH).days
-
 _PER_SECOND: Final = {"TIMESTAMP_S": 1, "TIMESTAMP_MS": 10**3, "TIMESTAMP_NS": 10**9}
-_MICROS_PER_SECOND: Final = 10**6
 
 
 def to_sql(
     filter: Filter,  # noqa: A002
     *,
+    dialect: Dialect = "duckdb",
     columns: Mapping[str, str | None] | None = None,
     expressions: Mapping[str, str] | None = None,
 ) -> str | None:
     """The body of a WHERE clause that keeps at least the rows that `filter` keeps; None if nothing can be expressed.
 
+    `dialect` is the SQL of the database: `duckdb`, `postgres`, `sqlite`, or `generic` for what most databases
+    understand. The others than `duckdb` express less and need the extra `sql`.
+
     `columns` renames columns; a column mapped to None is not used. `expressions` replaces columns by SQL expressions,
     which are put in parentheses.
     """
+    if dialect != "duckdb":
+        return to_dialect(filter, dialect, columns or {}, expressions or {})
     writer = _Writer(columns or {}, expressions or {})
     return translate(filter, writer.condition, all_of=" AND ".join, any_of=_any_of, limit=_MAX_CONDITIONS)
 
@@ -201,9 +203,9 @@ def _scalar(value: Value, of: LogicalType) -> str:
         case int() if of.id.startswith("TIMESTAMP"):
             return _timestamp(value, of)
         case int() if of.id == "TIME":
-            return f"'{_time_of_day(value, _MICROS_PER_SECOND)}'::TIME"
+            return f"'{time_text(value)}'::TIME"
         case int() if of.id == "TIME_NS":
-            return f"'{_time_of_day(value, 10**9)}'::TIME_NS"
+            return f"'{time_text(value, 10**9)}'::TIME_NS"
         case int() | float() | UUID() if of.id != "TIME WITH TIME ZONE":
             return f"'{value}'::{of.sql}"
         case Decimal():
@@ -239,9 +241,8 @@ def _part(value: Value, of: LogicalType) -> str:
 def _date(days: int) -> str:
     if abs(days) == _INFINITE_DATE:
         return f"'{_infinity(days)}'::DATE"
-    if _FIRST_DAY <= days <= _LAST_DAY:
-        return f"'{_EPOCH + timedelta(days=days)}'::DATE"
-    return f"('1970-01-01'::DATE + ({days}))"
+    text = date_text(days)
+    return f"('1970-01-01'::DATE + ({days}))" if text is None else f"'{text}'::DATE"
 
 
 def _timestamp(count: int, of: LogicalType) -> str:
@@ -249,25 +250,18 @@ def _timestamp(count: int, of: LogicalType) -> str:
         return f"'{_infinity(count)}'::{of.sql}"
     if of.id == "TIMESTAMP_NS":
         return f"make_timestamp_ns({count})"
-    micros = count * (_MICROS_PER_SECOND // _PER_SECOND.get(of.id, _MICROS_PER_SECOND))
+    micros = count * (MICROS_PER_SECOND // _PER_SECOND.get(of.id, MICROS_PER_SECOND))
     if abs(micros) >= _INFINITE_TIMESTAMP:
         raise Inexpressible
-    days, rest = divmod(micros, 86400 * _MICROS_PER_SECOND)
     zoned = of.id == "TIMESTAMP WITH TIME ZONE"
-    if _FIRST_DAY <= days <= _LAST_DAY:
-        moment = datetime.fromtimestamp(0, UTC) + timedelta(days=days, microseconds=rest)
-        return f"'{moment.replace(tzinfo=None)}{'+00' if zoned else ''}'::{of.sql}"
+    text = timestamp_text(micros)
+    if text is not None:
+        return f"'{text}{'+00' if zoned else ''}'::{of.sql}"
     return f"CAST(make_timestamp{'tz' if zoned else ''}({micros}) AS {of.sql})"
 
 
 def _infinity(count: int) -> str:
     return "infinity" if count > 0 else "-infinity"
-
-
-def _time_of_day(count: int, per_second: int) -> str:
-    seconds, fraction = divmod(count, per_second)
-    digits = len(str(per_second)) - 1
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:0{digits}d}"
 
 
 def _interval(value: Interval) -> str:

@@ -9,7 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from skiway.airport.catalog import Catalog, CatalogVersion, Schema, SharedListing, Transactional, Versioned
+from skiway.airport.catalog import (
+    UNREACHABLE_SCHEMA,
+    Catalog,
+    CatalogVersion,
+    Schema,
+    SharedListing,
+    Transactional,
+    Versioned,
+)
 from skiway.airport.conversion import to_column
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema
 from skiway.airport.memory.ddl import drop_table, rename_table
@@ -81,6 +89,11 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
 
     def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> MemorySchema:
         """Create a schema."""
+        if name.lower() == UNREACHABLE_SCHEMA:
+            raise InvalidArgument(
+                f"a schema cannot be named {name!r}, because DuckDB cannot query it: choose another name",
+                key="schema.name",
+            )
         state = SchemaState(valid_name(name, "schema"), comment, dict(tags or {}))
         shape = next(change_numbers)
 

@@ -28,7 +28,7 @@ from skiway.airport.memory.sandbox import Sandbox
 from skiway.airport.memory.snapshots import Snapshot, TableState, change_numbers
 from skiway.airport.memory.statements import fill_column
 from skiway.airport.wire.duckdb_sql import identifier
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, PreconditionFailed
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PreconditionFailed
 
 __all__ = [
     "TableChange",
@@ -250,6 +250,7 @@ def add_field(
         return table
     column = new_column(field)
     _check_default(table.definition, column, sandbox)
+    fill_column(column, 1, sandbox)  # DuckDB checks the type of this default, unlike that of a column
     return _edit_column(table, path, nested.add(column, lambda count: fill_column(column, count, sandbox)))
 
 
@@ -264,14 +265,22 @@ def remove_field(
 ) -> TableState:
     """Drop the struct field at `path`. With `cascade`, drop the checks that refer to its column too."""
     definition = table.definition
-    column = definition.column(_first(path)).name
-    if if_exists and not nested.has_field(definition.column(column).type, path[1:]):
+    if if_exists and not _has_field(definition, path):
         return table
+    column = definition.column(_first(path)).name
     if not cascade:
         _reject_in_checks(definition, path, "drop")
     dropped = definition.checks_on(column)
     kept = replace(definition, checks=tuple(check for check in definition.checks if check not in dropped))
     return _edit_column(replace(table, definition=kept), path[:-1], nested.remove(path[-1]))
+
+
+def _has_field(definition: TableDefinition, path: Sequence[str]) -> bool:
+    """Whether `path` leads to a field; False if any part of it is missing."""
+    try:
+        return nested.has_field(definition.column(_first(path)).type, path[1:])
+    except NotFound:
+        return False
 
 
 def _edit_column(table: TableState, path: Sequence[str], edit: nested.Edit) -> TableState:
@@ -298,11 +307,10 @@ def _first(path: Sequence[str]) -> str:
 
 
 def _check_default(definition: TableDefinition, column: pa.Field, sandbox: Sandbox) -> None:
-    """Check that the default is an expression without columns that can be cast to the column's type."""
+    """Check that the default is an expression without columns. As in DuckDB, it is evaluated only when it is used."""
     default = default_expression(column)
     if default is not None:
         sandbox.parse_constraints(definition.columns, [], defaults=[default])
-        fill_column(column, 1, sandbox)
 
 
 def _reject_constrained(definition: TableDefinition, name: str, what: str) -> None:

@@ -135,4 +135,4 @@ def _in_map(array: pa.MapArray, path: Sequence[str], edit: Edit) -> pa.MapArray:
 
 def _expect(data_type: pa.DataType, step: str, *steps: str) -> None:
     if fold_case(step) not in steps:
-        raise InvalidArgument(f"{data_type} has {' or '.join(map(repr, steps))}, not {step!r}")
+        raise NotFound(f"{data_type} has {' or '.join(map(repr, steps))}, not {step!r}")

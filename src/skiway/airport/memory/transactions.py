@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import secrets
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from skiway.airport.catalog import TransactionManager, TransactionStatus
 from skiway.airport.memory.sandbox import Sandbox
 from skiway.airport.memory.snapshots import Change, Clock, Snapshot, Store
 from skiway.airport.request import current_request
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 
 __all__ = ["AutoCommit", "Database", "MemoryTransactions", "Session", "Transaction"]
 
@@ -66,7 +67,7 @@ class AutoCommit:
 class Transaction:
     """A session whose changes are committed together."""
 
-    __slots__ = ("_base", "_changes", "_clock", "_lock", "_store", "_working", "id", "last_used", "status")
+    __slots__ = ("_base", "_cause", "_changes", "_clock", "_lock", "_store", "_working", "id", "last_used", "status")
 
     def __init__(self, transaction_id: str, *, store: Store, clock: Clock) -> None:
         self.id = transaction_id
@@ -78,6 +79,7 @@ class Transaction:
         self._base: Snapshot | None = None
         self._working: Snapshot | None = None
         self._changes: list[Change] = []
+        self._cause = ""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -107,15 +109,15 @@ class Transaction:
             try:
                 if self._changes:
                     self._store.commit(self._replay)
-            except BaseException:
-                self._end(TransactionStatus.ABORTED)
+            except BaseException as error:
+                self._end(TransactionStatus.ABORTED, error)
                 raise
             self._end(TransactionStatus.COMMITTED)
 
     def rollback(self) -> None:
-        """Discard the changes."""
+        """Discard the changes. In the handler of an exception, remember it as the cause."""
         with self._lock:
-            self._end(TransactionStatus.ABORTED)
+            self._end(TransactionStatus.ABORTED, sys.exception())
 
     def _visible(self) -> Snapshot:
         self._require_active()
@@ -134,9 +136,13 @@ class Transaction:
 
     def _require_active(self) -> None:
         if self.status is not TransactionStatus.ACTIVE:
-            raise PreconditionFailed(f"transaction {self.id} is {self.status}: begin a new one")
+            # DuckDB reports this instead of the cause if a scan of the failed statement is still running.
+            cause = f"{self._cause}; " if self._cause else ""
+            raise PreconditionFailed(f"{cause}transaction {self.id} is {self.status}: begin a new one")
 
-    def _end(self, status: TransactionStatus) -> None:
+    def _end(self, status: TransactionStatus, cause: BaseException | None = None) -> None:
+        if isinstance(cause, SkiwayError) and not self._cause:
+            self._cause = cause.message
         self.status = status
         self._base = self._working = None
         self._changes = []

@@ -12,18 +12,20 @@ from typing import Any, Final
 
 import msgspec
 
-from skiway.airport.catalog import HasStatistics, Transactional, TransactionManager, TransactionStatus
+from skiway.airport.catalog import HasStatistics, TransactionManager, TransactionStatus
 from skiway.airport.functions import TableInOutFunction
 from skiway.airport.request import Request
 from skiway.airport.scan import TimePoint
+from skiway.airport.server.bindings import as_plain
 from skiway.airport.server.ddl import DDL_ACTIONS, read_schema
-from skiway.airport.server.discovery import catalog_version, statistics_batch, table_info
+from skiway.airport.server.discovery import catalog_version, table_info
+from skiway.airport.server.exchange import in_out_key
 from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import JSON_ACTIONS
-from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, table_at
-from skiway.airport.server.scans import endpoints
+from skiway.airport.server.lookup import open_table, open_table_function, read_arguments
+from skiway.airport.server.scans import announce, check_announced, endpoints
+from skiway.airport.server.statistics import statistics_response
 from skiway.airport.server.tickets import parse_descriptor
-from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest
 from skiway.airport.wire.payloads import (
     CatalogRequest,
     EndpointsRequest,
@@ -70,25 +72,31 @@ def read_endpoints(host: Host, request: Request, body: bytes) -> bytes:
 def flight_info(host: Host, request: Request, body: bytes) -> bytes:
     """Return the FlightInfo of a table at a point in time."""
     args = decode(body, FlightInfoRequest, "flight_info")
-    _, catalog, path = host.open(request, parse_descriptor(binary(args.descriptor)))
+    request, catalog, path = host.open(request, parse_descriptor(binary(args.descriptor)))
     point = TimePoint.parse(args.at_unit, args.at_value)
-    table = table_at(open_table(catalog, path), point)
-    schema = table.schema_for(SchemaRequest((), point)) if isinstance(table, DynamicSchemaTableRef) else None
-    return table_info(table, path, schema, past=point is not None).SerializeToString()
+    # DuckDB calls this twice: first for the entry of its catalog, which may have an outdated binding and is accepted, then
+    # with the id of the scan.
+    opened = open_table(catalog, path, point, any_binding=not request.trace_id)
+    announce(host, request, opened)
+    return table_info(opened.table, opened.path, opened.schema, past=point is not None).SerializeToString()
 
 
 def column_statistics(host: Host, request: Request, body: bytes) -> bytes:
     """Return the statistics of a column, as a one-row Arrow stream."""
     args = decode(body, StatisticsRequest, "column_statistics")
-    _, catalog, path = host.open(request, parse_descriptor(binary(args.flight_descriptor)))
+    request, catalog, path = host.open(request, parse_descriptor(binary(args.flight_descriptor)))
     if path.kind == "table":
-        table = open_table(catalog, path)
+        opened = open_table(catalog, path)
+        check_announced(host, request, opened)
+        table = opened.table
         if not isinstance(table, HasStatistics):
             raise Unsupported(f"table {path} has no statistics")
-        if args.column_name not in table.schema.names:
+        # A list of names would be as long as the table is wide.
+        place = opened.schema.get_field_index(args.column_name)
+        if place < 0:
             raise NotFound(f"column {args.column_name!r} not found in table '{path}'")
-        field = table.schema.field(args.column_name)
-        batch = statistics_batch(field, table.column_statistics(args.column_name, args.type))
+        field = opened.schema.field(place)
+        batch = statistics_response(field, table.column_statistics, args.type, path)
         return arrow_stream(batch.schema, [batch])
     raise Unsupported(f"{path} is a function and has no statistics")
 
@@ -97,14 +105,19 @@ def table_function_flight_info(host: Host, request: Request, body: bytes) -> byt
     """Return the columns of a table function call."""
     args = decode(body, TableFunctionRequest, "table_function_flight_info")
     descriptor = parse_descriptor(binary(args.descriptor))
-    _, catalog, path = host.open(request, descriptor)
+    request, catalog, path = host.open(request, descriptor)
     function = open_table_function(catalog, path)
-    arguments = read_arguments(function, binary(args.parameters))
+    parameters = binary(args.parameters)
+    arguments = read_arguments(function, parameters)
     rows: int | None = None
     if isinstance(function, TableInOutFunction):
-        schema = function.schema_for(arguments, read_schema(binary(args.table_input_schema), function.name))
+        given = read_schema(binary(args.table_input_schema), function.name)
+        schema = as_plain(function.schema_for(arguments, given))
+        host.announcements.remember(in_out_key(request, path, parameters, given), schema)
     else:
-        schema, rows = function.schema_for(arguments), function.row_count(arguments)
+        schema, rows = as_plain(function.schema_for(arguments)), function.row_count(arguments)
+        if request.trace_id:
+            host.announcements.remember(request.trace_id, schema)
     return FlightInfo(
         schema=schema.serialize().to_pybytes(),
         flight_descriptor=descriptor,
@@ -120,7 +133,8 @@ def create_transaction(host: Host, request: Request, body: bytes) -> bytes:
     """Begin a transaction and return its id, or none if the catalog has no transactions."""
     args = _decode_either(body, CatalogRequest, "create_transaction") if body else CatalogRequest()
     _, catalog = host.open_catalog(request, args.catalog_name)
-    transaction_id = catalog.transactions.begin() if isinstance(catalog, Transactional) else None
+    manager = host.transactions_of(catalog)
+    transaction_id = None if manager is None else manager.begin()
     if _is_json(body):
         return _json({"status": "success", "transaction_id": transaction_id})
     return encode(TransactionInfo(transaction_id))
@@ -152,11 +166,12 @@ def rollback_transaction(host: Host, request: Request, body: bytes) -> bytes:
 def _manager(host: Host, request: Request, body: bytes, what: str) -> tuple[TransactionManager, TransactionRequest]:
     args = _decode_either(body, TransactionRequest, what)
     request, catalog = host.open_catalog(request, args.catalog_name)
-    if not isinstance(catalog, Transactional):
+    manager = host.transactions_of(catalog)
+    if manager is None:
         raise Unsupported(f"catalog {request.catalog!r} has no transactions")
     if not args.transaction_id:
         raise InvalidArgument(f"{what} needs a transaction_id")
-    return catalog.transactions, args
+    return manager, args
 
 
 def _require_known(manager: TransactionManager, transaction_id: str) -> None:

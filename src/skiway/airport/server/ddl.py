@@ -11,13 +11,15 @@ from dataclasses import replace
 from typing import Any, Final, get_args
 
 import pyarrow as pa
+from msgspec import structs
 
 from skiway.airport.catalog import Catalog
 from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable, OnConflict
 from skiway.airport.request import Request
-from skiway.airport.server.discovery import schema_contents, table_info, table_path
+from skiway.airport.server.bindings import as_listed
+from skiway.airport.server.discovery import listed_table, schema_contents
 from skiway.airport.server.host import Host
-from skiway.airport.server.lookup import open_schema, open_table
+from skiway.airport.server.lookup import find_table, open_schema
 from skiway.airport.server.tickets import ObjectPath
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import (
@@ -25,11 +27,13 @@ from skiway.airport.wire.payloads import (
     CreateSchemaRequest,
     CreateTableRequest,
     DropRequest,
+    ObjectMetadata,
     binary,
     decode,
     encode,
 )
-from skiway.errors import InvalidArgument, Unsupported
+from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.model.flight_pb2 import FlightInfo
 
 __all__ = ["DDL_ACTIONS", "read_schema"]
 
@@ -66,13 +70,15 @@ def create_table(host: Host, request: Request, body: bytes) -> bytes:
     with host.unit_of_work(request, catalog):
         create = read_create_table(args)
         table = schema.create_table(replace(create, rows_follow=request.header(headers.ROWS_FOLLOW) == "1"))
-    return table_info(table, table_path(table, request.catalog, args.schema_name)).SerializeToString()
+    return listed_table(table, request.catalog, args.schema_name).SerializeToString()
 
 
 def drop_table(host: Host, request: Request, body: bytes) -> bytes:
     """Drop a table."""
     args = decode(body, DropRequest, "drop_table")
     request, catalog = host.open_catalog(request, args.catalog_name, schema=args.schema_name, name=args.name)
+    if args.ignore_not_found and catalog.schema(args.schema_name) is None:
+        return b""
     schema = _dynamic_schema(catalog, args.schema_name)
     with host.unit_of_work(request, catalog):
         schema.drop_table(args.name, if_exists=args.ignore_not_found)
@@ -83,25 +89,36 @@ def rename_table(host: Host, request: Request, body: bytes) -> bytes:
     """Rename a table."""
     args = decode(body, AlterRequest, "rename_table")
     request, catalog = host.open_catalog(request, args.catalog, schema=args.schema, name=args.name)
+    path = ObjectPath(request.catalog, args.schema, args.name)
+    if args.ignore_not_found and not _exists(catalog, path):
+        return _nothing(path)
     schema = _dynamic_schema(catalog, args.schema)
     with host.unit_of_work(request, catalog):
-        schema.rename_table(args.name, args.new_table_name, if_exists=args.ignore_not_found)
+        schema.rename_table(args.name, args.new_table_name)
     return _table_info(catalog, ObjectPath(request.catalog, args.schema, args.new_table_name))
 
 
 def altering(name: str, alter: Alter) -> Callable[[Host, Request, bytes], bytes]:
-    """The action `name`, which applies `alter` to a table and returns the FlightInfo of the altered table."""
+    """The action `name`, which applies `alter` to a table and returns the FlightInfo of the altered table.
+
+    With `ignore_not_found`, a table that does not exist is returned without columns: the client must get an entry.
+    """
 
     def action(host: Host, request: Request, body: bytes) -> bytes:
         args = decode(body, AlterRequest, name)
         request, catalog = host.open_catalog(request, args.catalog, schema=args.schema, name=args.name)
         path = ObjectPath(request.catalog, args.schema, args.name)
-        table = open_table(catalog, path)
-        if not isinstance(table, DynamicTable):
-            raise Unsupported(f"table '{path}' cannot be altered")
-        with host.unit_of_work(request, catalog):
-            alter(table, args)
-        return _table_info(catalog, path)
+        try:
+            with host.unit_of_work(request, catalog):
+                table = find_table(catalog, path)
+                if not isinstance(table, DynamicTable):
+                    raise Unsupported(f"table '{path}' cannot be altered")
+                alter(table, args)
+            return _table_info(catalog, path)
+        except NotFound:
+            if args.ignore_not_found and not _exists(catalog, path):
+                return _nothing(path)
+            raise
 
     action.__doc__ = alter.__doc__
     return action
@@ -168,9 +185,25 @@ def _dynamic_schema(catalog: Catalog, name: str) -> DynamicSchema:
     return schema
 
 
+def _exists(catalog: Catalog, path: ObjectPath) -> bool:
+    schema = catalog.schema(path.schema)
+    return schema is not None and (schema.table(path.name) or schema.table_ref(path.name)) is not None
+
+
+def _nothing(path: ObjectPath) -> bytes:
+    """The FlightInfo of a table that does not exist. Only a client whose listing is outdated asks for it."""
+    metadata = ObjectMetadata(type="table", catalog=path.catalog or "", schema=path.schema, name=path.name)
+    return FlightInfo(
+        schema=as_listed(pa.schema([])).serialize().to_pybytes(),
+        flight_descriptor=structs.replace(path, signature="dropped").descriptor(),
+        total_records=-1,
+        total_bytes=-1,
+        app_metadata=encode(metadata),
+    ).SerializeToString()
+
+
 def _table_info(catalog: Catalog, path: ObjectPath) -> bytes:
-    table = open_table(catalog, path)
-    return table_info(table, table_path(table, path.catalog or "", path.schema)).SerializeToString()
+    return listed_table(find_table(catalog, path), path.catalog or "", path.schema).SerializeToString()
 
 
 def _field(args: AlterRequest, what: str) -> pa.Field:
@@ -225,7 +258,7 @@ def _add_field(table: DynamicTable, args: AlterRequest) -> None:
     field = _field(args, "add_field")
     if args.field_name:
         field = field.with_name(args.field_name)
-    elif args.column_path and field.name == args.column_path[-1]:
+    elif args.column_path and field.name == args.column_path[0]:  # the name of the column instead
         raise Unsupported(
             f"DuckDB does not send the name of a new struct field, only its position {'.'.join(args.column_path)}; "
             "use the Python API, or change the type of the whole column"

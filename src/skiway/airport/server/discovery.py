@@ -1,16 +1,11 @@
-"""Metadata that clients read: the response to `list_schemas`, the FlightInfo of each object, and column statistics.
-
-DuckDB's optimizer relies on column statistics: wrong values lead to wrong results, and some responses crash the client. A
-table is therefore announced as having statistics only if the client can handle the statistics of every column.
-"""
+"""Metadata that clients read: the response to `list_schemas`, and the FlightInfo of each object."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Hashable, Iterator
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -20,19 +15,21 @@ from skiway.airport.catalog import (
     Bindable,
     Catalog,
     CatalogVersion,
-    ColumnStatistics,
     HasStatistics,
     Schema,
     SharedListing,
     Table,
     Versioned,
 )
+from skiway.airport.checks import Mistake, contents_of
 from skiway.airport.functions import AnyFunction, ScalarFunction, TableInOutFunction, signature
 from skiway.airport.request import current_request
 from skiway.airport.scan import IS_ROWID, find_rowid_column
+from skiway.airport.server.bindings import as_listed, as_plain, fingerprint
+from skiway.airport.server.statistics import can_announce
 from skiway.airport.server.tickets import ObjectPath
 from skiway.airport.table_refs import TableRef
-from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
+from skiway.airport.wire.duckdb_sql import without_dictionaries
 from skiway.airport.wire.payloads import (
     CatalogRoot,
     Contents,
@@ -43,33 +40,21 @@ from skiway.airport.wire.payloads import (
     encode,
     seal,
 )
-from skiway.errors import InvalidArgument, SkiwayError
+from skiway.errors import Internal, NotFound
 from skiway.model.flight_pb2 import FlightInfo
 
 __all__ = [
     "ListingCache",
-    "can_announce",
     "catalog_version",
     "function_path",
+    "listed_table",
     "object_infos",
     "schema_contents",
-    "statistics_batch",
     "table_info",
-    "table_path",
 ]
 
 
 log = logging.getLogger("skiway.airport")
-
-# DuckDB's client fails on any statistics of these types.
-_WITHOUT_STATISTICS: Final = ("INTERVAL", "BIT", "UNION", "GEOMETRY", "NULL", "BIGNUM")
-
-# Bounds that hold for every string and every blob: the response if a bound that was known at ATTACH is now unknown. A
-# table is never announced as having statistics because of them.
-_WIDEST_BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
-    "VARCHAR": ("", "\U0010ffff" * 2),
-    "BLOB": (b"", b"\xff" * 8),
-}
 
 
 def catalog_version(catalog: Catalog) -> CatalogVersion:
@@ -84,12 +69,17 @@ def list_schemas(catalog: Catalog, name: str) -> bytes:
     for schema in catalog.schemas():
         if schema.name == UNREACHABLE_SCHEMA:
             log.warning("DuckDB cannot query schema %r of catalog %r: rename it", schema.name, name)
+        try:
+            contents = schema_contents(schema, name)
+        except NotFound as error:  # somebody dropped it
+            log.info("schema %s is gone from the listing: %s", schema.name, error)
+            continue
         entries.append(
             SchemaEntry(
                 name=schema.name,
                 description=schema.comment,
                 tags=dict(schema.tags),
-                contents=schema_contents(schema, name),
+                contents=contents,
                 is_default=not entries,
             )
         )
@@ -101,25 +91,33 @@ def schema_contents(schema: Schema, catalog_name: str) -> Contents:
     return Contents.inline(seal([info.SerializeToString() for info in object_infos(schema, catalog_name)]))
 
 
-def object_infos(schema: Schema, catalog_name: str) -> Iterator[FlightInfo]:
-    """A FlightInfo for each table, table reference and function of a schema."""
-    tables: list[Table | TableRef] = [*schema.tables(), *schema.table_refs()]
+def object_infos(schema: Schema, catalog_name: str, *, bound: bool = True) -> Iterator[FlightInfo]:
+    """A FlightInfo for each table, table reference and function of a schema; those of tables with or without binding."""
+    try:
+        tables, functions = contents_of(schema)
+    except Mistake as mistake:
+        raise Internal(mistake.message) from None
     for table in tables:
-        yield table_info(table, table_path(table, catalog_name, schema.name))
-    for function in [*schema.scalar_functions(), *schema.table_functions()]:
+        try:
+            yield listed_table(table, catalog_name, schema.name, bound=bound)
+        except NotFound as error:  # somebody dropped it
+            log.info("table %s.%s is gone from the listing: %s", schema.name, table.name, error)
+    for function in functions:
         yield function_info(function, catalog_name, schema.name)
 
 
-def table_path(table: Table | TableRef, catalog_name: str, schema_name: str) -> ObjectPath:
-    """The address under which clients know a table, including its binding."""
-    binding = table.binding() if isinstance(table, Bindable) else ""
-    return ObjectPath(catalog_name, schema_name, table.name, signature=binding)
+def listed_table(table: Table | TableRef, catalog_name: str, schema_name: str, *, bound: bool = True) -> FlightInfo:
+    """The FlightInfo of a table, under the address that includes its binding unless `bound` is False."""
+    own = table.schema
+    schema = as_listed(own) if isinstance(table, Table) else own
+    binding = "" if not bound else table.binding() if isinstance(table, Bindable) else fingerprint(schema)
+    if not binding:  # the address that users write
+        schema = as_plain(own)
+    return table_info(table, ObjectPath(catalog_name, schema_name, table.name, signature=binding), schema)
 
 
-def table_info(
-    table: Table | TableRef, path: ObjectPath, schema: pa.Schema | None = None, *, past: bool = False
-) -> FlightInfo:
-    """The FlightInfo of a table. `schema` replaces the table's own schema where it depends on the request.
+def table_info(table: Table | TableRef, path: ObjectPath, schema: pa.Schema, *, past: bool = False) -> FlightInfo:
+    """The FlightInfo of a table with `schema`, as the client is going to know it.
 
     Requests for statistics have no point in time, so a table in the `past` announces no statistics.
     """
@@ -128,7 +126,7 @@ def table_info(
     )
     rows = table.row_count() if isinstance(table, Table) else None
     return FlightInfo(
-        schema=announced(table, schema or table.schema, statistics=not past).serialize().to_pybytes(),
+        schema=announced(table, path, schema, statistics=not past).serialize().to_pybytes(),
         flight_descriptor=path.descriptor(),
         total_records=-1 if rows is None else rows,
         total_bytes=-1,
@@ -150,7 +148,9 @@ def function_info(function: AnyFunction, catalog_name: str, schema_name: str) ->
         extra_data=encode(Stability(str(function.volatility))) if isinstance(function, ScalarFunction) else None,
     )
     output = (
-        pa.schema([pa.field("result", function.returns)]) if isinstance(function, ScalarFunction) else pa.schema([])
+        pa.schema([pa.field("result", without_dictionaries(function.returns))])
+        if isinstance(function, ScalarFunction)
+        else pa.schema([])
     )
     return FlightInfo(
         schema=output.serialize().to_pybytes(),
@@ -163,7 +163,10 @@ def function_info(function: AnyFunction, catalog_name: str, schema_name: str) ->
 
 def input_schema(function: AnyFunction) -> pa.Schema:
     """The parameters as Arrow fields. The input table of a function comes last, as DuckDB's client requires."""
-    fields = [parameter.field() for parameter in function.parameters]
+    fields = [
+        field.with_type(without_dictionaries(field.type))
+        for field in (parameter.field() for parameter in function.parameters)
+    ]
     if isinstance(function, TableInOutFunction):
         fields.append(pa.field("rows", pa.null(), metadata={"is_table_type": "1"}))
     return pa.schema(fields)
@@ -175,7 +178,7 @@ def function_path(function: AnyFunction, catalog_name: str, schema_name: str) ->
     return ObjectPath(catalog_name, schema_name, function.name, kind, signature(function))  # type: ignore[arg-type]
 
 
-def announced(table: Table | TableRef, schema: pa.Schema, *, statistics: bool = True) -> pa.Schema:
+def announced(table: Table | TableRef, path: ObjectPath, schema: pa.Schema, *, statistics: bool = True) -> pa.Schema:
     """`schema` with the metadata that tells clients which column is the row id and whether there are statistics."""
     rowid = find_rowid_column(schema)
     if rowid is not None and IS_ROWID not in (schema.field(rowid).metadata or {}):
@@ -183,81 +186,9 @@ def announced(table: Table | TableRef, schema: pa.Schema, *, statistics: bool = 
         schema = schema.set(rowid, field.with_metadata({**(field.metadata or {}), IS_ROWID: b"1"}))
     if statistics and isinstance(table, HasStatistics):
         visible = [field for index, field in enumerate(schema) if index != rowid]
-        if can_announce(visible, table.column_statistics):
+        if can_announce(visible, table.column_statistics, path):
             schema = schema.with_metadata({**(schema.metadata or {}), b"can_produce_statistics": b"1"})
     return schema
-
-
-def can_announce(columns: Iterable[pa.Field], statistics: Callable[[str, str], ColumnStatistics]) -> bool:
-    """Whether DuckDB's client can handle the statistics of every column."""
-    try:
-        return all(_is_legal(field, statistics(field.name, duckdb_type(field))) for field in columns)
-    except SkiwayError:
-        return False
-
-
-def _is_legal(field: pa.Field, statistics: ColumnStatistics) -> bool:
-    type_name = duckdb_type(field)
-    if type_name.startswith(_WITHOUT_STATISTICS) or pa.types.is_dictionary(field.type):
-        return False
-    return (
-        type_name not in ("VARCHAR", "BLOB", "JSON")
-        or statistics.has_not_null is False
-        or None not in (statistics.min, statistics.max)
-    )
-
-
-def statistics_batch(field: pa.Field, statistics: ColumnStatistics) -> pa.RecordBatch:
-    """The one-row response to `column_statistics`: bounds in the column's type, and safe values for unknown statistics."""
-    low, high = _bounds(field, statistics)
-    columns: list[tuple[pa.Field, pa.Array]] = [
-        (field.with_name("min").with_nullable(True), low),
-        (field.with_name("max").with_nullable(True), high),
-        (pa.field("has_not_null", pa.bool_(), nullable=False), pa.array([statistics.has_not_null is not False])),
-        (pa.field("has_null", pa.bool_(), nullable=False), pa.array([statistics.has_null is not False])),
-        # DuckDB reads zero as unknown
-        (
-            pa.field("distinct_count", pa.uint64(), nullable=False),
-            pa.array([statistics.distinct_count or 0], pa.uint64()),
-        ),
-    ]
-    if pa.types.is_string(storage_type(field.type)) or pa.types.is_large_string(storage_type(field.type)):
-        if statistics.contains_unicode is not None:
-            columns.append((pa.field("contains_unicode", pa.bool_()), pa.array([statistics.contains_unicode])))
-        if statistics.max_string_length is not None:
-            columns.append(
-                (pa.field("max_string_length", pa.uint64()), pa.array([statistics.max_string_length], pa.uint64()))
-            )
-    return pa.record_batch([array for _, array in columns], schema=pa.schema([f for f, _ in columns]))
-
-
-def _bounds(field: pa.Field, statistics: ColumnStatistics) -> tuple[pa.Array, pa.Array]:
-    low, high = statistics.min, statistics.max
-    if low is None or high is None:
-        widest = _WIDEST_BOUNDS.get("VARCHAR" if duckdb_type(field) == "JSON" else duckdb_type(field), (None, None))
-        low = widest[0] if low is None else low
-        high = widest[1] if high is None else high
-    return _single_value(field, low), _single_value(field, high)
-
-
-def _single_value(field: pa.Field, value: Any) -> pa.Array:
-    if value is None or (isinstance(value, pa.Scalar) and not value.is_valid):
-        return pa.nulls(1, field.type)  # works for all types, even those that pyarrow cannot build from Python values
-    try:
-        if isinstance(value, pa.Scalar):
-            return _scalar_array(value, field.type)
-        return pa.array([value], field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(
-            f"statistics of column {field.name!r}: {value!r} is not a value of its type {field.type}"
-        ) from error
-
-
-def _scalar_array(value: pa.Scalar, target: pa.DataType) -> pa.Array:
-    """An array with one scalar. Python values cannot represent every date and time, so none are created."""
-    plain = value.value if isinstance(value, pa.ExtensionScalar) else value
-    column = pa.repeat(plain if plain.type == storage_type(target) else plain.cast(storage_type(target)), 1)
-    return pa.ExtensionArray.from_storage(target, column) if isinstance(target, pa.BaseExtensionType) else column
 
 
 class ListingCache:

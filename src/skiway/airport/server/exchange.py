@@ -7,26 +7,36 @@ The client sends a descriptor and its schema, and waits for the schema of the re
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+import hashlib
+from collections.abc import Generator, Hashable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, Table
+from skiway.airport.checks import instead_of
 from skiway.airport.functions import ScalarFunction, TableInOutFunction
 from skiway.airport.request import Request, ServedCall, call_of
+from skiway.airport.server.bindings import as_plain, fingerprint, function_changed
 from skiway.airport.server.host import Host
-from skiway.airport.server.lookup import open_scalar_function, open_table, open_table_function, read_arguments
+from skiway.airport.server.lookup import (
+    OpenedTable,
+    open_scalar_function,
+    open_table,
+    open_table_function,
+    read_arguments,
+)
 from skiway.airport.server.streams import NullColumns, SchemaAdapter, cast_column
 from skiway.airport.server.tickets import ObjectPath, parse_descriptor
 from skiway.airport.server.writing import run, visible_columns
 from skiway.airport.wire import headers
+from skiway.airport.wire.duckdb_sql import without_dictionaries
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
 from skiway.airport.wire.payloads import InOutParameters, TotalChanged, binary, decode, encode
 from skiway.airport.writing import Operation
 from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unsupported
 
-__all__ = ["EXCHANGES", "do_exchange"]
+__all__ = ["EXCHANGES", "do_exchange", "in_out_key"]
 
 VECTOR_SIZE: Final = 2048  # DuckDB drops the rows of a returned batch beyond this number
 CONTINUES: Final = b"chunk_continues"
@@ -45,7 +55,7 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Gene
         raise Unsupported(
             f"an exchange requires the header {headers.OPERATION}, which DuckDB's Airport extension sends"
         )
-    reader = BatchReader(messages)
+    reader = BatchReader(messages, max_decoded_bytes=host.max_decoded_bytes)
     call = call_of(request)
     if operation in EXCHANGES:
         call.operation = operation
@@ -55,13 +65,14 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Gene
             case "insert" | "update" | "delete":
                 returning = request.header(headers.RETURN_CHUNKS) == "1"
                 with host.unit_of_work(request, catalog):
-                    affected = yield from _dml(_table(catalog, path), operation, reader, call, returning=returning)
+                    opened = open_table(catalog, path)
+                    affected = yield from _dml(opened, operation, reader, call, returning=returning)
                 # The client stops reading at this frame, so the service sends it when the call is over for observers.
                 return metadata_frame(encode(TotalChanged(affected)))
             case "scalar_function":
                 yield from _scalar(open_scalar_function(catalog, path), reader, call)
             case "table_function_in_out":
-                yield from _in_out(catalog, path, reader, call)
+                yield from _in_out(host, request, catalog, path, reader, call)
             case _:
                 raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
     finally:
@@ -69,22 +80,19 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Gene
     return None
 
 
-def _table(catalog: Catalog, path: ObjectPath) -> Table:
-    table = open_table(catalog, path)
-    if not isinstance(table, Table):
-        raise PreconditionFailed(f"table '{path}' is a table reference and cannot be written")
-    return table
-
-
 def _dml(
-    table: Table, operation: Operation, reader: BatchReader, call: ServedCall, *, returning: bool
+    opened: OpenedTable, operation: Operation, reader: BatchReader, call: ServedCall, *, returning: bool
 ) -> Generator[bytes, None, int]:
+    table = opened.table
+    if not isinstance(table, Table):
+        raise PreconditionFailed(f"table '{opened.path}' is a table reference and cannot be written")
     schema = reader.schema
-    returned_schema = schema if operation == "update" else _visible(table.schema)
+    statement = run(table, opened.schema, operation, schema, iter(reader), returning=returning)
+    returned_schema = schema if operation == "update" else _visible(opened.schema)
     writer = FrameWriter(returned_schema)
     yield writer.begin()
-    adapt = _OutputAdapter(returned_schema, f"RETURNING of {table.name!r}")
-    with contextlib.closing(run(table, operation, schema, iter(reader), returning=returning)) as statement:
+    adapt = _OutputAdapter(returned_schema, f"RETURNING of table '{opened.path}'")
+    with contextlib.closing(statement):
         while True:
             try:
                 returned = next(statement)
@@ -99,7 +107,7 @@ def _visible(schema: pa.Schema) -> pa.Schema:
 
 
 class _OutputAdapter:
-    """Converts returned batches to the announced schema. A missing column is an error."""
+    """Converts returned batches to the announced schema, of which no column may be missing."""
 
     def __init__(self, schema: pa.Schema, what: str) -> None:
         self._schema = schema
@@ -113,10 +121,7 @@ class _OutputAdapter:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
         if self._adapter is None or not batch.schema.equals(self._layout):
             self._layout = batch.schema
-            missing = [name for name in self._schema.names if name not in batch.schema.names]
-            if missing:
-                raise Internal(f"{self._what} has no column {missing[0]!r}")
-            self._adapter = SchemaAdapter.plan(self._schema, batch.schema, None)
+            self._adapter = SchemaAdapter.plan(self._schema, batch.schema, None, what=self._what)
         return self._adapter.apply(batch, self._nulls)
 
 
@@ -124,7 +129,7 @@ class _OutputAdapter:
 
 
 def _scalar(function: ScalarFunction, reader: BatchReader, call: ServedCall) -> Frames:
-    result = pa.field("result", function.returns)
+    result = pa.field("result", without_dictionaries(function.returns))
     writer = FrameWriter(pa.schema([result]))
     yield writer.begin()
     for batch in reader:
@@ -153,6 +158,10 @@ def _arguments(function: ScalarFunction, batch: pa.RecordBatch) -> pa.RecordBatc
 
 
 def _values(function: ScalarFunction, result: Any, rows: int) -> pa.Array:
+    if result is None or isinstance(result, str | bytes):
+        raise Internal(
+            f"function {function.name!r} returned {instead_of(result)}: return an array or a list with one value per row"
+        )
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     elif isinstance(result, pa.Scalar):
@@ -164,25 +173,43 @@ def _values(function: ScalarFunction, result: Any, rows: int) -> pa.Array:
     return result
 
 
-def _in_out(catalog: Catalog, path: ObjectPath, reader: BatchReader, served: ServedCall) -> Frames:
+def _in_out(
+    host: Host, request: Request, catalog: Catalog, path: ObjectPath, reader: BatchReader, served: ServedCall
+) -> Frames:
     function = open_table_function(catalog, path)
     if not isinstance(function, TableInOutFunction):
         raise InvalidArgument(f"{path} does not take rows as input: call it with its parameters only")
     rows = reader.schema
     opening = reader.opening[0] if reader.opening else encode(InOutParameters())
-    parameters = decode(opening, InOutParameters, f"the parameters of {path}")
-    arguments = read_arguments(function, binary(parameters.parameters))
-    writer = FrameWriter(function.schema_for(arguments, rows))
+    parameters = binary(decode(opening, InOutParameters, f"the parameters of {path}").parameters)
+    arguments = read_arguments(function, parameters)
+    writer = FrameWriter(as_plain(function.schema_for(arguments, rows)))
+    if host.announcements.contradict(in_out_key(request, path, parameters, rows), writer.schema):
+        raise function_changed(path)
     adapt = _OutputAdapter(writer.schema, f"function {path}")
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in writer.schema], schema=writer.schema)
     call = function.open(arguments, rows)
     try:
         yield writer.begin()
         for batch in reader:
-            yield from _chunk(writer, adapt, call.process(batch), empty, served)
-        yield from _chunk(writer, adapt, call.finish(), empty, served)
+            yield from _chunk(writer, adapt, _output(function, "process", call.process(batch)), empty, served)
+        yield from _chunk(writer, adapt, _output(function, "finish", call.finish()), empty, served)
     finally:
         call.close()
+
+
+def in_out_key(request: Request, path: ObjectPath, parameters: bytes, rows: pa.Schema) -> Hashable:
+    """What the plan of a function over rows and its exchange have in common. They have different ids."""
+    given = hashlib.blake2b(parameters, digest_size=16).digest()  # arguments may be large, and keys are kept for long
+    return request.session_id, request.identity, path, given, fingerprint(rows)
+
+
+def _output(function: TableInOutFunction, method: str, result: Any) -> Any:
+    if result is None:
+        raise Internal(
+            f"{method}() of function {function.name!r} returned None: return a list of batches, which may be empty"
+        )
+    return result
 
 
 def _chunk(

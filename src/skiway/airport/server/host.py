@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from msgspec import structs
 
-from skiway.airport.catalog import Catalog, Transactional, TransactionStatus
+from skiway.airport.catalog import Catalog, Transactional, TransactionManager, TransactionStatus
 from skiway.airport.request import Authenticator, Request, authorize, call_of, enter
+from skiway.airport.server.bindings import Announcements
 from skiway.airport.server.discovery import ListingCache
 from skiway.airport.server.lookup import Catalogs
 from skiway.airport.server.tickets import ObjectPath, TicketOffice, object_path
 from skiway.airport.wire import headers
+from skiway.airport.wire.sizes import MAX_DECODED_BYTES
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.model import flight_pb2 as flight
 
@@ -36,7 +38,10 @@ class Host:
     auto_commit: bool
     auto_rollback: bool
     memory_pool: pa.MemoryPool | None
+    max_decoded_bytes: int = MAX_DECODED_BYTES
+    transactions: TransactionManager | None = None
     listings: ListingCache = field(default_factory=ListingCache)
+    announcements: Announcements = field(default_factory=Announcements)
 
     def open_catalog(
         self, request: Request, fallback: str = "", *, schema: str = "", name: str = ""
@@ -83,22 +88,35 @@ class Host:
                 authorize(request.within(name), self.auth)
                 yield name
 
+    def transactions_of(self, catalog: Catalog) -> TransactionManager | None:
+        """The transactions of the catalog, else those of the server, if any."""
+        return catalog.transactions if isinstance(catalog, Transactional) else self.transactions
+
     @contextlib.contextmanager
     def unit_of_work(self, request: Request, catalog: Catalog) -> Iterator[None]:
         """Commit the transaction of a statement when the block succeeds, and roll it back when the block fails.
 
         DuckDB sends the same transaction id with all statements between BEGIN and COMMIT, but does not report the end.
         The first write therefore ends the transaction here, and later writes commit on their own. A client that ends
-        transactions itself says so in a header.
+        transactions itself says so in a header. A write in a transaction that was rolled back, or that nobody knows, is
+        an error: it must not be committed on its own.
         """
-        manager = catalog.transactions if isinstance(catalog, Transactional) else None
+        manager = self.transactions_of(catalog)
         if manager is None or not request.transaction_id:
             yield
             return
         client_commits = request.header(headers.AUTO_COMMIT) == "0"
-        if manager.status(request.transaction_id) is not TransactionStatus.ACTIVE:
-            if client_commits:
-                raise PreconditionFailed("the transaction has ended or expired: begin a new one")
+        status = manager.status(request.transaction_id)
+        if status is not TransactionStatus.ACTIVE:
+            if status is None:
+                raise NotFound(
+                    f"transaction {request.transaction_id!r} is unknown or ended long ago: begin a new one",
+                    key="transaction",
+                )
+            if client_commits or status is not TransactionStatus.COMMITTED:
+                raise PreconditionFailed(
+                    f"transaction {request.transaction_id!r} has ended, it is {status}: begin a new one"
+                )
             enter(structs.replace(request, transaction_id=""))
             yield
             return

@@ -8,7 +8,9 @@ as an Arrow stream in base64.
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -18,7 +20,7 @@ from skiway.airport.catalog import Catalog, Table
 from skiway.airport.request import Request, call_of
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.host import Host
-from skiway.airport.server.streams import cast_column
+from skiway.airport.server.streams import NullColumns, SchemaAdapter
 from skiway.airport.server.tickets import parse_descriptor
 from skiway.airport.server.writing import run, visible_columns
 from skiway.airport.wire.frames import BatchReader
@@ -51,20 +53,20 @@ class Result(msgspec.Struct, frozen=True):
 
 def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Generator[bytes, None, bytes]:
     """Run an INSERT or UPDATE. The only PutResult is sent after the end of the stream."""
-    reader = BatchReader(messages)
+    reader = BatchReader(messages, max_decoded_bytes=host.max_decoded_bytes)
     command = _command(parse_descriptor(reader.wait_for_descriptor()))
     call = call_of(request)
     call.operation = command.operation
     request, catalog = _open(host, request, command)
-    table = _table(catalog, command)
-    batches: Iterable[pa.RecordBatch]
-    if command.operation == "update":
-        _check_row_ids(table, command)
-        batches = _with_row_ids(reader, table, command.row_ids)
-    else:
-        batches = _in_table_order(reader, table)
     with host.unit_of_work(request, catalog):
-        result = _run(table, command.operation, batches, returning=command.returning)
+        opened = _table(catalog, command)
+        batches: Iterable[pa.RecordBatch]
+        if command.operation == "update":
+            _check_row_ids(opened, command)
+            batches = _with_row_ids(reader, opened.schema, command.row_ids)
+        else:
+            batches = _in_table_order(reader, opened.schema)
+        result = _run(opened, command.operation, batches, returning=command.returning)
     call.rows_in = reader.rows
     yield from ()  # a generator, so that the stream is read within the call
     response: bytes = PutResult(app_metadata=encode(result)).SerializeToString()
@@ -76,11 +78,11 @@ def delete(host: Host, request: Request, body: bytes) -> bytes:
     command = _decoded(body, "delete")
     call_of(request).rows_in = len(command.row_ids)
     request, catalog = _open(host, request, command)
-    table = _table(catalog, command)
-    _check_row_ids(table, command)
-    ids = pa.record_batch([_row_ids(command.row_ids)], names=["rowid"])
     with host.unit_of_work(request, catalog):
-        result = _run(table, "delete", [ids], returning=command.returning)
+        opened = _table(catalog, command)
+        _check_row_ids(opened, command)
+        ids = pa.record_batch([_row_ids(command.row_ids)], names=["rowid"])
+        result = _run(opened, "delete", [ids], returning=command.returning)
     response = {"status": result.status, "affected_rows": result.affected_rows}
     returned = {"returning_data": result.returning_data} if command.returning else {}
     return msgspec.json.encode(response | returned)
@@ -111,20 +113,33 @@ def _decoded(data: bytes, what: str) -> Command:
         raise InvalidArgument(f"malformed command of {what}: {error}") from error
 
 
-def _table(catalog: Catalog, command: Command) -> Table:
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A table, and its schema when the statement began."""
+
+    table: Table
+    schema: pa.Schema
+
+
+def _table(catalog: Catalog, command: Command) -> _Opened:
     schema = catalog.schema(command.schema_name)
     if schema is None:
         raise NotFound(f"schema '{command.schema_name}' not found")
     table = schema.table(command.table_name)
-    if table is None:
-        raise NotFound(f"table '{command.schema_name}.{command.table_name}' not found")
-    return table
+    if table is not None:
+        return _Opened(table, table.schema)
+    name = f"'{command.schema_name}.{command.table_name}'"
+    if schema.table_ref(command.table_name) is not None:
+        raise PreconditionFailed(
+            f"table {name} does not support {command.operation.upper()}: it is a table reference, which is read-only"
+        )
+    raise NotFound(f"table {name} not found")
 
 
-def _check_row_ids(table: Table, command: Command) -> None:
+def _check_row_ids(opened: _Opened, command: Command) -> None:
     operation = command.operation.upper()
-    if find_rowid_column(table.schema) is None:
-        raise PreconditionFailed(f"table '{table.name}' does not support {operation} (no rowid)")
+    if find_rowid_column(opened.schema) is None:
+        raise PreconditionFailed(f"table '{opened.table.name}' does not support {operation} (no rowid)")
     if not command.row_ids:
         raise InvalidArgument(f"row_ids cannot be empty for {operation}")
 
@@ -136,9 +151,9 @@ def _row_ids(ids: list[int]) -> pa.Array:
         raise InvalidArgument("a row id does not fit a signed 64-bit integer") from error
 
 
-def _in_table_order(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatch]:
+def _in_table_order(reader: BatchReader, known: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches of the stream, with the columns in the order of the table."""
-    columns = visible_columns(table.schema)
+    columns = visible_columns(known)
     schema = reader.schema
     if len(schema) != len(columns):
         raise InvalidArgument(f"column mismatch: table has {len(columns)} columns, input has {len(schema)}")
@@ -147,7 +162,7 @@ def _in_table_order(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatc
             raise InvalidArgument(
                 f"column mismatch: table has column {name!r}, input has {', '.join(map(repr, schema.names))}"
             )
-        expected = table.schema.field(name)
+        expected = known.field(name)
         if schema.field(name).type != expected.type:
             raise InvalidArgument(
                 f"column mismatch: column {name!r} is {expected.type}, input has {schema.field(name).type}"
@@ -155,11 +170,11 @@ def _in_table_order(reader: BatchReader, table: Table) -> Iterator[pa.RecordBatc
     return (batch.select(list(columns)) for batch in reader)
 
 
-def _with_row_ids(reader: BatchReader, table: Table, ids: list[int]) -> list[pa.RecordBatch]:
+def _with_row_ids(reader: BatchReader, known: pa.Schema, ids: list[int]) -> list[pa.RecordBatch]:
     """The new rows with their row ids. All rows are read and counted before anything changes."""
     batches, seen = [], 0
     row_ids = _row_ids(ids)
-    for batch in _in_table_order(reader, table):
+    for batch in _in_table_order(reader, known):
         part = row_ids.slice(seen, batch.num_rows)
         seen += batch.num_rows
         if seen <= len(ids):  # surplus rows are only counted
@@ -169,18 +184,27 @@ def _with_row_ids(reader: BatchReader, table: Table, ids: list[int]) -> list[pa.
     return batches
 
 
-def _run(table: Table, operation: Operation, batches: Iterable[pa.RecordBatch], *, returning: bool) -> Result:
+def _run(opened: _Opened, operation: Operation, batches: Iterable[pa.RecordBatch], *, returning: bool) -> Result:
+    """Run a statement. Only an INSERT without `returning` is streamed.
+
+    Everything else is one batch: tables get several batches in several calls, and a failure would leave the changes of
+    the earlier ones behind.
+    """
+    if returning or operation != "insert":
+        collected = list(batches)
+        batches = [pa.concat_batches(collected)] if collected else []
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
-        return Result("success", 0, _encoded([], table) if returning else None)
-    statement = run(table, operation, first.schema, _chained(first, rest), returning=returning)
-    returned = []
-    while True:
-        try:
-            returned.append(next(statement))
-        except StopIteration as end:
-            return Result("success", end.value, _encoded(returned, table) if returning else None)
+        return Result("success", 0, _encoded([], opened.schema) if returning else None)
+    statement = run(opened.table, opened.schema, operation, first.schema, _chained(first, rest), returning=returning)
+    text = None
+    with contextlib.closing(statement):
+        while True:
+            try:
+                text = _encoded([next(statement)], opened.schema)  # before the commit: it may fail
+            except StopIteration as end:
+                return Result("success", end.value, text)
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,12 +212,12 @@ def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[
     yield from rest
 
 
-def _encoded(batches: list[pa.RecordBatch], table: Table) -> str:
-    schema = pa.schema([table.schema.field(name) for name in visible_columns(table.schema)])
-    converted = (
-        pa.RecordBatch.from_arrays([cast_column(batch.column(field.name), field) for field in schema], schema=schema)
-        for batch in batches
-    )
+def _encoded(batches: list[pa.RecordBatch], known: pa.Schema) -> str:
+    schema = pa.schema([known.field(name) for name in visible_columns(known)])
+    nulls = NullColumns()
+    converted = [
+        SchemaAdapter.plan(schema, batch.schema, None, what="RETURNING").apply(batch, nulls) for batch in batches
+    ]
     return base64.b64encode(arrow_stream(schema, converted)).decode()
 
 

@@ -7,32 +7,40 @@ An object that does not exist raises an error that names it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
+from msgspec import structs
 
+from skiway.airport.builder import CatalogBuilder, SchemaBuilder
 from skiway.airport.catalog import Bindable, Catalog, Schema, Table, TimeTravel
+from skiway.airport.checks import Mistake, check_catalog, instead_of
 from skiway.airport.ddl import DynamicSchema
 from skiway.airport.functions import AnyFunction, AnyType, ScalarFunction, TableFunction, TableInOutFunction
+from skiway.airport.request import call_of, current_request
 from skiway.airport.scan import TimePoint
+from skiway.airport.server.bindings import as_listed, as_plain, fingerprint, table_changed
 from skiway.airport.server.discovery import function_path
 from skiway.airport.server.tickets import ObjectPath
-from skiway.airport.table_refs import TableRef
-from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
+from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest, TableRef
+from skiway.airport.wire.sizes import check_stream
+from skiway.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
 
 __all__ = [
     "CatalogResolver",
     "CatalogSet",
     "Catalogs",
+    "OpenedTable",
     "catalogs_of",
+    "find_table",
     "open_scalar_function",
     "open_schema",
     "open_table",
     "open_table_function",
     "read_arguments",
     "read_row",
-    "table_at",
 ]
 
 CatalogResolver = Callable[[str], Catalog | None]
@@ -72,6 +80,9 @@ class CatalogSet:
 
     def add(self, catalog: Catalog) -> None:
         """Start to serve `catalog`."""
+        if not isinstance(catalog, Catalog):
+            raise _not_a_catalog(catalog)
+        check_catalog(catalog)
         with self._lock:
             if catalog.name in self._by_name:
                 raise AlreadyExists(f"a catalog named {catalog.name!r} is already served; catalog names must be unique")
@@ -93,7 +104,13 @@ class ResolvedCatalogs:
 
     def find(self, name: str) -> Catalog | None:
         """The catalog that the function returns for `name`."""
-        return self._resolve(name)
+        found = self._resolve(name)
+        if found is not None and not isinstance(found, Catalog):
+            raise Internal(
+                f"the resolver returned {instead_of(found)} for catalog {name!r}: return a Catalog, as CatalogBuilder.build() "
+                "does, or None"
+            )
+        return found
 
     def names(self) -> Sequence[str]:
         """Raise `Unsupported`: a function cannot list its catalogs."""
@@ -104,11 +121,29 @@ def catalogs_of(catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalo
     """The `catalogs` argument of a server, in any of its forms, as `Catalogs`."""
     if isinstance(catalogs, Catalog):
         return CatalogSet([catalogs])
-    if isinstance(catalogs, Catalogs):
+    if isinstance(catalogs, Catalogs) and not isinstance(catalogs, type):
         return catalogs
-    if callable(catalogs):
+    if callable(catalogs) and not isinstance(catalogs, type):
         return ResolvedCatalogs(catalogs)
-    return CatalogSet(catalogs)
+    if isinstance(catalogs, Iterable) and not isinstance(catalogs, str | bytes | Mapping | type):
+        return CatalogSet(catalogs)
+    raise _not_a_catalog(catalogs)
+
+
+def _not_a_catalog(found: object) -> Mistake:
+    if isinstance(found, CatalogBuilder):
+        return Mistake(
+            f"the server got the CatalogBuilder of {found.name!r}: pass the catalog it builds, {found.name or 'builder'}.build()"
+        )
+    if isinstance(found, type) and issubclass(found, Catalog):
+        return Mistake(f"the server got the class {found.__name__}: pass an instance, {found.__name__}(…)")
+    named = f"{instead_of(found)} called {found.name!r}" if isinstance(found, _PARTS) else instead_of(found)
+    return Mistake(
+        f"the server got {named}, not a catalog: pass a Catalog, which CatalogBuilder.build() returns, or a list of catalogs"
+    )
+
+
+_PARTS: Final = (SchemaBuilder, Schema, Table, TableRef)
 
 
 def open_schema(catalog: Catalog, name: str) -> Schema:
@@ -119,8 +154,29 @@ def open_schema(catalog: Catalog, name: str) -> Schema:
     return schema
 
 
-def open_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
-    """The table or table reference at `path`, bound to the definition the client knows if the path has a binding."""
+@dataclass(frozen=True, slots=True)
+class OpenedTable:
+    """A table, and its schema as the client knows it.
+
+    `schema` is read once for each call: the schema of a table may change at any time, and every step of the call must
+    use the one that was checked.
+    """
+
+    table: Table | TableRef
+    schema: pa.Schema
+    path: ObjectPath
+    has_row_ids: bool = True  # whether the row ids in `schema`, if any, are the table's
+
+    def own_columns(self, columns: Sequence[str] | None) -> list[str]:
+        """The columns that the table has to return if the client requests `columns`: at least one, to count the rows."""
+        if self.has_row_ids:
+            return list(self.schema.names if columns is None else columns)
+        own = self.schema.names[:-1]
+        return own if columns is None else [name for name in columns if name in own] or own[:1]
+
+
+def find_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
+    """The current table or table reference at `path`, whatever the client knows about it."""
     if path.kind != "table":
         raise InvalidArgument(f"{path} is a {path.kind.replace('_', ' ')}, not a table")
     schema = open_schema(catalog, path.schema)
@@ -133,10 +189,41 @@ def open_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
         raise NotFound(
             f"table '{path}' not found; DETACH and ATTACH again to see the current tables", key="table", table=str(path)
         )
-    return found.bound(path.signature) if isinstance(found, Bindable) and path.signature else found
+    call_of(current_request()).target = found
+    return found
 
 
-def table_at(table: Table | TableRef, point: TimePoint | None) -> Table | TableRef:
+def open_table(
+    catalog: Catalog, path: ObjectPath, point: TimePoint | None = None, *, any_binding: bool = False
+) -> OpenedTable:
+    """The table at `path`, at a point in time, with the schema that the client knows; `PreconditionFailed` if it is gone.
+
+    A path without a binding means the current schema. With `any_binding`, the fingerprint of another schema is accepted
+    and replaced: a client that asks for the schema in the past only knows the current one.
+    """
+    found = find_table(catalog, path)
+    bindable = isinstance(found, Bindable)
+    if isinstance(found, Bindable) and path.signature:
+        found = found.bound(path.signature)
+    table = _table_at(found, point)
+    own = _schema_of(table, point)
+    if not path.signature:
+        return OpenedTable(table, as_plain(own), path)
+    schema = as_listed(own) if isinstance(table, Table) else own
+    if not bindable and fingerprint(schema) != path.signature:
+        if not any_binding:
+            raise table_changed(path, "its columns are defined differently now")
+        path = structs.replace(path, signature=fingerprint(schema))
+    return OpenedTable(table, schema, path, has_row_ids=len(schema) == len(own))
+
+
+def _schema_of(table: Table | TableRef, point: TimePoint | None) -> pa.Schema:
+    if point is not None and isinstance(table, DynamicSchemaTableRef):
+        return table.schema_for(SchemaRequest((), point))
+    return table.schema
+
+
+def _table_at(table: Table | TableRef, point: TimePoint | None) -> Table | TableRef:
     """The table at a point in time. A table reference gets the point with its request instead."""
     if point is None or isinstance(table, TableRef):
         return table
@@ -161,6 +248,7 @@ def open_table_function(catalog: Catalog, path: ObjectPath) -> TableFunction | T
 def _overload(functions: Sequence[F], path: ObjectPath, what: str) -> F:
     for function in functions:
         if function_path(function, path.catalog or "", path.schema) == path:
+            call_of(current_request()).target = function
             return function
     raise NotFound(f"{what} {path}({path.signature}) not found; DETACH and ATTACH again to see the current functions")
 
@@ -182,6 +270,7 @@ def read_arguments(function: AnyFunction, stream: bytes) -> dict[str, pa.Scalar]
 def read_row(stream: bytes, what: str) -> pa.RecordBatch:
     """Decode an IPC stream of one row."""
     try:
+        check_stream(stream)
         with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
             batch.validate(full=True)

@@ -12,9 +12,10 @@ from skiway.airport import filters
 from skiway.airport.catalog import Catalog, Planned, Table
 from skiway.airport.functions import TableFunction
 from skiway.airport.request import Request, call_of
-from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, with_parsed_filter
+from skiway.airport.scan import ROWID, ScanOptions, TimePoint, find_rowid_column, with_parsed_filter
+from skiway.airport.server.bindings import as_plain, fingerprint, function_changed, table_changed
 from skiway.airport.server.host import Host
-from skiway.airport.server.lookup import open_table, open_table_function, read_arguments, read_row, table_at
+from skiway.airport.server.lookup import OpenedTable, open_table, open_table_function, read_arguments, read_row
 from skiway.airport.server.streams import scan_frames
 from skiway.airport.server.tickets import DATABASES, ObjectPath, Ticket, parse_descriptor
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCallRequest, SchemaRequest, TableRef
@@ -24,7 +25,7 @@ from skiway.errors import Internal, InvalidArgument, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint, FlightInfo, Location
 from skiway.model.flight_pb2 import Ticket as TicketMessage
 
-__all__ = ["databases_info", "do_get", "endpoints", "is_databases"]
+__all__ = ["announce", "check_announced", "databases_info", "do_get", "endpoints", "is_databases"]
 
 DATABASES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False)])
 
@@ -38,20 +39,42 @@ def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[byte
     point = TimePoint.parse(parameters.at_unit, parameters.at_value)
     parsed = filters.parse(parameters.json_filters)
     json_filters = parameters.json_filters if parsed else ""
-    _, catalog, path = host.open(request, descriptor)
+    request, catalog, path = host.open(request, descriptor)
     if path.kind == "table_function":
         function = _table_function(catalog, path)
         arguments = binary(parameters.table_function_parameters)
-        columns = column_names(function.schema_for(read_arguments(function, arguments)), parameters.column_ids)
-        return [_endpoint(host, _ticket(path, columns, json_filters, parameters, arguments))]
-    table = table_at(open_table(catalog, path), point)
+        schema = as_plain(function.schema_for(read_arguments(function, arguments)))
+        if host.announcements.contradict(request.trace_id, schema):
+            raise function_changed(path)
+        columns = column_names(schema, parameters.column_ids)
+        return [_endpoint(host, _ticket(path, columns, json_filters, parameters, fingerprint(schema), arguments))]
+    opened = open_table(catalog, path, point)
+    table, schema = opened.table, opened.schema
+    check_announced(host, request, opened)
     if isinstance(table, TableRef):
         return _delegated(host, table, parsed, parameters, point)
-    ticket = _ticket(path, column_names(table.schema, parameters.column_ids), json_filters, parameters)
+    columns = column_names(schema, parameters.column_ids)
+    if not opened.has_row_ids:
+        columns = None if columns is None else opened.own_columns(columns)
+        if ROWID in parsed.columns:  # the table cannot evaluate it, and DuckDB filters again
+            parsed, json_filters = filters.parse(""), ""
+    ticket = _ticket(path, columns, json_filters, parameters, fingerprint(schema))
     if isinstance(table, Planned):
         options = with_parsed_filter(_options(ticket), parsed)
         return [_endpoint(host, structs.replace(ticket, part=part)) for part in table.plan(options)]
     return [_endpoint(host, ticket)]
+
+
+def announce(host: Host, request: Request, opened: OpenedTable) -> None:
+    """Remember the schema that is announced under an address without binding."""
+    if not opened.path.signature and request.trace_id:
+        host.announcements.remember(request.trace_id, opened.schema)
+
+
+def check_announced(host: Host, request: Request, opened: OpenedTable) -> None:
+    """Raise `PreconditionFailed` if the client planned this scan with another schema, under an address without binding."""
+    if not opened.path.signature and host.announcements.contradict(request.trace_id, opened.schema):
+        raise table_changed(opened.path, "it has other columns than when the query was planned")
 
 
 def column_names(schema: pa.Schema, ids: Sequence[int]) -> list[str] | None:
@@ -88,7 +111,9 @@ def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
         call.operation = "table_function"
         function = _table_function(catalog, path)
         arguments = read_arguments(function, ticket.parameters)
-        schema = function.schema_for(arguments)
+        schema = as_plain(function.schema_for(arguments))
+        if fingerprint(schema) != ticket.fingerprint:
+            raise function_changed(path)
         result = () if skip else function.execute(arguments, options)
         return scan_frames(
             schema,
@@ -97,13 +122,24 @@ def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
             rows=function.row_count(arguments),
             pool=host.memory_pool,
             call=call,
+            what=f"function {path}",
         )
-    table = table_at(open_table(catalog, path), options.time_point)
+    opened = open_table(catalog, path, options.time_point)
+    table, schema = opened.table, opened.schema
     if not isinstance(table, Table):
         raise Internal(f"table {path} is a table reference and cannot be streamed: request its endpoints again")
+    if fingerprint(schema) != ticket.fingerprint:
+        raise table_changed(path, "it has other columns than when the scan was planned")
     rows = () if skip else table.scan(options)
-    expected = None if options.json_filters else table.row_count()
-    return scan_frames(table.schema, rows, columns=options.columns, rows=expected, pool=host.memory_pool, call=call)
+    return scan_frames(
+        schema,
+        rows,
+        columns=opened.own_columns(options.columns),
+        rows=None if options.json_filters else table.row_count(),
+        pool=host.memory_pool,
+        call=call,
+        what=f"the scan of table '{path}'",
+    )
 
 
 def is_databases(descriptor: FlightDescriptor) -> bool:
@@ -139,9 +175,18 @@ def _ticket(
     columns: list[str] | None,
     json_filters: str,
     parameters: ScanParameters,
+    known: str,
     arguments: bytes = b"",
 ) -> Ticket:
-    return Ticket(path, columns, json_filters, parameters.at_unit, parameters.at_value, arguments)
+    return Ticket(
+        path,
+        columns,
+        json_filters,
+        parameters.at_unit,
+        parameters.at_value,
+        arguments,
+        fingerprint=known,
+    )
 
 
 def _endpoint(host: Host, ticket: Ticket) -> bytes:

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -22,15 +23,16 @@ from urllib.parse import urlsplit
 import grpc
 import pyarrow as pa
 
-from skiway.airport.catalog import Catalog
+from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.request import Authenticator, Observer
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, CatalogSet
-from skiway.airport.server.service import AirportService, Limits, RawAction
+from skiway.airport.server.service import AirportService, LaneOf, Limits, RawAction
 from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.table_refs import ALLOWED
 from skiway.airport.wire import headers
 from skiway.errors import InvalidArgument, Unsupported
+from skiway.streams import CONNECTION_OPTIONS
 
 __all__ = ["Server", "Tls", "serve"]
 
@@ -73,6 +75,11 @@ class Server:
     `public_location` is the address in endpoints, for clients that reach the data under another address; by default
     clients reuse their connection.
 
+    `transactions` are those of all catalogs that have none of their own.
+
+    `lane_of` is a function from the headers of a call to its lane: callers in different lanes take turns, and none gets all
+    threads. Without it, calls are served in the order in which they arrive.
+
     Each of `observers` is called with every call, and returns a context manager that is entered around it: see
     `ServedCall`. Callers never see the text of exceptions other than those of `skiway.errors`, unless `debug` is set.
     """
@@ -96,9 +103,11 @@ class Server:
         ticket_ttl_s: float = 3600,
         auto_commit: bool = True,
         auto_rollback: bool = True,
+        transactions: TransactionManager | None = None,
         drain_s: float = 10,
         memory_pool: pa.MemoryPool | None = None,
         observers: Sequence[Observer] = (),
+        lane_of: LaneOf | None = None,
         debug: bool = False,
         logger: logging.Logger | None = None,
         log_level: int | str | None = None,
@@ -120,8 +129,10 @@ class Server:
             limits=limits,
             auto_commit=auto_commit,
             auto_rollback=auto_rollback,
+            transactions=transactions,
             memory_pool=memory_pool,
             observers=observers,
+            lane_of=lane_of,
             disclosure=Disclosure(debug=debug),
             logger=self.log,
         )
@@ -134,6 +145,7 @@ class Server:
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", 64 * 1024),  # filters of airport_flights() travel as a header
+            *CONNECTION_OPTIONS,
         ]
 
     @property
@@ -153,7 +165,8 @@ class Server:
         """Start listening."""
         if self._grpc is not None:
             raise InvalidArgument(f"the server at {self.location} was already started; create a new one")
-        server = grpc.server(self.service.calls, options=self._options)
+        self._other = ThreadPoolExecutor(1, "airport-other")  # all calls of Flight have threads of their own
+        server = grpc.server(self._other, options=self._options)
         self.service.add_to(server)
         self._port = self._listen(server)
         server.start()
@@ -182,6 +195,7 @@ class Server:
             grace = self._drain_s if drain_s is None else drain_s
             if not self._grpc.stop(grace).wait(grace + _CANCEL_S):
                 self.log.warning("calls did not end within %s s of being cancelled; abandoning them", _CANCEL_S)
+            self._other.shutdown(wait=False)
         self.service.close()
         self._stopped.set()
 

@@ -5,7 +5,10 @@ any grpcio server, next to other services; `Server` is a complete server.
 
 Scans and exchanges hold a thread while their stream is open, and an UPDATE holds its exchange while it scans. So the
 three kinds of calls have separate thread pools, and an exchange beyond the limit is rejected instead of queued: clients
-cannot deadlock each other.
+cannot deadlock each other. Handshakes have threads of their own, too, and never compete with other calls.
+
+gRPC would occupy a thread until the request of a call arrives, before anybody knows who calls. So all methods are served as
+if clients streamed their requests: callers are authenticated first, and those who send nothing are ended.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from skiway.airport import table_refs
-from skiway.airport.catalog import Catalog
+from skiway.airport.catalog import Catalog, TransactionManager
+from skiway.airport.checks import check_auth, check_callbacks, check_transactions
 from skiway.airport.request import Authenticator, Observer, Request, ServedCall, admit, read_request
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.discovery import object_infos, table_info
@@ -31,19 +35,25 @@ from skiway.airport.server.exchange import do_exchange
 from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
-from skiway.airport.server.scans import databases_info, do_get, is_databases
-from skiway.airport.server.status import Disclosure, failure
+from skiway.airport.server.origins import author_location
+from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
+from skiway.airport.server.status import Details, Disclosure, failure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.wire import headers
+from skiway.airport.wire.sizes import MAX_DECODED_BYTES
 from skiway.errors import (
     AlreadyExists,
     Internal,
     InvalidArgument,
     LimitExceeded,
+    NotFound,
     SkiwayError,
     Unsupported,
 )
+from skiway.fairness import FairThreads, lane_share
+from skiway.memory_budget import MemoryBudget
 from skiway.model import flight_pb2 as flight
+from skiway.streams import IDLE_S, OPENING_S, StreamWatch, WatchedCall
 
 METHODS: Final = {
     "Handshake": "handshake",
@@ -61,14 +71,30 @@ METHODS: Final = {
 RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
 Frames = Iterator[bytes]
 
+LaneOf = Callable[[Mapping[str, "str | bytes"]], str]
+"""From the headers of a call to its lane, in which it waits for a thread; calls of one lane never wait for all threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Concurrency limits. Calls and scans beyond the limit wait for a thread; exchanges are rejected."""
+    """Limits of a server. Calls and scans beyond the limit wait for a thread; exchanges and handshakes are rejected.
+
+    A client has `opening_s` seconds to send the request of a call. A stream ends when the client neither sends nor reads for
+    `idle_s` seconds.
+
+    While the process uses more than `memory_bytes` of memory, new calls are rejected and running ones continue; 0 is no limit.
+
+    A received batch takes at most `decoded_bytes` once it is decompressed and its dictionaries, runs and views are resolved.
+    """
 
     calls: int = 16
     scans: int = 64
     exchanges: int = 64
+    handshakes: int = 8
+    opening_s: float = OPENING_S
+    idle_s: float = IDLE_S
+    decoded_bytes: int = MAX_DECODED_BYTES
+    memory_bytes: int = 0
 
 
 _REFUSERS: Final = 4  # threads that reject calls beyond the limit
@@ -89,12 +115,18 @@ class AirportService:
         limits: Limits | None = None,
         auto_commit: bool = True,
         auto_rollback: bool = True,
+        transactions: TransactionManager | None = None,
         memory_pool: pa.MemoryPool | None = None,
         observers: Sequence[Observer] = (),
+        lane_of: LaneOf | None = None,
         disclosure: Disclosure | None = None,
         logger: logging.Logger | None = None,
         log_failures: bool = True,
     ) -> None:
+        check_auth(auth)
+        check_transactions(transactions)
+        check_callbacks(observers, actions or {})
+        self.limits = limits or Limits()
         location = flight.FlightEndpoint(location=[flight.Location(uri=endpoint_location)])
         self.host = Host(
             catalogs_of(catalogs),
@@ -104,39 +136,48 @@ class AirportService:
             frozenset(allowed_functions),
             auto_commit=auto_commit,
             auto_rollback=auto_rollback,
+            transactions=transactions,
             memory_pool=memory_pool,
+            max_decoded_bytes=self.limits.decoded_bytes,
         )
         self.actions = dict(actions or {})
-        self.limits = limits or Limits()
         self.log = logger or logging.getLogger("skiway.airport")
         self._observers = tuple(observers)
         self._disclosure = disclosure or Disclosure()
         self._log_failures = log_failures
-        self.calls = ThreadPoolExecutor(self.limits.calls, "airport-call")
-        self._scans = ThreadPoolExecutor(self.limits.scans, "airport-scan")
+        self._calls = self._fair_threads(self.limits.calls, "airport-call", lane_of)
+        self._scans = self._fair_threads(self.limits.scans, "airport-scan", lane_of)
+        self._lane_of = lane_of or (lambda _: "")
         self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
-        self._open_exchanges = threading.Semaphore(self.limits.exchanges)
+        self._handshakes = ThreadPoolExecutor(self.limits.handshakes + _REFUSERS, "airport-handshake")
+        self._gates = {
+            "DoExchange": (exchanges := _Gate("exchanges", self.limits.exchanges)),
+            "DoPut": exchanges,
+            "Handshake": _Gate("handshakes", self.limits.handshakes),
+        }
+        self._memory = MemoryBudget(self.limits.memory_bytes)
+        self._watch = StreamWatch(opening_s=self.limits.opening_s, idle_s=self.limits.idle_s)
         if clash := self.actions.keys() & ACTIONS.keys():
             raise AlreadyExists(f"the action {min(clash)!r} belongs to Airport; choose another name")
 
     def add_to(self, server: grpc.Server) -> None:
         """Serve on `server`, next to its other services."""
-        calls, scans, exchanges = self.calls, self._scans, self._exchanges
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        both = grpc.stream_stream_rpc_method_handler
+        exchanges = self._exchanges
+        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Handshake": both(_on(calls, self._stream("Handshake", self._handshake))),
-            "ListFlights": stream(_on(calls, self._stream("ListFlights", self._list_flights))),
-            "GetFlightInfo": unary(_on(calls, self._unary("GetFlightInfo", self._get_flight_info))),
-            "GetSchema": unary(_on(calls, self._unary("GetSchema", self._get_schema))),
-            "DoGet": stream(_on(scans, self._stream("DoGet", self._do_get))),
-            "DoAction": stream(_on(calls, self._stream("DoAction", self._do_action))),
-            "ListActions": stream(_on(calls, self._stream("ListActions", self._list_actions))),
-            "DoPut": both(_on(exchanges, self._stream("DoPut", self._do_put))),
-            "DoExchange": both(_on(exchanges, self._stream("DoExchange", self._do_exchange))),
+            "Handshake": stream(_on(self._handshakes, self._stream("Handshake", self._handshake, many=True))),
+            "ListFlights": stream(self._stream("ListFlights", self._list_flights)),
+            "GetFlightInfo": unary(self._unary("GetFlightInfo", self._get_flight_info)),
+            "GetSchema": unary(self._unary("GetSchema", self._get_schema)),
+            "DoGet": stream(self._stream("DoGet", self._do_get)),
+            "DoAction": stream(self._stream("DoAction", self._do_action)),
+            "ListActions": stream(self._stream("ListActions", self._list_actions)),
+            "DoPut": stream(_on(exchanges, self._stream("DoPut", self._do_put, many=True))),
+            "DoExchange": stream(_on(exchanges, self._stream("DoExchange", self._do_exchange, many=True))),
         }
-        single: grpc.RpcMethodHandler[Any, Any] = unary(_on(calls, self._unary("DoAction", self._do_single_action)))
-        server.add_generic_rpc_handlers((_FlightHandlers(methods, single),))
+        single: grpc.RpcMethodHandler[Any, Any] = unary(self._unary("DoAction", self._do_single_action))
+        fair = {name: self._scans if name == "DoGet" else self._calls for name in METHODS if name not in self._gates}
+        server.add_generic_rpc_handlers((_FlightHandlers(methods, single, fair, self._lane_of),))
 
     @property
     def service_names(self) -> tuple[str, ...]:
@@ -145,8 +186,15 @@ class AirportService:
 
     def close(self) -> None:
         """End the threads, once no calls run."""
-        for pool in (self.calls, self._scans, self._exchanges):
+        self._watch.close()
+        for threads in (self._calls, self._scans):
+            threads.shutdown()
+        for pool in (self._exchanges, self._handshakes):
             pool.shutdown(wait=False)
+
+    def _fair_threads(self, threads: int, name: str, lane_of: LaneOf | None) -> FairThreads:
+        """Threads of which each lane gets a share, if there are lanes."""
+        return FairThreads(threads, name, per_lane=None if lane_of is None else lane_share(threads))
 
     # -- Flight's methods ---------------------------------------------------------------------------------------------
 
@@ -189,8 +237,10 @@ class AirportService:
         descriptor = _parsed(flight.FlightDescriptor, data)
         if is_databases(descriptor):
             return databases_info(descriptor)
-        _, catalog, path = self.host.open(request, descriptor)
-        info = table_info(open_table(catalog, path), path)
+        request, catalog, path = self.host.open(request, descriptor)
+        opened = open_table(catalog, path)
+        announce(self.host, request, opened)
+        info = table_info(opened.table, path, opened.schema)
         info.flight_descriptor.CopyFrom(descriptor)  # the client compares it with its own
         return info
 
@@ -198,15 +248,16 @@ class AirportService:
         _parsed(flight.Criteria, data)
         wanted_catalog = request.header(headers.LIST_CATALOG)
         wanted_schema = request.header(headers.LIST_SCHEMA)
-        names = (
-            [wanted_catalog] if headers.LIST_CATALOG in request.headers else list(self.host.visible_catalogs(request))
-        )
+        for_catalog = headers.LIST_CATALOG in request.headers
+        names = [wanted_catalog] if for_catalog else list(self.host.visible_catalogs(request))
+        # DuckDB loads a catalog from this listing; other clients expect addresses that a user can type.
         for name in names:
             _, catalog = self.host.open_catalog(request.within(name))
             for schema in catalog.schemas():
                 if not wanted_schema or schema.name == wanted_schema:
-                    for info in object_infos(schema, name):
-                        yield info.SerializeToString()
+                    with contextlib.suppress(NotFound):  # somebody dropped the schema
+                        for info in object_infos(schema, name, bound=for_catalog):
+                            yield info.SerializeToString()
 
     def _list_actions(self, _request: Request, _data: bytes) -> Frames:
         for name, action in {**ACTIONS, **self.actions}.items():
@@ -242,12 +293,14 @@ class AirportService:
         return _entered_together([observer(call) for observer in self._observers])
 
     def _unary(self, method: str, handle: Callable[[Request, bytes], bytes]) -> Any:
-        def serve(data: bytes, context: grpc.ServicerContext) -> bytes:
+        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             call = self._open(method, context)
             try:
-                with self._observed(call):
+                with self._observed(call), self._memory.work(), self._watch.watched(context) as client:
+                    request = admit(call.request, self.host.auth)
+                    data = client.only(messages)
                     call.bytes_in = len(data)
-                    answer = handle(admit(call.request, self.host.auth), data)
+                    answer = handle(request, data)
                     call.bytes_out = len(answer)
                     return answer
             except Exception as error:  # noqa: BLE001  (errors become statuses here)
@@ -255,15 +308,22 @@ class AirportService:
 
         return serve
 
-    def _stream(self, method: str, handle: Callable[[Request, Any], Frames]) -> Any:
-        gate = self._exchange_gate if method in ("DoExchange", "DoPut") else contextlib.nullcontext
+    def _stream(self, method: str, handle: Callable[[Request, Any], Frames], *, many: bool = False) -> Any:
+        """A handler that sends many messages, and receives as `many`, or one."""
+        gate: contextlib.AbstractContextManager[object] = self._gates.get(method, contextlib.nullcontext())
 
-        def serve(data: Any, context: grpc.ServicerContext) -> Frames:
+        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Frames:
             call = self._open(method, context)
             try:
-                with self._observed(call), gate():
-                    frames = handle(admit(call.request, self.host.auth), _received(data, call))
-                    last = yield from _counted_frames(frames, call)
+                with self._observed(call), gate, self._memory.work(), self._watch.watched(context) as client:
+                    request = admit(call.request, self.host.auth)
+                    received: Any
+                    if many:
+                        received = _counted(messages, call, client)
+                    else:
+                        received = client.only(messages)
+                        call.bytes_in = len(received)
+                    last = yield from _counted_frames(handle(request, received), call, client)
                 if last is not None:
                     yield last
             except Exception as error:  # noqa: BLE001  (errors become statuses here)
@@ -271,33 +331,64 @@ class AirportService:
 
         return serve
 
-    @contextlib.contextmanager
-    def _exchange_gate(self) -> Iterator[None]:
-        if not self._open_exchanges.acquire(blocking=False):
-            raise LimitExceeded(
-                f"{self.limits.exchanges} exchanges are open, which is the limit of this server: try again, or increase Limits.exchanges"
-            )
-        try:
-            yield
-        finally:
-            self._open_exchanges.release()
-
     def _fail(self, call: ServedCall, error: Exception, context: grpc.ServicerContext) -> bytes:
         if not context.is_active():  # the client is gone, and the error may only be that it cannot be reached
             self.log.debug("%s was ended by its client: %s", call.method, error)
             return b""
         if self._log_failures and (not isinstance(error, SkiwayError) or isinstance(error, Internal)):
-            self.log.error("%s failed, correlation id %s", call.operation, call.correlation_id, exc_info=error)
+            self.log.error(
+                "%s failed%s, correlation id %s",
+                _described(call),
+                f" in {where}" if (where := author_location(error, call.target, call.operation)) else "",
+                call.correlation_id,
+                exc_info=error,
+            )
         status = failure(
             error,
-            action=call.method == "DoAction",
-            airport=any(key == headers.USER_AGENT for key, _ in context.invocation_metadata()),
+            details=_details(call),
             correlation_id=call.correlation_id,
             disclosure=self._disclosure,
         )
         context.set_trailing_metadata(status.trailers)
         context.abort(status.code, status.message)
         raise AssertionError("abort always raises")
+
+
+def _details(call: ServedCall) -> Details:
+    """How the client of a call reads the details of its error.
+
+    DuckDB reads those of Airport's actions as JSON. A user may call any action with `airport_action`, which expects a
+    typed error; it does not name a catalog, and neither do older clients.
+    """
+    sent = call.request.headers
+    if headers.USER_AGENT not in sent:
+        return "none"
+    if call.method != "DoAction" or not {call.operation, *sent.get(headers.ACTION_NAME, ())} & ACTIONS.keys():
+        return "typed"
+    return "json" if headers.CATALOG in sent else "none"
+
+
+def _described(call: ServedCall) -> str:
+    """`scan of demo.sales.people`"""
+    named = ".".join(filter(None, (call.request.catalog, call.schema, call.name)))
+    return f"{call.operation} of {named}" if named else call.operation
+
+
+class _Gate(contextlib.AbstractContextManager[None]):
+    """Lets at most `limit` calls in at a time, and rejects others."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        self._what, self._limit, self._free = what, limit, threading.Semaphore(limit)
+
+    def __enter__(self) -> None:
+        if not self._free.acquire(blocking=False):
+            raise LimitExceeded(
+                f"{self._limit} {self._what} are open, which is the limit of this server: try again, or increase "
+                f"Limits.{self._what}"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._free.release()
 
 
 @contextlib.contextmanager
@@ -308,7 +399,9 @@ def _entered_together(blocks: Sequence[contextlib.AbstractContextManager[object]
         yield
 
 
-def _counted_frames(frames: Iterator[bytes], call: ServedCall) -> Generator[bytes, None, bytes | None]:
+def _counted_frames(
+    frames: Iterator[bytes], call: ServedCall, client: WatchedCall
+) -> Generator[bytes, None, bytes | None]:
     """The response with its bytes counted. Returns the frame that ends a statement, for which a handler returns it.
 
     That frame is sent after the observers are done: the client stops reading there, and an audit record must be written
@@ -319,7 +412,9 @@ def _counted_frames(frames: Iterator[bytes], call: ServedCall) -> Generator[byte
         while True:
             frame = next(iterator)
             call.bytes_out += len(frame)
+            client.wait()
             yield frame
+            client.resume()
     except StopIteration as end:
         last: bytes | None = end.value
         call.bytes_out += len(last or b"")
@@ -329,24 +424,11 @@ def _counted_frames(frames: Iterator[bytes], call: ServedCall) -> Generator[byte
             iterator.close()  # at once, if the client is gone
 
 
-def _received(data: Any, call: ServedCall) -> Any:
-    """The request of a stream, one message or many, with its bytes counted."""
-    if isinstance(data, bytes):
-        call.bytes_in = len(data)
-        return data
-    return _counted(data, call)
-
-
-def _counted(messages: Iterator[bytes], call: ServedCall) -> Iterator[bytes]:
-    """The client's messages; after the last one, gRPC is asked once more.
-
-    A broken connection first looks like the end of the stream to gRPC, and only then like a client that is gone. Asking
-    once more waits for that and raises: half a statement must not pass for a whole one.
-    """
-    for message in messages:
+def _counted(messages: Iterator[bytes], call: ServedCall, client: WatchedCall) -> Iterator[bytes]:
+    """The client's messages with their bytes counted."""
+    for message in client.received(messages):
         call.bytes_in += len(message)
         yield message
-    next(messages, None)
 
 
 class _FlightHandlers(grpc.GenericRpcHandler):
@@ -357,18 +439,27 @@ class _FlightHandlers(grpc.GenericRpcHandler):
     """
 
     def __init__(
-        self, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]], single: grpc.RpcMethodHandler[Any, Any]
+        self,
+        methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+        single: grpc.RpcMethodHandler[Any, Any],
+        fair: Mapping[str, FairThreads],
+        lane_of: LaneOf,
     ) -> None:
         self._methods = {f"/{headers.SERVICE}/{name}": handler for name, handler in methods.items()}
         self._single = single
         self._do_action = f"/{headers.SERVICE}/DoAction"
+        self._fair = {f"/{headers.SERVICE}/{name}": threads for name, threads in fair.items()}
+        self._lane_of = lane_of
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        if handler_call_details.method == self._do_action:
-            for key, value in handler_call_details.invocation_metadata:
-                if key == headers.ACTION_NAME and value in ACTIONS:
-                    return self._single
-        return self._methods.get(handler_call_details.method)
+        method, sent = handler_call_details.method, dict(handler_call_details.invocation_metadata)
+        handler = self._methods.get(method)
+        if method == self._do_action and sent.get(headers.ACTION_NAME) in ACTIONS:
+            handler = self._single
+        if handler is None or method not in self._fair:
+            return handler
+        found: grpc.RpcMethodHandler[Any, Any] = self._fair[method].serve(handler, self._lane_of(sent))
+        return found
 
 
 def _on(pool: ThreadPoolExecutor, behaviour: Any) -> Any:
@@ -389,4 +480,4 @@ def _bodies(result: bytes | str | Iterable[bytes | str] | None) -> Iterator[byte
         yield part.encode() if isinstance(part, str) else part
 
 
-__all__ = ["METHODS", "AirportService", "Limits", "RawAction"]
+__all__ = ["METHODS", "AirportService", "LaneOf", "Limits", "RawAction"]

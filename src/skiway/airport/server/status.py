@@ -1,8 +1,9 @@
 """Errors as gRPC statuses, with the trailers that make DuckDB show them well.
 
 Without the Arrow trailers DuckDB's client retries some codes for three seconds before it shows them, and wraps the
-message in its own text. It reads details in two ways: of actions as a JSON object, elsewhere as a typed error. Other
-Flight clients get no details, because Arrow would show them a plain internal error instead of the right class.
+message in its own text. It reads details in two ways: of Airport's actions as a JSON object, elsewhere, and of all actions
+that a user calls with `airport_action`, as a typed error. Other Flight clients get no details, because Arrow would show
+them a plain internal error instead of the right class.
 
 Only errors of our own tree are written for callers. The text of any other exception stays in the server's log, unless
 the server runs in debug mode.
@@ -14,33 +15,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import grpc
 
 from skiway import errors
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import TypedError, encode
+from skiway.doors import GRPC_CODES, internal_error, see_log, status_in
 
-__all__ = ["CODES", "Disclosure", "code_of", "failure"]
+__all__ = ["Details", "Disclosure", "code_of", "failure"]
 
-
-CODES: Final[dict[type[errors.SkiwayError], grpc.StatusCode]] = {
-    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
-    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
-    errors.NotFound: grpc.StatusCode.NOT_FOUND,
-    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
-    errors.Conflict: grpc.StatusCode.ABORTED,
-    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
-    errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
-    errors.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.Cancelled: grpc.StatusCode.CANCELLED,
-    errors.Internal: grpc.StatusCode.INTERNAL,
-    errors.SkiwayError: grpc.StatusCode.INTERNAL,
-}
 
 # Arrow's own numbers. IOError (5) is the one that the client retries on actions, so nothing maps to it there.
 ARROW_IO_ERROR: Final = 5
@@ -59,6 +44,9 @@ DUCKDB_TYPES: Final[dict[type[errors.SkiwayError], str]] = {
     errors.Unauthorized: "PermissionException",
     errors.InvalidArgument: "InvalidInputException",
 }
+
+Details = Literal["json", "typed", "none"]
+"""How the client of a call reads the details of an error."""
 
 T = TypeVar("T")
 
@@ -86,20 +74,20 @@ class Disclosure:
     debug: bool = False
 
 
-def failure(
-    error: BaseException, *, action: bool, airport: bool, correlation_id: str, disclosure: Disclosure
-) -> Failure:
-    """The status of `error` for an `airport` client or another one; an `action` carries its details as JSON."""
+def failure(error: BaseException, *, details: Details, correlation_id: str, disclosure: Disclosure) -> Failure:
+    """The status of `error`, with `details` in the form that the client reads."""
     known = _disclosed(error, correlation_id, disclosure)
-    code = _nearest(CODES, known) or grpc.StatusCode.INTERNAL
+    code = status_in(GRPC_CODES, known)
     message = _shortened(known.message)
     trailers: list[tuple[str, str | bytes]] = [(headers.ARROW_MESSAGE, message.encode())]
     arrow = ARROW_CODES.get(code, ARROW_INVALID)
-    if airport and action:
+    if details == "json":
         trailers.append((headers.ERROR_DETAILS, _facts(known)))
-    elif airport and (typed := _nearest(DUCKDB_TYPES, known)) is not None:
+    elif details == "typed" and (typed := _nearest(DUCKDB_TYPES, known)) is not None:
         arrow = ARROW_IO_ERROR
         trailers.append((headers.ERROR_DETAILS, encode(TypedError(exception_type=typed, message=message))))
+    if details != "json" and (known.key or known.params):
+        trailers.append((headers.ERROR_FACTS, _facts(known)))
     trailers += [
         (headers.ARROW_STATUS, str(arrow)),
         (headers.ERROR_CLASS, _public_class(known)),
@@ -121,7 +109,7 @@ def _facts(error: errors.SkiwayError) -> bytes:
 
 def code_of(error: BaseException) -> grpc.StatusCode:
     """The gRPC code of any exception."""
-    return (_nearest(CODES, error) if isinstance(error, errors.SkiwayError) else None) or CODES[_foreign_class(error)]
+    return status_in(GRPC_CODES, error if isinstance(error, errors.SkiwayError) else _foreign_class(error)(""))
 
 
 def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure) -> errors.SkiwayError:
@@ -129,15 +117,11 @@ def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure
     if isinstance(error, errors.SkiwayError):
         if not isinstance(error, errors.Internal) or disclosure.internal:
             return error
-        return errors.Internal(f"internal error; {_see_log(correlation_id)}")
+        return internal_error(correlation_id)
     kind = _foreign_class(error)
     if disclosure.debug:
         return kind(_clean(str(error)) or f"the server failed with {type(error).__name__}")
-    return kind(f"{_FOREIGN[kind]}; {_see_log(correlation_id)}")
-
-
-def _see_log(correlation_id: str) -> str:
-    return f"see the server log, correlation id {correlation_id}"
+    return kind(f"{_FOREIGN[kind]}; {see_log(correlation_id)}")
 
 
 _FOREIGN: Final[dict[type[errors.SkiwayError], str]] = {

@@ -1,9 +1,9 @@
 """Descriptors, which name the object of a call, and tickets, which DoGet redeems for a stream.
 
 The descriptor of a table is the PATH `[catalog, schema, table]`, so that users can write
-`airport_take_flight(location, ['demo', 'sales', 'people'])`. A function adds its kind and its signature, which
-distinguishes overloads; a `Bindable` table may add `table` and its binding. The path contains the catalog because clients
-before DuckDB 1.5 do not send it in a header.
+`airport_take_flight(location, ['demo', 'sales', 'people'])`. Listings add `table` and a binding, which says which schema
+of the table the client knows. A function adds its kind and its signature, which distinguishes overloads. The path contains
+the catalog because clients before DuckDB 1.5 do not send it in a header.
 
 DuckDB repeats the path in a header. If the path is too long for a header, or has characters that a header cannot carry,
 the same parts are sent as a command instead, a JSON list, which DuckDB does not repeat.
@@ -99,7 +99,10 @@ def _parts(descriptor: FlightDescriptor) -> list[str]:
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """A scan of a table, of a table function with `parameters`, or of the list of catalogs if `path` is None."""
+    """A scan of a table, of a table function with `parameters`, or of the list of catalogs if `path` is None.
+
+    `fingerprint` identifies the schema that the client is going to read.
+    """
 
     path: ObjectPath | None
     columns: list[str] | None = None
@@ -108,6 +111,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     at_value: str = ""
     parameters: bytes = b""
     part: bytes | None = None
+    fingerprint: str = ""
 
 
 class _Payload(msgspec.Struct, frozen=True, array_like=True):

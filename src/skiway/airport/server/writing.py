@@ -8,13 +8,15 @@ rows is an error; otherwise the client, which waits in lock-step, would hang.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from typing import ParamSpec
 
 import pyarrow as pa
 
 from skiway.airport.catalog import Table
+from skiway.airport.checks import instead_of
 from skiway.airport.request import current_request
+from skiway.airport.results import record_batches
 from skiway.airport.scan import ArrowData, find_rowid_column
-from skiway.airport.server.streams import record_batches
 from skiway.airport.writing import (
     Deletable,
     DeletableBatch,
@@ -22,27 +24,55 @@ from skiway.airport.writing import (
     DmlResult,
     Insertable,
     Operation,
+    Statement,
     Updatable,
     UpdatableBatch,
     Writable,
     Write,
     rowid_index,
 )
-from skiway.errors import Cancelled, Internal, InvalidArgument, NullRowId, PreconditionFailed
+from skiway.errors import Cancelled, ConstraintViolation, Internal, InvalidArgument, NullRowId, PreconditionFailed
 
 __all__ = ["run", "visible_columns"]
 
 Batches = Iterator[pa.RecordBatch]
+P = ParamSpec("P")
 Run = Generator[pa.RecordBatch, None, int]
 
 
-def run(table: Table, operation: Operation, schema: pa.Schema, batches: Batches, *, returning: bool) -> Run:
-    """Run a statement over batches of `schema`. Closing the generator early aborts it."""
-    write = Write(operation, schema, DmlOptions(returning, visible_columns(table.schema) if returning else ()))
+def run(
+    table: Table, known: pa.Schema, operation: Operation, schema: pa.Schema, batches: Batches, *, returning: bool
+) -> Run:
+    """Run a statement over batches of `schema`. Closing the generator early aborts it.
+
+    `known` is the schema of the table as the client knows it.
+    """
+    write = Write(operation, schema, DmlOptions(returning, visible_columns(known) if returning else ()))
     runner = _runner(table, operation)
     if operation != "insert":
+        if find_rowid_column(table.schema) is None:
+            raise PreconditionFailed(
+                f"table {table.name!r} does not support {operation.upper()} operations: it has no row id column"
+            )
         batches = _check_rowids(operation, schema, batches)
-    return runner(write, batches)
+    return runner(write, _check_not_null(table.name, known, schema, batches))
+
+
+def _check_not_null(table: str, known: pa.Schema, schema: pa.Schema, batches: Batches) -> Batches:
+    """The same batches, checked for NULLs in columns that are NOT NULL."""
+    strict = {field.name for field in known if not field.nullable}
+    required = [(index, name) for index, name in enumerate(schema.names) if name in strict]
+
+    def checked() -> Batches:
+        for batch in batches:
+            for index, name in required:
+                if batch.column(index).null_count:
+                    raise ConstraintViolation(
+                        f"NOT NULL constraint failed: {table}.{name}", key="not_null", table=table, column=name
+                    )
+            yield batch
+
+    return checked() if required else batches
 
 
 def visible_columns(schema: pa.Schema) -> tuple[str, ...]:
@@ -57,20 +87,45 @@ def _runner(table: Table, operation: Operation) -> Callable[[Write, Batches], Ru
         return lambda write, batches: _statement(table, write, batches)
     match operation:
         case "insert" if isinstance(table, Insertable):
-            return lambda write, batches: _with_reader(table.insert, write, batches)
+            return lambda write, batches: _with_reader(_checked(table, table.insert), write, batches)
         case "update" if isinstance(table, UpdatableBatch):
-            return lambda write, batches: _with_reader(table.update_batch, write, batches)
+            return lambda write, batches: _with_reader(_checked(table, table.update_batch), write, batches)
         case "update" if isinstance(table, Updatable):
             return lambda write, batches: _per_batch(_update(table, write), batches, write.options)
         case "delete" if isinstance(table, DeletableBatch):
-            return lambda write, batches: _with_reader(table.delete_batch, write, batches)
+            return lambda write, batches: _with_reader(_checked(table, table.delete_batch), write, batches)
         case "delete" if isinstance(table, Deletable):
             return lambda write, batches: _per_batch(_delete(table, write), batches, write.options)
     raise PreconditionFailed(f"table {table.name!r} does not support {operation.upper()} operations")
 
 
-def _statement(table: Writable, write: Write, batches: Batches) -> Run:
+def _checked(table: Table, method: Callable[P, DmlResult]) -> Callable[P, DmlResult]:
+    """A writing method of a table, with its result checked."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> DmlResult:
+        result = method(*args, **kwargs)
+        if not isinstance(result, DmlResult):
+            raise _wrong_result(table, method.__name__, result, "DmlResult(affected_rows=…)")
+        if not hasattr(result.affected_rows, "__index__"):
+            counted = instead_of(result.affected_rows)
+            raise Internal(
+                f"{method.__name__}() of table {table.name!r} returned a DmlResult with {counted} as affected_rows: "
+                "pass the number of rows"
+            )
+        return result
+
+    return call
+
+
+def _wrong_result(table: Table, method: str, result: object, expected: str) -> Internal:
+    return Internal(f"{method}() of table {table.name!r} returned {instead_of(result)}: return {expected}")
+
+
+def _statement(table: Table, write: Write, batches: Batches) -> Run:
+    assert isinstance(table, Writable)
     statement = table.write(write)
+    if not isinstance(statement, Statement):
+        raise _wrong_result(table, "write", statement, "a Statement")
     try:
         for batch in batches:
             returned = statement.apply(batch)
@@ -81,7 +136,10 @@ def _statement(table: Writable, write: Write, batches: Batches) -> Run:
     except BaseException:  # including GeneratorExit, when the caller closes the generator
         statement.abort()
         raise
-    return statement.commit()
+    affected = statement.commit()
+    if not hasattr(affected, "__index__"):
+        raise _wrong_result(table, "commit", affected, "the number of affected rows")
+    return affected
 
 
 def _with_reader(call: Callable[[pa.RecordBatchReader, DmlOptions], DmlResult], write: Write, batches: Batches) -> Run:
@@ -105,20 +163,24 @@ def _per_batch(call: Callable[[pa.RecordBatch], DmlResult], batches: Batches, op
     return affected
 
 
-def _update(table: Updatable, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
+def _update(table: Table, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
     index = rowid_index("update", write.schema)
     names = [name for position, name in enumerate(write.schema.names) if position != index]
+    assert isinstance(table, Updatable)
+    update = _checked(table, table.update)
 
     def call(batch: pa.RecordBatch) -> DmlResult:
         values = batch.select(names)
-        return table.update(_as_int64(batch.column(index)), _reader(values.schema, [values]), write.options)
+        return update(_as_int64(batch.column(index)), _reader(values.schema, [values]), write.options)
 
     return call
 
 
-def _delete(table: Deletable, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
+def _delete(table: Table, write: Write) -> Callable[[pa.RecordBatch], DmlResult]:
     index = rowid_index("delete", write.schema)
-    return lambda batch: table.delete(_as_int64(batch.column(index)), write.options)
+    assert isinstance(table, Deletable)
+    delete = _checked(table, table.delete)
+    return lambda batch: delete(_as_int64(batch.column(index)), write.options)
 
 
 def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> pa.RecordBatchReader:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument
 
-__all__ = ["blob_literal", "duckdb_type", "extension_of", "identifier", "storage_type", "text_literal"]
+__all__ = [
+    "ascii_lower",
+    "blob_literal",
+    "duckdb_type",
+    "extension_of",
+    "identifier",
+    "storage_type",
+    "text_literal",
+    "with_plain_values",
+    "without_dictionaries",
+]
 
 _PLAIN: Final[dict[str, str]] = {
     "null": "NULL",
@@ -70,6 +81,42 @@ def _extension_metadata(data_type: pa.BaseExtensionType) -> str:
 def storage_type(data_type: pa.DataType) -> pa.DataType:
     """The storage type of an extension type; other types unchanged."""
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+
+
+def without_dictionaries(data_type: pa.DataType) -> pa.DataType:
+    """The type of the same values without dictionary encoding, at any depth."""
+    types = pa.types
+    if types.is_dictionary(data_type):
+        return without_dictionaries(data_type.value_type)
+    if types.is_struct(data_type):
+        return pa.struct([_plain(field) for field in data_type])
+    if types.is_map(data_type):
+        return pa.map_(_plain(data_type.key_field), _plain(data_type.item_field), data_type.keys_sorted)
+    if types.is_fixed_size_list(data_type):
+        return pa.list_(_plain(data_type.value_field), data_type.list_size)
+    for is_kind, make in _LISTS:
+        if is_kind(data_type):
+            return make(_plain(data_type.value_field))
+    return data_type
+
+
+def with_plain_values(data_type: pa.DataType) -> pa.DataType:
+    """The type of a column of a table, in which DuckDB's client resolves only a dictionary at the top."""
+    if pa.types.is_dictionary(data_type):
+        return pa.dictionary(data_type.index_type, without_dictionaries(data_type.value_type), data_type.ordered)
+    return without_dictionaries(data_type)
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    return field.with_type(without_dictionaries(field.type))
+
+
+_LISTS: Final[tuple[tuple[Any, Any], ...]] = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+    (pa.types.is_list_view, pa.list_view),
+    (pa.types.is_large_list_view, pa.large_list_view),
+)
 
 
 def duckdb_type(field: pa.Field) -> str:
@@ -173,6 +220,14 @@ _KEYWORDS: Final = frozenset(_RESERVED.split())
 def identifier(name: str) -> str:
     """A quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def ascii_lower(name: str) -> str:
+    """A name in the form in which DuckDB compares names: without the case of ASCII letters, and only of these."""
+    return name.translate(_LOWER)
+
+
+_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 def text_literal(text: str) -> str:

@@ -7,6 +7,7 @@ frames are parsed by hand because a generated protobuf parser would copy each bo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,14 @@ from skiway.airport.wire.messages import (
     SparseBatches,
     message_stream,
     sparse_batches,
+)
+from skiway.airport.wire.sizes import (
+    MAX_DECODED_BYTES,
+    TRUSTED_DECODED_BYTES,
+    check_message,
+    check_size,
+    check_values,
+    expands,
 )
 from skiway.errors import InvalidArgument
 
@@ -193,18 +202,26 @@ class FrameWriter:
         return None if encoder is None else encoder.message(batch)
 
 
+_IN_COLUMN: Final = re.compile(r"In column (\d+): (?:Invalid: )?(.*)", re.DOTALL)
+_BEYOND_A_DAY: Final = re.compile(r"\btime(?:32|64)\[\w+\] -?\d+ is not within the acceptable range")
+
+
 class BatchReader:
     """Decodes the frames of a stream to record batches.
 
     It does not read ahead: reading a batch consumes exactly the frames of that batch, as the lock-step of an exchange
     requires. `schema` waits for the schema frame; metadata-only frames before it are collected in `opening`.
 
-    Batches are fully validated unless the sender is `trusted`, because malicious offsets could crash the process.
+    Batches are fully validated unless the sender is `trusted`, because malicious offsets could crash the process. A batch
+    that takes more than `max_decoded_bytes` when it is decompressed is `LimitExceeded`, before anything is allocated.
     """
 
-    def __init__(self, frames: Iterator[bytes], *, trusted: bool = False) -> None:
+    def __init__(self, frames: Iterator[bytes], *, trusted: bool = False, max_decoded_bytes: int | None = None) -> None:
         self._frames = frames
         self._trusted = trusted
+        usual = TRUSTED_DECODED_BYTES if trusted else MAX_DECODED_BYTES
+        self._max_decoded_bytes = usual if max_decoded_bytes is None else max_decoded_bytes
+        self._expanding: tuple[int, ...] = ()
         self._schema: pa.Schema | None = None
         self._read: Callable[[Frame], pa.RecordBatch | None] | None = None
         self.descriptor = b""
@@ -264,12 +281,15 @@ class BatchReader:
             self._schema = pa.ipc.read_schema(pa.py_buffer(frame.message()))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InvalidArgument(f"the stream does not start with an Arrow schema: {error}") from error
+        if not self._trusted:
+            self._expanding = tuple(i for i, field in enumerate(self._schema) if expands(field.type))
         if any(holds_dictionaries(field.type) for field in self._schema):
-            self._read = _DictionaryReader(frame).read
+            self._read = _DictionaryReader(frame, self._max_decoded_bytes).read
         else:
             self._read = self._read_plain
 
     def _read_plain(self, frame: Frame) -> pa.RecordBatch:
+        check_message(bytes(frame.header), frame.body, self._max_decoded_bytes)
         return pa.ipc.read_record_batch(pa.py_buffer(frame.message()), self._schema)
 
     def _decode(self, frame: Frame) -> pa.RecordBatch | None:
@@ -277,24 +297,48 @@ class BatchReader:
         try:
             batch = self._read(frame)
             if batch is not None:
+                if self._expanding:  # before the full validation, which takes as long as the values are large
+                    batch.validate()
+                    check_values((batch.column(i) for i in self._expanding), self._max_decoded_bytes)
                 batch.validate(full=not self._trusted)
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-            raise InvalidArgument(f"invalid record batch in the stream: {error}") from error
+            raise InvalidArgument(f"invalid record batch in the stream: {self._reason(str(error))}") from error
         return batch
+
+    def _reason(self, error: str) -> str:
+        """Arrow's reason, with the name of the column, and with advice for times, of which DuckDB has more than Arrow."""
+        found = _IN_COLUMN.match(error)
+        if found is None or self._schema is None:
+            return error
+        name, reason = self._schema.field(int(found[1])).name, found[2]
+        if _BEYOND_A_DAY.search(reason):
+            return (
+                f"column {name!r} has a time that is not within a day, such as 24:00:00 or a TIME WITH TIME ZONE; "
+                "store 00:00:00, or another type"
+            )
+        return f"column {name!r}: {reason}"
 
 
 class _DictionaryReader:
     """Decodes a stream with dictionaries. pyarrow's stream reader reads from a queue of messages."""
 
-    def __init__(self, schema: Frame) -> None:
+    def __init__(self, schema: Frame, max_decoded_bytes: int) -> None:
         self._pending = [memoryview(schema.message())]
         self._reader: pa.ipc.RecordBatchStreamReader | None = None
+        self._limit = max_decoded_bytes
+        self._kept: dict[int, int] = {}  # the size of each dictionary
+        self._waiting = 0  # bytes of dictionaries for the next batch
 
     def read(self, frame: Frame) -> pa.RecordBatch | None:
-        message = frame.message()
-        self._pending.append(memoryview(message))
-        if pa.ipc.read_message(pa.py_buffer(message)).type == "dictionary":  # part of the next batch
+        message = check_message(bytes(frame.header), frame.body, self._limit)
+        self._pending.append(memoryview(frame.message()))
+        if message.dictionary is not None:  # part of the next batch
+            before = self._kept.get(message.dictionary, 0) if message.is_delta else 0
+            self._kept[message.dictionary] = before + message.size
+            self._waiting += message.size
+            check_size(max(self._waiting, sum(self._kept.values())), self._limit, "the dictionaries of a stream")
             return None
+        self._waiting = 0
         if self._reader is None:
             self._reader = pa.ipc.open_stream(pa.PythonFile(_MessageQueue(self._pending), mode="r"))
         return self._reader.read_next_batch()

@@ -15,6 +15,7 @@ __all__ = [
     "DUCKDB_USER_AGENT",
     "ERROR_CLASS",
     "ERROR_DETAILS",
+    "ERROR_FACTS",
     "FLIGHT_PATH",
     "JSON_FILTERS",
     "JSON_TRANSACTION_ID",
@@ -66,6 +67,7 @@ ARROW_STATUS: Final = "x-arrow-status"
 ARROW_MESSAGE: Final = "x-arrow-status-message-bin"
 ERROR_DETAILS: Final = "grpc-status-details-bin"
 ERROR_CLASS: Final = "skiway-error"  # Skiway's: the class of the error in `skiway.errors`
+ERROR_FACTS: Final = "skiway-error-bin"  # Skiway's: its key and parameters as JSON, where DuckDB reads no JSON
 
 REUSE_CONNECTION: Final = "arrow-flight-reuse-connection://?"
 DUCKDB_USER_AGENT: Final = "airport/20250723"

@@ -25,6 +25,10 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
+from skiway.airport.wire.flatbuffers import field as _field
+from skiway.airport.wire.flatbuffers import integer as _integer
+from skiway.airport.wire.flatbuffers import reference as _reference
+
 __all__ = [
     "CONTINUATION",
     "Compression",
@@ -191,24 +195,6 @@ class _Header:
         for start, pairs in ((self.nodes, nodes), (self.buffers, buffers)):
             data[start : start + len(pairs) * _PAIR.size] = b"".join(_PAIR.pack(*pair) for pair in pairs)
         return bytes(data)
-
-
-def _integer(data: bytes, position: int, size: int) -> int:
-    return int.from_bytes(data[position : position + size], "little", signed=size == 8)
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """The position of a field of a flatbuffer table; 0 if the field is missing."""
-    vtable = table - int.from_bytes(data[table : table + 4], "little", signed=True)
-    entry = 4 + 2 * number
-    offset = _integer(data, vtable + entry, 2) if entry < _integer(data, vtable, 2) else 0
-    return table + offset if offset else 0
-
-
-def _reference(data: bytes, table: int, number: int) -> int:
-    """The position of the table or vector that a field refers to; 0 if the field is missing."""
-    field = _field(data, table, number)
-    return field + _integer(data, field, 4) if field else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def sql(
     max_rows: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, help="Maximum number of rows in a table; 0 shows all. JSON always has all rows."
+            metavar="N", min=0, help="Maximum number of rows in a table; 0 shows all. Other formats have all rows."
         ),
     ] = 1000,
 ) -> None:

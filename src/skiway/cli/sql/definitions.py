@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from sqlglot import exp
 
-from skiway.cli.sql.scans import quoted
-from skiway.cli.sql.session import Result, Session, count_rows
+from skiway.cli.sql.engine import Result, count_rows, quoted
+from skiway.cli.sql.session import Session
 from skiway.client.airport.exchange import cast
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
@@ -100,7 +100,7 @@ def _create_as(session: Session, statement: exp.Expr, client: AirportClient, nam
     query = statement.expression
     if statement.args.get("with_"):
         query.set("with_", statement.args["with_"])
-    columns = [f"{quoted(row['column_name'])} {row['column_type']}" for row in session.describe(query)]
+    columns = [f"{quoted(column)} {kind}" for column, kind in session.describe(query)]
     schema = _draft(session, columns).schema
     rows = _with_schema(session.cast_rows(query, list(schema)), schema)
     on_conflict: Literal["replace", "error"] = "replace" if statement.args.get("replace") else "error"
@@ -117,7 +117,7 @@ def _with_schema(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
 
 def _draft(session: Session, columns: Sequence[str]) -> Draft:
     """Return the columns and constraints of a definition, as DuckDB interprets them."""
-    with session.duckdb_errors():
+    with session.errors():
         session.duckdb.execute(f"CREATE OR REPLACE TEMP TABLE {DRAFT} ({', '.join(columns)})")
         schema = _schema_of_draft(session)
         defaults = dict(session.duckdb.execute(DEFAULTS).fetchall())

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from sqlglot import exp
 
-from skiway.errors import InvalidArgument, SkiwayError
+from skiway.cli.sql.engine import quoted
+from skiway.errors import SkiwayError
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Predicate, Rows
     from skiway.client.airport.catalog import Table
 
-__all__ = ["LakeName", "LakeScan", "Source", "lake_name", "lake_tables", "quoted", "sql_name"]
+__all__ = ["LakeName", "LakeScan", "Source", "sql_name"]
 
 
 ROWID = "rowid"
@@ -33,32 +33,11 @@ class LakeName(NamedTuple):
         return ".".join(quoted(part) for part in self)
 
 
-def lake_name(table: exp.Table, default_catalog: str) -> LakeName:
-    """Return the full name of the table that a statement changes; it must have a schema."""
-    if not table.db or not table.name:
-        raise InvalidArgument(f"{table.sql('duckdb')} is not a table of the lake: write catalog.schema.table")
-    return LakeName(table.catalog or default_catalog, table.db, table.name)
-
-
-def lake_tables(statement: exp.Expr) -> list[exp.Table]:
-    """Return the tables of the lake that a statement reads: those with a schema, unlike files and CTEs."""
-    return [
-        each
-        for each in statement.find_all(exp.Table)
-        if each.db and each.name and isinstance(each.this, exp.Identifier)
-    ]
-
-
 def sql_name(path: Sequence[str]) -> LakeName:
     """Return the name in SQL of a table of the metastore."""
     from skiway.lake.schema import schema_name
 
     return LakeName(path[0], schema_name(path[1:-1]), path[-1])
-
-
-def quoted(name: str) -> str:
-    """Return a quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)

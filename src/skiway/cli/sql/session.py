@@ -3,81 +3,79 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.cli.command import suggestion
+from skiway.cli.sql.engine import INTERRUPTED, Answer, Engine, quoted
 from skiway.cli.sql.pushdown import pushdown_filter
-from skiway.cli.sql.scans import LakeName, LakeScan, Source, lake_name, lake_tables, quoted
+from skiway.cli.sql.scans import LakeName, LakeScan, Source
 from skiway.client import Rows
-from skiway.errors import InvalidArgument, NotFound, SkiwayError
+from skiway.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call
     from skiway.client import AirportClient
-    from skiway.client.airport.catalog import Table
+    from skiway.client.airport.catalog import Schema, Table
 
-__all__ = ["Result", "Session", "count_rows", "first_paragraph"]
+__all__ = ["Session"]
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # we report what it cannot parse
 
 UUID_BYTES: Final = "unhex(replace(CAST(CAST({} AS UUID) AS VARCHAR), '-', ''))"
-SOURCE_EXCERPT: Final = re.compile(r"\n+LINE \d+:.*", re.DOTALL)
 BATCH_ROWS: Final = 65_536
-INTERRUPTED: Final = "INTERRUPT Error"
-NAME_HINT: Final = "write tables as catalog.schema.table; list them with skiway tables list"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a statement: rows, or a count and a message."""
-
-    statement: str
-    rows: Rows | None = None
-    count: int | None = None
-    message: str = ""
+LOCAL_SCHEMAS: Final = frozenset({"information_schema", "pg_catalog", "main"})
+LOCAL_TABLES: Final = """
+    SELECT 1 FROM duckdb_tables() WHERE database_name = 'temp' AND lower(table_name) = lower(?)
+    UNION ALL SELECT 1 FROM duckdb_views() WHERE database_name = 'temp' AND lower(view_name) = lower(?) AND NOT internal
+"""
 
 
 class Session:
-    """An embedded DuckDB, and a client for each catalog that a statement names."""
+    """An embedded DuckDB, and a client for each catalog that a statement names.
 
-    def __init__(self, call: Call, *, catalog: str = "lake") -> None:
+    `catalog` and `schema` are those of names that lack them; USE changes them.
+    """
+
+    def __init__(self, call: Call, *, catalog: str = "lake", engine: Engine | None = None) -> None:
+        self.engine = engine or Engine(catalog)
+        self.duckdb = self.engine.duckdb
         self.catalog = catalog
+        self.schema: str | None = None
         self._call = call
         self._clients: dict[str, AirportClient] = {}
-        self._failures: list[SkiwayError] = []
-        self.duckdb = duckdb.connect()
-        self._attach(catalog)
-        self.duckdb.execute(f"USE {quoted(catalog)}")
+        self._views: list[str] = []
 
     # -- statements -----------------------------------------------------------------------------------------------
 
-    def read(self, statement: exp.Expr, text: str | None = None, *, row_ids_of: LakeName | None = None) -> Rows:
-        """Run a query over tables of the lake; `text` is the query as it was written."""
-        rewritten = self._bind(statement, row_ids_of)
-        return self.query(statement.sql("duckdb") if rewritten or text is None else text)
+    def read(self, statement: exp.Expr, text: str | None = None) -> Answer:
+        """Prepare a query over tables of the lake; `text` is the query as it was written."""
+        return self.engine.query(self.bind(statement, text))
 
-    def query(self, query: str) -> Rows:
-        """Run SQL in DuckDB and stream the rows; errors are those of `skiway.errors`."""
-        with self.duckdb_errors():
+    def bind(self, statement: exp.Expr, text: str | None = None, *, row_ids_of: LakeName | None = None) -> str:
+        """Create a view for each table that is read; return the SQL to run, rewritten for time travel if it has any."""
+        rewritten = self._bind(statement, row_ids_of)
+        return statement.sql("duckdb") if rewritten or text is None else text
+
+    def stream(self, query: str) -> Rows:
+        """Run SQL in DuckDB and stream the rows as Arrow; errors are those of `skiway.errors`."""
+        with self.errors():
             reader = self._execute(query)
 
         def batches() -> Generator[pa.RecordBatch]:
-            with self.duckdb_errors():
+            with self.errors():
                 try:
                     yield from reader
                 except OSError as error:
-                    if INTERRUPTED not in str(error):
+                    if INTERRUPTED not in str(error) or self.engine.is_cancelled:
                         raise
                     # A thread failed and interrupted the others, and one of these reported first: run again to get the cause.
                     for _ in self._execute(query):
@@ -100,20 +98,19 @@ class Session:
         ]
         alias = exp.TableAlias(this=exp.to_identifier("q"), columns=[exp.to_identifier(name) for name in numbered])
         whole = exp.select(*values).from_(exp.Subquery(this=query.copy(), alias=alias))
-        rows = self.read(whole, row_ids_of=row_ids_of)
+        rows = self.stream(self.bind(whole, row_ids_of=row_ids_of))
         return chain([pa.RecordBatch.from_pylist([], rows.schema)], rows)
 
-    def describe(self, query: exp.Expr) -> list[dict[str, Any]]:
-        """Return the columns of a query, as DuckDB's DESCRIBE lists them."""
-        statement = exp.Describe(this=query.copy())
-        rows: list[dict[str, Any]] = self.read(statement).read_all().to_pylist()
-        return rows
+    def describe(self, query: exp.Expr) -> list[tuple[str, str]]:
+        """Return the names and types of a query's columns."""
+        rows = self.read(exp.Describe(this=query.copy())).read_all()
+        return [(name, kind) for name, kind, *_ in rows]
 
     # -- catalogs -------------------------------------------------------------------------------------------------
 
     def target(self, table: exp.Table) -> tuple[AirportClient, LakeName]:
         """Return the client and the full name of the table that a statement changes."""
-        name = lake_name(table, self.catalog)
+        name = self.name(table)
         return self.client(name.catalog), name
 
     def client(self, catalog: str) -> AirportClient:
@@ -131,6 +128,16 @@ class Session:
             hint = suggestion(client.catalog, (str(each) for each in self._call.lake.catalogs()))
             raise NotFound("; ".join(filter(None, [f"catalog {client.catalog} does not exist", hint]))) from error
 
+    def listed(self, catalog: str) -> list[Schema]:
+        """Return the schemas of a catalog as they are now, with their tables."""
+        client = self.client(catalog)
+        self.refresh(client)
+        return client.schemas()
+
+    def catalog_names(self) -> list[str]:
+        """Return the names of the server's catalogs."""
+        return [str(each) for each in self._call.lake.catalogs()]
+
     def table(self, client: AirportClient, name: LakeName) -> Table:
         """Return a table of a catalog; raise `NotFound` with a suggestion if it does not exist."""
         try:
@@ -141,26 +148,81 @@ class Session:
             hint = suggestion(missing, known)
             raise NotFound("; ".join(filter(None, [f"table {missing} does not exist", hint]))) from error
 
-    @contextmanager
-    def duckdb_errors(self) -> Iterator[None]:
+    def errors(self) -> AbstractContextManager[None]:
         """Convert errors of DuckDB; an error of a scan is raised as it was."""
-        self._failures.clear()
-        try:
-            yield
-        except (duckdb.Error, pa.ArrowException, OSError) as error:  # a stream of DuckDB raises OSError
-            if self._failures:
-                raise self._failures[0] from error
-            hint = f"; {NAME_HINT}" if isinstance(error, duckdb.CatalogException) else ""
-            raise InvalidArgument(f"{first_paragraph(error)}{hint}") from error
+        return self.engine.errors()
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def name(self, table: exp.Table) -> LakeName:
+        """Return the full name of a table of the lake, which has a schema unless USE set one."""
+        schema = table.db or self.schema
+        if not schema or not table.name:
+            raise InvalidArgument(f"{table.sql('duckdb')} is not a table of the lake: write catalog.schema.table")
+        return LakeName(table.catalog or self.catalog, schema, table.name)
+
+    def is_local(self, table: exp.Table) -> bool:
+        """Whether a name is that of a temporary table, or of a database that was attached in this session."""
+        if table.catalog:
+            return self.is_local_database(table.catalog)
+        if table.db:
+            return table.db.lower() in LOCAL_SCHEMAS or self.is_local_database(table.db)
+        return bool(self.duckdb.execute(LOCAL_TABLES, [table.name, table.name]).fetchone())
+
+    def is_local_database(self, name: str) -> bool:
+        """Whether DuckDB has a database of this name that is no catalog of the lake."""
+        found = self.duckdb.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
+        return name.lower() in {each for (each,) in found} - self.engine.catalogs
+
+    def lake_tables(self, statement: exp.Expr) -> list[exp.Table]:
+        """Return the tables of the lake that a statement reads, unlike files, CTEs and local tables."""
+        return [
+            each
+            for each in statement.find_all(exp.Table)
+            if each.name and isinstance(each.this, exp.Identifier) and self._is_of_lake(each)
+        ]
+
+    def _is_of_lake(self, node: exp.Table) -> bool:
+        if self.is_local(node):
+            return False
+        if node.db:
+            return True
+        if self.schema is None:
+            return False
+        schema = self.schema.lower()  # a CTE of the same name hides the table; then the view is created in vain
+        listed = next((each for each in self.client(self.catalog).schemas() if each.name.lower() == schema), None)
+        return listed is not None and node.name.lower() in {each.name.lower() for each in listed.tables}
+
+    def use(self, catalog: str, schema: str | None) -> None:
+        """Make a catalog, or a schema of it, the place of names without them."""
+        if self.is_local_database(catalog):
+            raise InvalidArgument(f"{catalog} is not a catalog of the lake: write names in it as {catalog}.table")
+        client = self.client(catalog)
+        self.refresh(client)
+        if schema is not None:
+            known = [each.name for each in client.schemas()]
+            if schema.lower() not in map(str.lower, known):
+                hint = suggestion(schema, known)
+                raise NotFound("; ".join(filter(None, [f"schema {catalog}.{schema} does not exist", hint])))
+        self.engine.attach(catalog)
+        path = quoted(catalog)
+        if schema is not None:
+            path = f"{path}.{quoted(schema)}"
+            self.duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {path}")
+        self.duckdb.execute(f"USE {path}")
+        self.catalog, self.schema = catalog, schema
 
     # -- binding --------------------------------------------------------------------------------------------------
 
     def _bind(self, statement: exp.Expr, row_ids_of: LakeName | None) -> bool:
         """Create a view for each table that is read; return whether the statement was rewritten for time travel."""
-        nodes = lake_tables(statement)
-        names = [lake_name(node, self.catalog) for node in nodes]
+        self._forget_views()
+        if self.schema is not None:
+            self.refresh(self.client(self.catalog))
+        nodes = self.lake_tables(statement)
+        names = [self.name(node) for node in nodes]
         rewritten = False
-        for catalog in {name.catalog for name in names}:
+        for catalog in {name.catalog for name in names} - ({self.catalog} if self.schema is not None else set()):
             self.refresh(self.client(catalog))
         for number, (node, name) in enumerate(zip(nodes, names, strict=True)):
             client = self.client(name.catalog)
@@ -174,11 +236,17 @@ class Session:
                 self._create_view(replace(source, where=where), name, f"scan_{number}")
         return rewritten
 
+    def _forget_views(self) -> None:
+        """Drop the views of the last statement, whose scans have its filters: nothing else must read them."""
+        while self._views:
+            self.duckdb.execute(f"DROP VIEW IF EXISTS {self._views.pop()}")
+
     def _create_view(self, source: Source, name: LakeName, scan: str) -> None:
-        self._attach(name.catalog)
+        self.engine.attach(name.catalog)
         self._register(source, scan)
         self.duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(name.catalog)}.{quoted(name.schema)}")
         self.duckdb.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {scan}")  # noqa: S608 - all quoted
+        self._views.append(str(name))
 
     def _register(self, source: Source, scan: str) -> None:
         """Register a scan in DuckDB.
@@ -186,7 +254,7 @@ class Session:
         DuckDB would leave comparisons of numbers to Arrow, which does not treat NaN as the greatest one. Wrapping a column in
         a list and taking it out again makes DuckDB compare the values itself.
         """
-        self.duckdb.register(f"{scan}_rows", LakeScan(source, self._failures))
+        self.duckdb.register(f"{scan}_rows", LakeScan(source, self.engine.failures))
         columns = ", ".join(
             f"[{quoted(field.name)}][1] AS {quoted(field.name)}" if _may_have_nan(field.type) else quoted(field.name)
             for field in source.schema
@@ -196,7 +264,7 @@ class Session:
     def _replace_with_scan(self, node: exp.Table, source: Source, scan: str) -> None:
         """Replace `table AT (…)` by a scan of that state, since DuckDB supports AT for its own tables only."""
         when = node.args["when"]
-        with self.duckdb_errors():
+        with self.errors():
             moment = self.duckdb.execute(f"SELECT CAST(({when.expression.sql('duckdb')}) AS VARCHAR)").fetchone()
         assert moment is not None
         at = {"at_version" if when.args["kind"].upper() == "VERSION" else "at_timestamp": str(moment[0])}
@@ -205,18 +273,18 @@ class Session:
         alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
         node.replace(exp.Table(this=exp.to_identifier(scan), alias=alias))
 
-    def _attach(self, catalog: str) -> None:
-        try:
-            self.duckdb.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
-        except duckdb.Error as error:
-            raise InvalidArgument(f"catalog {catalog} cannot be used in SQL: {first_paragraph(error)}") from error
-
     def _execute(self, query: str) -> pa.RecordBatchReader:
         return self.duckdb.execute(query).to_arrow_reader(BATCH_ROWS)
 
+    def cancel(self) -> None:
+        """Cancel the running statement, here and on the server; can be called from any thread."""
+        self.engine.cancel()
+        for client in list(self._clients.values()):
+            client.cancel()
+
     def close(self) -> None:
         """Close DuckDB and all clients."""
-        self.duckdb.close()
+        self.engine.close()
         for client in self._clients.values():
             client.close()
 
@@ -238,14 +306,3 @@ def _cast(name: str, field: pa.Field) -> str:
     """Return the expression that casts a column to the type of a field. UUIDs are sent as bytes."""
     kind = duckdb_type(field)
     return UUID_BYTES.format(name) if kind == "UUID" else f"CAST({name} AS {kind})"
-
-
-def first_paragraph(error: Exception) -> str:
-    """Return the message in one line, without the excerpt of the SQL, which may be generated."""
-    message = str(error).replace("\x1b[4m", "").replace("\x1b[0m", "")
-    return " ".join(SOURCE_EXCERPT.sub("", message).split())
-
-
-def count_rows(participle: str, count: int) -> str:
-    """Return text such as `inserted 1 row`."""
-    return f"{participle} {count:,} row{'' if count == 1 else 's'}"

@@ -2,60 +2,178 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 import typer
-from rich.table import Column, Table
-from rich.text import Text
 
-from skiway.airport.wire.duckdb_sql import extension_of
-from skiway.cli import rendering
-from skiway.cli.sql.session import Result, Session
-from skiway.cli.sql.statements import execute, split_statements
-from skiway.client import Rows
-from skiway.errors import InvalidArgument, SkiwayError
+from skiway.cli.output import Column, Output, write_documents, write_texts, yaml_lines
+from skiway.cli.sql.engine import Answer, Engine, Result, Statement, split_statements
+from skiway.cli.sql.worker import Worker
+from skiway.errors import InvalidArgument, SkiwayError, Unavailable
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call
+    from skiway.cli.sql.session import Session
 
-__all__ = ["run"]
+__all__ = ["HELP", "run"]
 
-PROMPT = "skiway> "
-MORE = "   ...> "
-GEOMETRY = "geoarrow.wkb"
-QUITS = ("exit", "quit", "\\q", ".exit", ".quit")
+PROMPT: Final = "skiway> "
+MORE: Final = "   ...> "
+QUITS: Final = ("exit", "quit", "\\q", ".exit", ".quit")
+INTERRUPTED: Final = 130
+MIN_WIDTH: Final = 12
+HELP: Final = """\
+.tables [PATTERN]  list tables; PATTERN is a glob, such as raw.*
+.schema [TABLE]    show the CREATE TABLE statement of a table, or of all
+.help              show this help
+.quit              leave; so do exit and Ctrl-D
+
+End statements with a semicolon. Tables are named catalog.schema.table; USE lake.sales makes lake.sales.people just people.
+Ctrl-C cancels the running statement."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The result of a statement that changes something, in the output."""
+class Shell:
+    """Runs statements and prints their results in the format of a call."""
 
-    statement: str
-    count: int | None
-    message: str
+    def __init__(self, call: Call, *, catalog: str, max_rows: int) -> None:
+        self._call, self._max_rows = call, max_rows
+        self._engine = Engine(catalog)
+        self._catalog = catalog
+        self._session: Session | None = None
+        self.worker = Worker(self.cancel)
+        self.is_output_closed = False
+
+    def run(self, given: Statement | str) -> None:
+        """Run a statement or a dot command, and print its result."""
+        self._print(self._start(given))
+
+    def run_all(self, given: Sequence[Statement | str]) -> None:
+        """Run several; in JSON and YAML, their results are one list."""
+        if self._call.output not in (Output.json, Output.yaml) or len(given) == 1:
+            for number, each in enumerate(given, start=1):
+                try:
+                    self.run(each)
+                    sys.stdout.flush()
+                except BrokenPipeError:
+                    self.is_output_closed = True
+                    if number == len(given):
+                        raise  # nothing is lost
+                    raise Unavailable(
+                        f"the output was closed: the statements after number {number} were not run"
+                    ) from None
+            return
+        results = [self._document(self._start(each)) for each in given]
+        if self._call.output is Output.yaml:
+            typer.echo("\n".join(yaml_lines(results)))
+        else:
+            typer.echo(json.dumps(results, indent=2, ensure_ascii=False))
+
+    def _start(self, given: Statement | str) -> Result:
+        self._engine.is_cancelled = False
+        return self.worker.run(lambda: self._execute(given))
+
+    def _execute(self, given: Statement | str) -> Result:
+        if isinstance(given, Statement) and given.reads_no_table:
+            return Result("select", self._engine.query(given.text))
+        if isinstance(given, str) and given.split()[0] == ".help":
+            return Result("help", message=HELP)
+        from skiway.cli.sql.listing import dot_command
+        from skiway.cli.sql.session import Session
+        from skiway.cli.sql.statements import execute
+
+        if self._session is None:
+            self._session = Session(self._call, catalog=self._catalog, engine=self._engine)
+        return dot_command(self._session, given) if isinstance(given, str) else execute(self._session, given)
+
+    def cancel(self) -> None:
+        """Cancel the running statement, here and on the server."""
+        self._engine.cancel()
+        if self._session is not None:
+            self._session.cancel()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Cancel what is running and close all connections.
+
+        With `at_once`, the end of the process closes them: DuckDB would wait for threads that read from the server.
+        """
+        self.cancel()
+        if not at_once:
+            self.worker.close()
+            (self._session or self._engine).close()
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _print(self, result: Result) -> None:
+        output = self._call.output
+        if result.answer is not None and result.answer.names:
+            if output.has_documents:
+                write_documents(output, self.worker.each(result.answer.documents()))
+            else:
+                self._print_texts(output, result.answer)
+        elif output.has_documents:
+            text = json.dumps(_change(result), ensure_ascii=False, indent=2 if output is Output.json else None)
+            typer.echo("\n".join(yaml_lines(_change(result))) if output is Output.yaml else text)
+            return
+        if result.message and output is Output.table:
+            typer.echo(result.message)
+        elif result.message:
+            typer.echo(result.message, err=True)
+
+    def _print_texts(self, output: Output, answer: Answer) -> None:
+        columns = [Column(name, right, MIN_WIDTH) for name, right in zip(answer.names, answer.are_numbers, strict=True)]
+        if answer.names == ["explain_key", "explain_value"] and output is Output.table:
+            for page in answer.texts():
+                typer.echo("\n".join(str(row[1]).rstrip("\n") for row in page))
+            return
+        pages = self.worker.pages(answer.texts())
+        write_texts(output, columns, self._limited(pages) if output is Output.table and self._max_rows else pages)
+
+    def _limited(self, pages: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """Yield the first rows; the query is not read further than that."""
+        left = self._max_rows
+        for page in pages:
+            yield page[:left]
+            if len(page) > left:
+                self.cancel()
+                sys.stdout.flush()
+                typer.echo(f"only the first {self._max_rows:,} rows are shown; --max-rows 0 shows all", err=True)
+                return
+            left -= len(page)
+
+    def _document(self, result: Result) -> object:
+        if result.answer is None or not result.answer.names:
+            return _change(result)
+        return [json.loads(text) for text in self.worker.each(result.answer.documents())]
+
+
+def _change(result: Result) -> dict[str, Any]:
+    return {"statement": result.statement, "count": result.count, "message": result.message}
 
 
 def run(call: Call, text: str | None, file: Path | None, *, catalog: str, max_rows: int) -> None:
     """Run the given statements; without any on a terminal, open a prompt."""
-    if text is None and file is None and sys.stdin.isatty():
-        with Session(call, catalog=catalog) as session:
-            _prompt(call, session, max_rows)
-        return
-    given = split_statements(_read_input(text, file))
-    if not given:
+    is_interactive = text is None and file is None and sys.stdin.isatty()
+    given = [] if is_interactive else split_input(_read_input(text, file))
+    if not given and not is_interactive:
         raise InvalidArgument("there is no statement to run: give one, such as skiway sql 'SELECT 1'")
-    with Session(call, catalog=catalog) as session:
-        if call.as_json:
-            _write_json((execute(session, each) for each in given), alone=len(given) == 1)
-            return
-        for each in given:
-            _write(execute(session, each), max_rows)
+    shell, at_once = Shell(call, catalog=catalog, max_rows=max_rows), False
+    try:
+        if is_interactive:
+            _prompt(call, shell)
+        else:
+            shell.run_all(given)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        at_once = True
+        typer.echo("skiway: cancelled", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        shell.close(at_once=at_once or shell.is_output_closed)
 
 
 def _read_input(text: str | None, file: Path | None) -> str:
@@ -70,30 +188,55 @@ def _read_input(text: str | None, file: Path | None) -> str:
         raise InvalidArgument(f"cannot read the file {file}: {reason}") from error
 
 
+def split_input(text: str) -> list[Statement | str]:
+    """Split text into statements and dot commands, which are lines between statements that begin with a dot."""
+    found: list[Statement | str] = []
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(".") and _is_complete(lines):
+            found += split_statements("\n".join(lines))
+            found.append(line.strip().rstrip(";"))
+            lines.clear()
+        else:
+            lines.append(line)
+    return [*found, *split_statements("\n".join(lines))]
+
+
+def _is_complete(lines: Sequence[str]) -> bool:
+    """Whether lines end with a complete statement: a semicolon in a string or a comment does not end it."""
+    text = "\n".join(lines).strip()
+    if not text or not text.endswith(";"):
+        return not text
+    try:
+        split_statements(text)
+    except InvalidArgument as error:
+        return "unterminated" not in error.message
+    return True
+
+
 # -- the prompt --------------------------------------------------------------------------------------------------------
 
 
-def _prompt(call: Call, session: Session, max_rows: int) -> None:
+def _prompt(call: Call, shell: Shell) -> None:
     with suppress(ImportError):  # enables line editing and history
         import readline  # noqa: F401
-    typer.echo(f"DuckDB on the lake at {call.address}. End statements with ; and type exit to quit.")
+    typer.echo(f"DuckDB on the lake at {call.address}. End statements with ; and type .help for help, exit to quit.")
     for text in _read_statements():
         try:
-            for each in split_statements(text):
-                result = execute(session, each)
-                _write_json([result], alone=True) if call.as_json else _write(result, max_rows)
+            for each in split_input(text):
+                shell.run(each)
         except SkiwayError as error:
             typer.echo(f"error: {error.message}", err=True)
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+            typer.echo("cancelled", err=True)
 
 
-def _read_statements() -> Iterator[str]:
+def _read_statements(read: Callable[[str], str] = input) -> Iterator[str]:
     """Yield what the user types up to each semicolon; Ctrl-C discards the current lines, Ctrl-D or `exit` ends."""
     lines: list[str] = []
     while True:
         try:
-            line = input(MORE if lines else PROMPT)
+            line = read(MORE if lines else PROMPT)
         except EOFError:
             typer.echo()
             return
@@ -105,112 +248,6 @@ def _read_statements() -> Iterator[str]:
             return
         if line.strip() or lines:
             lines.append(line)
-        if line.rstrip().endswith(";"):
+        if lines and (lines[0].startswith(".") or _is_complete(lines)):
             yield "\n".join(lines)
             lines.clear()
-
-
-# -- results -----------------------------------------------------------------------------------------------------------
-
-
-def _write(result: Result, max_rows: int) -> None:
-    if result.rows is not None and len(result.rows.schema):
-        _write_rows(result.rows, max_rows)
-    if result.message:
-        typer.echo(result.message)
-
-
-def _write_rows(reader: Rows, max_rows: int) -> None:
-    rows, truncated = _first_rows(reader, max_rows)
-    table = Table(
-        *(
-            Column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
-            for field in reader.schema
-        ),
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="bold",
-    )
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    rendering.write_table(rendering.console(), table)
-    if truncated:
-        typer.echo(f"only the first {max_rows:,} rows are shown; --max-rows 0 shows all", err=True)
-
-
-def _first_rows(reader: Rows, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return the rows to show, and whether there are more; further batches are not read."""
-    rows: list[dict[str, Any]] = []
-    for batch in reader:
-        rows.extend(_readable(batch).to_pylist())
-        if limit and len(rows) > limit:
-            return rows[:limit], True
-    return rows, False
-
-
-def _write_json(results: Iterable[Result], *, alone: bool) -> None:
-    """Print one JSON document: the result, or a list of results."""
-    if alone:
-        for result in results:
-            _write_one(result)
-        return
-    rendering.write_json([_document(result) for result in results])
-
-
-def _write_one(result: Result) -> None:
-    if result.rows is None:
-        rendering.write_json(_document(result))
-        return
-    before = "["
-    for batch in result.rows:
-        for row in _readable(batch).to_pylist():
-            typer.echo(f"{before}\n{rendering.json_text(row)}", nl=False)
-            before = ","
-    typer.echo("[]" if before == "[" else "\n]")
-
-
-def _document(result: Result) -> object:
-    if result.rows is None:
-        return Change(result.statement, result.count, result.message)
-    return [row for batch in result.rows for row in _readable(batch).to_pylist()]
-
-
-def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with unique column names, which SQL does not guarantee, and with geometries as text."""
-    names: list[str] = []
-    for name in batch.schema.names:
-        number, unique = 1, name
-        while unique in names:
-            number += 1
-            unique = f"{name}_{number}"
-        names.append(unique)
-    columns = [
-        _geometry_text(column) if extension_of(field)[0] == GEOMETRY else column
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names)
-
-
-def _geometry_text(geometries: pa.Array) -> pa.Array:
-    """Geometries as WKT, such as `POINT (1 2)`."""
-    import shapely
-
-    stored = geometries.storage if isinstance(geometries, pa.ExtensionArray) else geometries
-    return pa.array(shapely.to_wkt(shapely.from_wkb(stored.to_pylist())), pa.string())
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _cell(value: object) -> str:
-    """Format a value as SQL shells do, without thousands separators."""
-    match value:
-        case None:
-            return "NULL"
-        case bool():
-            return "true" if value else "false"
-        case bytes():
-            return value.hex()
-    return str(value)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import duckdb
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from skiway.cli.sql.definitions import define
+from skiway.cli.sql.engine import Result, Statement, count_rows, first_paragraph, split_statements
+from skiway.cli.sql.listing import describe, show
 from skiway.cli.sql.scans import sql_name
-from skiway.cli.sql.session import Result, Session, count_rows, first_paragraph
+from skiway.cli.sql.session import Session
 from skiway.client import Written
 from skiway.client.metastore.names import segments
 from skiway.errors import InvalidArgument, Unsupported
@@ -21,19 +23,16 @@ from skiway.errors import InvalidArgument, Unsupported
 if TYPE_CHECKING:
     from skiway.client.airport.catalog import Table
 
-__all__ = ["create_table", "execute", "split_statements"]
+__all__ = ["create_table", "execute"]
 
 ROWID: Final = "rowid"
+PARTICIPLES: Final = {"insert": "inserted", "update": "updated", "delete": "deleted", "truncatetable": "deleted"}
 READS: Final = (exp.Query, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
-
-
-def split_statements(text: str) -> list[str]:
-    """Split text into statements, as they were written."""
-    try:
-        found: list[Any] = duckdb.extract_statements(text)
-    except duckdb.Error as error:
-        raise InvalidArgument(first_paragraph(error)) from error
-    return [each.query.strip().rstrip(";").strip() for each in found]
+LOCAL: Final = ("SET", "VARIABLE_SET", "PRAGMA", "LOAD", "CALL", "ATTACH", "DETACH")
+"""Statements about this session, which DuckDB runs on its own."""
+EXPLAIN: Final = re.compile(r"EXPLAIN\b\s*(ANALYZE\b)?\s*(\([^)]*\))?\s*", re.IGNORECASE)
+SHOW: Final = re.compile(r"(SHOW|DESCRIBE|DESC)\b\s*(.*)", re.IGNORECASE | re.DOTALL)
+SEARCH_PATH: Final = re.compile(r"(SET|RESET)\s+((SESSION|GLOBAL|LOCAL)\s+)?(search_path|schema)\b", re.IGNORECASE)
 
 
 def _parse(text: str) -> exp.Expr:
@@ -51,14 +50,33 @@ def _unsupported_message(statement: exp.Expr) -> str:
             return f"{word} is not supported: every statement commits on its own"
         case exp.Merge():
             return "MERGE is not supported: use UPDATE and INSERT"
-        case exp.Show():
-            return "SHOW is not supported: use skiway tables list, or DESCRIBE catalog.schema.table"
-    return f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE or COPY … TO"
+    return (
+        f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE, SHOW, USE, "
+        "SET, EXPLAIN or COPY … TO"
+    )
 
 
-def execute(session: Session, text: str) -> Result:
+def execute(session: Session, given: Statement) -> Result:
     """Run one statement. Its rows are read while the caller iterates over them, which must end before the next statement."""
-    statement = _parse(text)
+    if given.word == "USE":
+        return _use(session, given)
+    if SEARCH_PATH.match(given.text):
+        raise Unsupported("the search path cannot be set: USE catalog.schema sets the schema of names without one")
+    if given.kind in LOCAL or given.word == "PRAGMA":
+        return Result(given.word.lower(), session.engine.run(given.text))
+    if given.kind == "EXPLAIN":
+        return _explain(session, given)
+    if given.kind == "SELECT" and (shown := SHOW.match(given.text)):
+        return _show(session, given, shown)
+    return _change_or_read(session, given)
+
+
+def _change_or_read(session: Session, given: Statement) -> Result:
+    statement = _parse(given.text)
+    match statement:
+        case exp.Insert() | exp.Update() | exp.Delete() | exp.Drop() | exp.Alter() | exp.TruncateTable() | exp.Create():
+            if _is_local(session, statement):
+                return _run_locally(session, statement, given.text)
     match statement:
         case exp.Insert():
             return _insert(session, statement)
@@ -72,14 +90,105 @@ def execute(session: Session, text: str) -> Result:
             return define(session, statement)
         case exp.Copy() if statement.args.get("kind"):
             raise Unsupported("COPY … FROM is not supported: use INSERT INTO table SELECT * FROM 'file'")
+        case exp.Copy():
+            rows = session.engine.run(session.bind(statement, given.text)).read_all()
+            count = int(rows[0][0]) if rows else 0
+            return Result("copy", count=count, message=count_rows("copied", count))
         case _ if isinstance(statement, READS):
-            return Result("select", session.read(statement, text))
+            return Result("select", session.read(statement, given.text))
     raise Unsupported(_unsupported_message(statement))
+
+
+# -- statements about the session --------------------------------------------------------------------------------------
+
+
+def _use(session: Session, given: Statement) -> Result:
+    """USE catalog, USE catalog.schema or USE schema."""
+    node = _parse(given.text).this
+    first, name = node.db, node.name
+    if first:
+        session.use(first, name)
+    elif name.lower() in session.engine.catalogs or not _has_schema(session, name):
+        session.use(name, None)
+    else:
+        session.use(session.catalog, name)
+    place = session.catalog if session.schema is None else f"{session.catalog}.{session.schema}"
+    return Result("use", message=f"using {place}")
+
+
+def _has_schema(session: Session, name: str) -> bool:
+    client = session.client(session.catalog)
+    session.refresh(client)
+    return name.lower() in {each.name.lower() for each in client.schemas()}
+
+
+def _explain(session: Session, given: Statement) -> Result:
+    """EXPLAIN of a query; statements that change tables run on the server."""
+    inner = _parse(EXPLAIN.sub("", given.text, count=1))
+    if not isinstance(inner, exp.Query | exp.Describe | exp.Summarize | exp.Pivot):
+        raise Unsupported("EXPLAIN is for queries only: statements that change tables run on the server")
+    bound = session.bind(inner, "")
+    prefix = EXPLAIN.match(given.text)
+    assert prefix is not None
+    return Result("explain", session.engine.run(f"{prefix[0]}{bound}" if bound else given.text))
+
+
+def _show(session: Session, given: Statement, shown: re.Match[str]) -> Result:
+    """SHOW TABLES and the like, which list the lake; DESCRIBE or SHOW of a table; DESCRIBE of a query."""
+    found = show(session, shown[2]) if shown[1].upper() == "SHOW" or not shown[2].strip() else None
+    if found is not None:
+        return Result("show", found)
+    statement = _parse(f"DESCRIBE {shown[2]}")
+    node = statement.this
+    if isinstance(node, exp.Table) and session.lake_tables(statement):
+        return Result("describe", describe(session, statement))
+    return Result("describe", session.read(statement, given.text))
+
+
+# -- local tables ------------------------------------------------------------------------------------------------------
+
+
+def _is_local(session: Session, statement: exp.Expr) -> bool:
+    """Whether a statement changes objects of this session: those of CREATE TEMP, or of an attached database."""
+    properties = statement.args.get("properties")
+    if isinstance(statement, exp.Create):
+        if properties is not None and properties.find(exp.TemporaryProperty):
+            return True
+        if str(statement.args.get("kind")).upper() in ("FUNCTION", "MACRO", "SECRET"):
+            return False
+    targets = statement.expressions if isinstance(statement, exp.TruncateTable) else _targets(statement)
+    return bool(targets) and all(isinstance(each, exp.Table) and session.is_local(each) for each in targets)
+
+
+def _targets(statement: exp.Expr) -> list[exp.Expr]:
+    if isinstance(statement, exp.Drop):
+        return list(statement.args.get("tables") or [statement.this])
+    return [statement.this.this if isinstance(statement.this, exp.Schema) else statement.this]
+
+
+def _run_locally(session: Session, statement: exp.Expr, text: str) -> Result:
+    """Run a statement in DuckDB; a view or a macro that outlives it cannot read tables of the lake."""
+    word = statement.key
+    kind = str(statement.args.get("kind") or "").lower()
+    bound = session.bind(statement, text)
+    if isinstance(statement, exp.Create) and kind != "table" and session.lake_tables(statement):
+        raise Unsupported(f"a temporary {kind} cannot read tables of the lake: use CREATE TEMP TABLE … AS SELECT …")
+    answer = session.engine.run(bound)
+    if statement.args.get("returning"):
+        return Result(word, answer)
+    rows = answer.read_all()
+    if word in ("insert", "update", "delete", "truncatetable"):
+        count = int(rows[0][0]) if rows else 0
+        return Result(word, count=count, message=count_rows(PARTICIPLES[word], count))
+    done = {"create": "created", "drop": "dropped", "alter": "altered"}[word]
+    name = ", ".join(each.sql("duckdb") for each in _targets(statement))
+    return Result(word, message=f"{done} temporary {kind} {name}" if word == "create" else f"{done} {kind} {name}")
 
 
 def create_table(session: Session, name: str, columns: Sequence[str]) -> None:
     """Create a table; the columns are written in SQL."""
-    execute(session, f"CREATE TABLE {sql_name(segments(name, resource='table'))} ({', '.join(columns)})")
+    (statement,) = split_statements(f"CREATE TABLE {sql_name(segments(name, resource='table'))} ({', '.join(columns)})")
+    execute(session, statement)
 
 
 # -- INSERT, UPDATE, DELETE, TRUNCATE ----------------------------------------------------------------------------------
@@ -102,7 +211,7 @@ def _insert(session: Session, statement: exp.Insert) -> Result:
     if statement.args.get("with_"):
         rows.set("with_", statement.args["with_"])
     table = session.table(client, name)
-    given = [each["column_name"] for each in session.describe(rows)]
+    given = [column for column, _ in session.describe(rows)]
     wanted = given if statement.args.get("by_name") else named or table.columns
     if len(wanted) != len(given):
         raise InvalidArgument(
@@ -142,7 +251,7 @@ def _delete(session: Session, statement: exp.Delete) -> Result:
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
     with client.transaction():
-        ids = session.read(_rows_query(statement, []), row_ids_of=name).read_all()[ROWID]
+        ids = session.stream(session.bind(_rows_query(statement, []), row_ids_of=name)).read_all()[ROWID]
         written = client.delete((name.schema, name.table), ids, returning=returning)
     return _result(session, "delete", written, statement, node)
 
@@ -185,11 +294,10 @@ def _reject_clause(statement: exp.Expr, clause: str, message: str) -> None:
 
 def _result(session: Session, word: str, written: Written, statement: exp.Expr, node: exp.Table) -> Result:
     returning: Any = statement.args.get("returning")
-    participle = {"insert": "inserted", "update": "updated", "delete": "deleted"}[word]
-    message = count_rows(participle, written.count)
+    message = count_rows(PARTICIPLES[word], written.count)
     if returning is None or written.rows is None:
         return Result(word, count=written.count, message=message)
     session.duckdb.register("returned", written.rows)
     alias = exp.to_identifier(node.alias_or_name, quoted=True)
     query = exp.select(*returning.expressions).from_(exp.Table(this=exp.to_identifier("returned"), alias=alias))
-    return Result(word, session.query(query.sql("duckdb")), written.count, message)
+    return Result(word, session.engine.query(query.sql("duckdb")), written.count, message)

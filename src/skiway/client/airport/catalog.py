@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from skiway.airport.wire.payloads import Binary, VersionInfo
+from skiway.client.names import split_name
 from skiway.errors import InvalidArgument, NotFound
 from skiway.model.flight_pb2 import FlightDescriptor
 
@@ -30,6 +31,7 @@ __all__ = [
     "Table",
     "TableName",
     "find_by_name",
+    "name_splits",
     "read_schema",
 ]
 
@@ -75,8 +77,30 @@ class ObjectMessage(msgspec.Struct, frozen=True):
 
 FunctionKind = Literal["scalar_function", "table_function"]
 TableName = str | tuple[str, str]
-"""The name of a table or function: `"schema.table"`, or a tuple of both."""
+"""The name of a table or function: `"schema.table"`, with a part in double quotes if needed, or a tuple of both."""
 ROWID: Final = "rowid"
+
+
+def name_splits(name: TableName) -> list[tuple[str, str]]:
+    """Return how a name can be split into schema and table: a dot outside of double quotes can belong to either.
+
+    >>> name_splits('csv."two words"')
+    [('csv', 'two words')]
+    >>> name_splits("a.b.c")
+    [('a.b', 'c'), ('a', 'b.c')]
+    """
+    if not isinstance(name, str):
+        return [name]
+    parts = split_name(name)
+    if parts is None:
+        raise InvalidArgument(
+            f'{name!r} is not a valid name: put a part with quotes in double quotes, as in csv."two words", and write "" '
+            "for a quote inside it; or give a tuple of schema and table",
+            key="name.malformed",
+        )
+    if len(parts) < 2:
+        raise InvalidArgument(f"{name!r} names no schema: write 'schema.table', or a tuple of both")
+    return [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class AirportClient:
     `timeout_s` sets one, which then includes the whole stream of a scan. With `token_on_scans=False` the token is sent
     with calls about the catalog only, as DuckDB does with a token that was given to ATTACH.
 
-    Tables and functions are named `"schema.table"`, or by a tuple of both. Names are case-insensitive. All methods raise
+    Tables and functions are named `"schema.table"`, with double quotes where needed (`'csv."two words"'`), or by a tuple of
+    both. Names are case-insensitive. All methods raise
     errors of `skiway.errors`.
 
     A client is thread-safe; `transaction()` applies to the thread that opened it.
@@ -76,6 +77,10 @@ class AirportClient:
     def catalog(self) -> str:
         """The name of the attached catalog."""
         return self._session.calls.catalog
+
+    def cancel(self) -> None:
+        """Cancel the scans and statements that run in other threads, which raise `Cancelled`. The client can be used again."""
+        self._session.calls.connection.cancel()
 
     def close(self) -> None:
         """Cancel all running calls and close the connection."""
@@ -118,16 +123,19 @@ class AirportClient:
         where: Where = None,
         at_version: int | str | None = None,
         at_timestamp: object | None = None,
+        limit: int | None = None,
         plan: bool = True,
     ) -> Rows:
         """Stream the rows of a table: the given columns, the rows that match `where`, as of a version or time.
+
+        After `limit` rows the call is cancelled, so that the server stops reading.
 
         Build `where` with `col()`. A string is sent unchanged as DuckDB's filter JSON and is not applied again by the
         client, so the result may have more rows. `plan=False` skips the requests for statistics, which only an
         optimizer needs.
         """
         bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
-        return (bound.plan() if plan else bound).read()
+        return (bound.plan() if plan else bound).read(limit=limit)
 
     def count(self, table: TableName, *, where: Where = None) -> int:
         """Return the number of rows of a table, or of those that match `where`."""

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from skiway.airport.wire.duckdb_sql import storage_type
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
 from skiway.airport.wire.payloads import TotalChanged, decode
+from skiway.airport.wire.sizes import TRUSTED_DECODED_BYTES
 from skiway.client.airport.calls import Calls, Trace
 from skiway.client.airport.catalog import ROWID, Table
 from skiway.client.errors import blame_server
@@ -50,7 +51,7 @@ class Exchange:
         self._operation = f"DoExchange ({operation})"
         self._stream = calls.exchange(trace, operation, returning=returning)
         self._writer = FrameWriter(schema)
-        self._reader = BatchReader(iter(self._stream))
+        self._reader = BatchReader(iter(self._stream), max_decoded_bytes=TRUSTED_DECODED_BYTES)
         self._responses = self._reader.with_metadata()
         try:
             self._begin(trace.descriptor.SerializeToString(), opening)

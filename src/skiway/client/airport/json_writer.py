@@ -19,7 +19,7 @@ from skiway.airport.wire import headers
 from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.payloads import decode
 from skiway.client.airport.calls import Calls, TransactionContext
-from skiway.client.airport.catalog import TableName
+from skiway.client.airport.catalog import TableName, name_splits
 from skiway.client.airport.exchange import Written, in_vectors, to_batches
 from skiway.client.connection import parse_message
 from skiway.client.errors import blame_server
@@ -103,12 +103,7 @@ class JsonWriter:
 
 
 def _command(table: TableName, *, returning: bool, **more: Any) -> dict[str, Any]:
-    if not isinstance(table, str):
-        schema, name = table
-    else:
-        schema, dot, name = table.rpartition(".")
-        if not dot:
-            raise InvalidArgument(f"{table!r} names no schema: write 'schema.table', or a tuple of both")
+    schema, name = name_splits(table)[0]
     return {"schema_name": schema, "table_name": name, "returning": returning, **more}
 
 

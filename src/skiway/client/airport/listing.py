@@ -26,6 +26,7 @@ from skiway.client.airport.catalog import (
     Table,
     TableName,
     find_by_name,
+    name_splits,
     read_schema,
 )
 from skiway.client.connection import Connection, parse_message
@@ -134,7 +135,7 @@ class Listing:
 
     def _addresses(self, name: TableName) -> Iterator[tuple[Schema, str]]:
         """Yield each way to split a dotted name into an existing schema and the rest; names may contain dots."""
-        for schema_name, own_name in _splits(name):
+        for schema_name, own_name in name_splits(name):
             if (entry := find_by_name(schema_name, self._entries.values())) is not None:
                 yield self._open(entry), own_name
 
@@ -254,15 +255,6 @@ def _object(info: FlightInfo, catalog: str, schema_name: str) -> Table | Functio
             raise InvalidArgument(
                 f"{facts.name!r} is a {facts.type!r}, expected a table, scalar_function or table_function"
             )
-
-
-def _splits(name: TableName) -> Sequence[tuple[str, str]]:
-    if not isinstance(name, str):
-        return [name]
-    parts = name.split(".")
-    if len(parts) < 2:
-        raise InvalidArgument(f"{name!r} names no schema: write 'schema.table', or a tuple of both")
-    return [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
 
 
 def _dotted(name: TableName) -> str:

@@ -88,11 +88,25 @@ class Rows:
         self.close()
 
 
+def _first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Generator[pa.RecordBatch]:
+    """Yield the first rows, and close the stream as soon as they are complete."""
+    left = limit
+    with contextlib.ExitStack() as stack:
+        if isinstance(batches, Generator):
+            stack.enter_context(contextlib.closing(batches))
+        for batch in batches:
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+            if not left:
+                return
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
     """Statistics of a column, as the server reports them; None means unknown.
 
-    `min` and `max` are bounds: no value lies outside of them, but they need not occur themselves.
+    `min` and `max` are bounds: no value lies outside of them, but they need not occur themselves. A bound that Python
+    cannot represent, such as a date of the year 10000, is an Arrow scalar.
     """
 
     min: Any
@@ -110,7 +124,9 @@ def read_statistics(data: bytes, column: str) -> ColumnStatistics:
         with pa.ipc.open_stream(data) as reader:
             batch = reader.read_next_batch()
             batch.validate(full=True)
-            row = batch.slice(0, 1).to_pylist()[0]  # one row of statistics, not table data
+            row = {
+                name: _python_value(column[0]) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
     except (pa.ArrowException, OSError, ValueError, StopIteration, IndexError) as error:
         raise InvalidArgument(f"the statistics of {column!r} are not an Arrow stream of one row") from error
     missing = {"min", "max", "has_null", "has_not_null", "distinct_count"} - row.keys()
@@ -125,6 +141,13 @@ def read_statistics(data: bytes, column: str) -> ColumnStatistics:
         max_string_length=row.get("max_string_length"),
         contains_unicode=row.get("contains_unicode"),
     )
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return value
 
 
 @dataclass(frozen=True)
@@ -280,9 +303,14 @@ class BoundScan:
         with blame_server(self._location, "endpoints"):
             return [read_endpoint(message) for message in found]
 
-    def read(self) -> Rows:
-        """Request the endpoints, and return the rows; the endpoints are read one after another."""
-        return Rows(self.schema, self._batches(self.endpoints()))
+    def read(self, *, limit: int | None = None) -> Rows:
+        """Request the endpoints, and return the rows, at most `limit`; the endpoints are read one after another."""
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"limit is {limit}: it must not be negative")
+        if limit == 0:
+            return Rows(self.schema, _first_rows(iter(()), 0))
+        batches = self._batches(self.endpoints())
+        return Rows(self.schema, batches if limit is None else _first_rows(batches, limit))
 
     @property
     def _location(self) -> str:

@@ -13,6 +13,7 @@ from skiway.client.metastore.calls import Caller, Calls, Retries
 from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces
 from skiway.client.metastore.connectors import Connectors
 from skiway.client.metastore.directory import Directory
+from skiway.client.metastore.grants import Grants
 from skiway.client.metastore.jobs import Jobs
 from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.snapshots import Snapshots
@@ -36,7 +37,8 @@ class Metastore:
     """A metastore, by kinds of resources. Call a kind to list its resources; it has methods to get, create and change them.
 
     >>> with Metastore("127.0.0.1:50051") as lake:                             # doctest: +SKIP
-    ...     lake.tables.create("lake.sales.people", schema={"type": "struct", "fields": []})
+    ...     columns = [{"id": 1, "name": "name", "required": False, "type": "string"}]
+    ...     lake.tables.create("lake.sales.people", schema={"type": "struct", "fields": columns})
     ...     for table in lake.tables("lake.sales"):
     ...         print(table.name, table.stats.row_count)
 
@@ -110,6 +112,11 @@ class Metastore:
     def statistics(self) -> Statistics:
         """Statistics of tables, their columns and their files."""
         return Statistics(self._calls)
+
+    @property
+    def grants(self) -> Grants:
+        """Privileges of users and roles on catalogs, namespaces, tables and views."""
+        return Grants(self._calls)
 
     @property
     def connectors(self) -> Connectors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from skiway.client.metastore.collection import KEEP, Collection, Keep, Listing, build
@@ -156,12 +156,16 @@ class Connectors(Collection[Connector]):
         namespaces: Iterable[Name] = (),
         table: str = "",
         columns: Iterable[str] = (),
+        timeout_s: float | None = None,
     ) -> v1.SyncCaptureResponse:
-        """Run one pass within this call, without a job: mirror metadata, or compute `statistics` of mirrored tables."""
+        """Run one pass within this call, without a job: mirror metadata, or compute `statistics` of mirrored tables.
+
+        A pass may take long, so it does not have the deadline of other calls: only `timeout_s` limits it.
+        """
         request = v1.SyncCaptureRequest(
             connector_id=self._id(ref), include_statistics=statistics, **_selection(namespaces, table, columns)
         )
-        return self._calls.call(request, v1.SyncCaptureResponse)
+        return replace(self._calls, timeout_s=timeout_s).call(request, v1.SyncCaptureResponse)
 
     def _id(self, ref: Ref) -> v1.ResourceId:
         """Return the id of a connector. A name is looked up in the list of all connectors of the account."""

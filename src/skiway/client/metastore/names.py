@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from google.protobuf.message import Message
 
 from skiway.client.metastore.calls import Calls
+from skiway.client.names import split_name
 from skiway.errors import InvalidArgument
 from skiway.model import v1
 
@@ -36,7 +37,6 @@ __all__ = [
 
 Name = str | Sequence[str]
 
-_SEGMENT: Final = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[^."]*))\s*(?P<end>\.|$)')
 _PLAIN: Final = re.compile(r'[^\s."]+(?: [^\s."]+)*')
 _SHAPES: Final = {
     "catalog": (1, 1, "catalog, such as lake"),
@@ -98,20 +98,14 @@ def dotted(path: Sequence[str]) -> str:
 
 
 def _split(text: str, resource: str) -> tuple[str, ...]:
-    parts: list[str] = []
-    position, more = 0, True
-    while more:
-        found = _SEGMENT.match(text, position)
-        if found is None:
-            raise InvalidArgument(
-                f"{text!r} is not a valid name of a {resource}: put a segment that contains dots or quotes "
-                'in double quotes, and write "" for a quote inside it',
-                key="name.malformed",
-                field="name",
-            )
-        quoted = found["quoted"]
-        parts.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
-        position, more = found.end(), found["end"] == "."
+    parts = split_name(text)
+    if parts is None:
+        raise InvalidArgument(
+            f"{text!r} is not a valid name of a {resource}: put a segment that contains dots or quotes "
+            'in double quotes, and write "" for a quote inside it',
+            key="name.malformed",
+            field="name",
+        )
     return tuple(parts)
 
 

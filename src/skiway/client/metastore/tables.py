@@ -44,7 +44,10 @@ class Tables(Collection[Table]):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Table:
-        """Create a table without snapshots. With a `namespace`, `name` is the table's own name in it."""
+        """Create a table without snapshots. With a `namespace`, `name` is the table's own name in it.
+
+        In a managed catalog, a table with columns and without an `upstream` is a managed table: clients can write to it.
+        """
         spec = {
             **_new_name(self._calls, name, namespace, resource="table"),
             "schema_json": schema_text(schema),

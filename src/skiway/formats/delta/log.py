@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from skiway.errors import Unsupported
 from skiway.formats.files import Files, Found
-from skiway.formats.locations import Location
 from skiway.formats.schemas import Path, TableSchema, field_id, leaves, path_id, with_ids
 from skiway.formats.source import PartitionField, PartitionSpec, Snapshot
+from skiway.security.source_access import Location
 
 __all__ = ["DeltaSchema", "snapshots"]
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.layouts import plain_field
 from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema
+from skiway.formats.delta.references import check_log, check_vectors
 from skiway.formats.files import Files, Found, first_lines
-from skiway.formats.locations import Location, location
 from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.parquet.reading import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves
@@ -30,6 +33,7 @@ from skiway.formats.source import (
     TableName,
 )
 from skiway.formats.statistics import bound_type, column_stats, constant_stats, stats_struct
+from skiway.security.source_access import Location, location
 
 if TYPE_CHECKING:
     import deltalake
@@ -47,6 +51,7 @@ _FEATURES: Final = {
     "vacuumProtocolCheck",
 }
 _FIRST_PARTITION_ID: Final = 1000
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 _TRUNCATED_US: Final = 999  # timestamps in statistics are truncated to milliseconds
 _EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some programs handle as doubles
 
@@ -138,6 +143,7 @@ class DeltaTable(TableHandle):
     def _read_vectors(self, version: int) -> dict[str, pa.Array]:
         if "deletionVectors" not in _features(self._at(version)):
             return {}
+        check_vectors(self._files, self._place)
         with self._translated():
             found = pa.RecordBatchReader.from_stream(self._at(version).deletion_vectors()).read_all()
         paths = [str(self._file(path)) for path in found["filepath"].to_pylist()]
@@ -145,15 +151,18 @@ class DeltaTable(TableHandle):
         return {path: _deleted_positions(masks[row].values) for row, path in enumerate(paths)}
 
     def _file(self, path: str) -> Location:
-        """The location of a file in the log: a URL-encoded path, relative to the table or absolute."""
+        """The location of a file in the log: a URL-encoded path, relative to the table or absolute.
+
+        Shallow clones refer to the files of another table by absolute URIs; Hadoop writes `file:/path`.
+        """
         plain = unquote(path)
-        return location(plain) if "://" in plain or plain.startswith("/") else self._place / plain
+        return location(plain) if _ABSOLUTE.match(path) else self._place / plain
 
     def _schema(self, version: int) -> DeltaSchema:
         table = self._at(version)
         metadata = table.metadata()
         mode = metadata.configuration.get("delta.columnMapping.mode", "none")
-        arrow = pa.schema(table.schema().to_arrow())
+        arrow = pa.schema([plain_field(field) for field in pa.schema(table.schema().to_arrow())])
         return DeltaSchema.of(arrow, metadata.partition_columns, mode, first_id=_FIRST_PARTITION_ID)
 
     def _at(self, version: int) -> deltalake.DeltaTable:
@@ -162,9 +171,10 @@ class DeltaTable(TableHandle):
     def _load(self, version: int | None) -> deltalake.DeltaTable:
         import deltalake
 
-        self._files.reach.check(self._place)
+        place = self._files.reach.check(self._place)
+        check_log(self._files, self._place)
         with self._translated(version):
-            table = deltalake.DeltaTable(str(self._place), version=version, storage_options=_options(self._files))
+            table = deltalake.DeltaTable(_url(place), version=version, storage_options=_options(self._files))
         unknown = sorted(_features(table) - _FEATURES)
         if unknown:
             raise Unsupported(
@@ -211,6 +221,11 @@ class DeltaTable(TableHandle):
             ) from error
 
 
+def _url(place: Location) -> str:
+    """The location for delta-rs, which decodes URLs."""
+    return f"s3://{place.bucket}/{quote(place.path)}" if place.scheme == "s3" else place.path
+
+
 def _deleted_positions(selected: pa.Array) -> pa.Array:
     """The positions of the rows that a selection vector does not select."""
     return pa.array(np.flatnonzero(~selected.to_numpy(zero_copy_only=False)).astype(np.int64))
@@ -226,7 +241,10 @@ def _options(files: Files) -> dict[str, str]:
         "s3.endpoint": "AWS_ENDPOINT_URL",
     }
     options = {names[key]: value for key, value in files.properties.items() if key in names}
-    return {**options, "AWS_ALLOW_HTTP": "true", "AWS_SKIP_SIGNATURE": str(files.is_anonymous).lower()}
+    if "AWS_ACCESS_KEY_ID" in options and "AWS_SESSION_TOKEN" in os.environ:
+        options.setdefault("AWS_SESSION_TOKEN", "")  # delta-rs would complete the keys with the token of the server
+    proxy = {"proxy_url": files.relay} if files.relay else {}
+    return {**options, **proxy, "AWS_ALLOW_HTTP": "true", "AWS_SKIP_SIGNATURE": str(files.is_anonymous).lower()}
 
 
 def _features(table: deltalake.DeltaTable) -> set[str]:

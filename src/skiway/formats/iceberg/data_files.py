@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.layouts import plain_array
 from skiway.errors import ConstraintViolation, InvalidArgument
+from skiway.formats.geometry import WkbType, coordinate_system
+from skiway.formats.iceberg.lineage import with_lineage
 from skiway.formats.iceberg.partitions import split_by_partition
 from skiway.formats.iceberg.types import arrow_schema
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.formats.schemas import leaves
+from skiway.formats.parquet.footers import row_groups
+from skiway.formats.schemas import Leaf, field_id, leaves, with_id
+from skiway.formats.statistics import merged_stats
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -71,6 +76,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """Cast without loss of precision or of struct fields: Arrow silently drops fields that the target lacks."""
+    column = plain_array(column)
     if column.type == field.type:
         return column
     try:
@@ -114,12 +120,17 @@ class ParquetFile:
         self.uri = uri
         self.writes = 0
         self._files, self._schema, self._options = files, schema, options
+        self._arrow = arrow
         self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
+        # PyIceberg reads these bounds as Python values, which have fewer years and no nanoseconds.
+        self._temporal = [leaf for leaf in leaves(arrow) if _is_temporal(leaf.type)]
         self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
         self._sink = files.create(uri)
+        self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
+        self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
         self._writer = ParquetWriter(
             self._sink,
-            arrow,
+            self._written,
             compression=_codec(options),
             compression_level=_level(options),
             store_decimal_as_integer=True,
@@ -138,6 +149,10 @@ class ParquetFile:
             for name in leaf.path[1:]:
                 column = pc.struct_field(column, name)
             self._nans[leaf.id] += pc.sum(pc.is_nan(column), min_count=0).as_py()
+        for name, of in self._geometries.items():
+            chunks = [pa.ExtensionArray.from_storage(of, chunk) for chunk in rows[name].chunks]
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, self._written.field(name), pa.chunked_array(chunks, of))
         with self._files.translated(self.uri):
             self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
         self.writes += 1
@@ -174,18 +189,53 @@ class ParquetFile:
 
     def _statistics(self) -> dict[str, Any]:
         from pyiceberg.io.pyarrow import (
+            MetricModeTypes,
+            MetricsMode,
             compute_statistics_plan,
             data_file_statistics_from_parquet_metadata,
             parquet_path_to_id_mapping,
         )
+        from pyiceberg.types import GeometryType
 
+        footer = self._writer.writer.metadata
         plan = compute_statistics_plan(self._schema, dict(self._options))
-        found = data_file_statistics_from_parquet_metadata(
-            self._writer.writer.metadata, plan, parquet_path_to_id_mapping(self._schema)
-        )
+        unbounded = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
+        own = [leaf for leaf in self._temporal if leaf.id in plan and plan[leaf.id].mode.type not in unbounded]
+        plan |= {leaf.id: replace(plan[leaf.id], mode=MetricsMode(MetricModeTypes.COUNTS)) for leaf in own}
+        for each in self._schema.fields:
+            if isinstance(each.field_type, GeometryType):  # Parquet has other statistics for geometries
+                plan[each.field_id] = replace(plan[each.field_id], mode=MetricsMode(MetricModeTypes.NONE))
+        found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self._schema))
+        facts = found.to_serialized_dict()
+        low, high = _temporal_bounds(footer, self._arrow, own)
         # PyIceberg does not count NaN.
-        counted = {number: nans for number, nans in self._nans.items() if number in found.value_counts}
-        return {**found.to_serialized_dict(), "nan_value_counts": counted}
+        nans = {number: count for number, count in self._nans.items() if number in found.value_counts}
+        bounds = {"lower_bounds": facts["lower_bounds"] | low, "upper_bounds": facts["upper_bounds"] | high}
+        return {**facts, **bounds, "nan_value_counts": nans}
+
+
+def _temporal_bounds(footer: Any, arrow: pa.Schema, of: Sequence[Leaf]) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The bounds of dates and timestamps by field id, in Iceberg's single-value serialization."""
+    stats = row_groups(footer, arrow, of)["stats"].combine_chunks()
+    low: dict[int, bytes] = {}
+    high: dict[int, bytes] = {}
+    for leaf in of:
+        merged = merged_stats(stats.field(str(leaf.id)))
+        for bounds, name in ((low, "min"), (high, "max")):
+            bound = merged.field(name)
+            if bound.null_count == 0:
+                whole = pa.int32() if pa.types.is_date32(leaf.type) else pa.int64()
+                bounds[leaf.id] = bound.view(whole)[0].as_py().to_bytes(whole.bit_width // 8, "little", signed=True)
+    return low, high
+
+
+def _written(field: pa.Field, geometry: WkbType | None) -> pa.Field:
+    """`field` as it is written, with the extension type of geometries."""
+    return field if geometry is None else with_id(pa.field(field.name, geometry, field.nullable), field_id(field))
+
+
+def _is_temporal(of: pa.DataType) -> bool:
+    return pa.types.is_date32(of) or pa.types.is_timestamp(of)
 
 
 def _codec(options: Mapping[str, str]) -> str:
@@ -212,7 +262,8 @@ class DataFileWriter:
     """Writes rows into new data files of a table, by partition. Row groups are sorted if the table has a sort order.
 
     At most about `buffer_bytes` of rows are buffered in memory, and at most `max_open_files` files are open, however many
-    partitions there are. Not safe to use from several threads.
+    partitions there are. With `lineage` the files contain that of their rows, for rows that other files contained before.
+    Not safe to use from several threads.
     """
 
     def __init__(
@@ -222,11 +273,14 @@ class DataFileWriter:
         *,
         buffer_bytes: int = 2 * _ROW_GROUP_BYTES,
         max_open_files: int = 16,
+        lineage: bool = False,
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
         self.row_count = 0
         self._files, self._metadata = files, metadata
         self._schema, self._spec = metadata.schema(), metadata.spec()
+        if lineage:
+            self._schema = with_lineage(self._schema)
         self._arrow = arrow_schema(self._schema).arrow
         self._order = _sort_keys(metadata)
         self._buffer_bytes, self._max_open = buffer_bytes, max_open_files

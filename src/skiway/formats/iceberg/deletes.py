@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.layouts import plain_array
 from skiway.formats.files import corrupt
 from skiway.formats.source import FILE_COLUMNS, Content
 
@@ -22,7 +23,8 @@ __all__ = ["PLACES", "deletion_vector", "merged_positions", "positions_by_file",
 
 _MAGIC: Final = bytes.fromhex("d1d33964")
 
-# Additional columns of the file table: which data files a delete file refers to, and where in it a deletion vector is.
+# Additional columns of the file table: which data files a delete file refers to, where in it a deletion vector is, and
+# the id of the first row of a data file.
 PLACES = pa.schema(
     {
         "referenced": pa.string(),
@@ -30,6 +32,7 @@ PLACES = pa.schema(
         "path_to": pa.binary(),
         "blob_offset": pa.int64(),
         "blob_size": pa.int64(),
+        "first_row_id": pa.int64(),
     }
 )
 
@@ -121,8 +124,9 @@ def deletion_vector(blob: bytes, *, file: str, rows: int) -> pa.Array:
 
 def positions_by_file(deletes: pa.Table) -> dict[str, pa.Array]:
     """Group the rows of a position delete file (`file_path`, `pos`) by data file; positions are ascending."""
-    ordered = deletes.select(["file_path", "pos"]).sort_by([("file_path", "ascending"), ("pos", "ascending")])
-    ordered = ordered.combine_chunks()
+    columns = [plain_array(deletes[name].combine_chunks()) for name in ("file_path", "pos")]
+    rows = pa.table(columns, names=["file_path", "pos"])
+    ordered = rows.sort_by([("file_path", "ascending"), ("pos", "ascending")]).combine_chunks()
     if not ordered.num_rows:
         return {}
     counts = ordered["file_path"].value_counts()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal
 
+from pyiceberg.avro.codecs import AVRO_CODEC_KEY
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader, AvroOutputFile
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
@@ -40,8 +41,17 @@ from pyiceberg.table.snapshots import Snapshot
 
 from skiway.formats.files import decoding
 from skiway.formats.iceberg.file_io import ReadingIO, WritingIO
+from skiway.formats.iceberg.unpacking import check_unpacked, unpacked
 
-__all__ = ["entries", "has_live_files", "live_entries", "manifests", "schema_of", "write_list", "write_manifest"]
+__all__ = [
+    "entries",
+    "first_row_id",
+    "has_live_files",
+    "manifests",
+    "schema_of",
+    "write_list",
+    "write_manifest",
+]
 
 _NEWEST: Final[Literal[3]] = 3  # this version has the fields of all others
 _FIRST_ROW_OF_FILE: Final = 16
@@ -65,7 +75,7 @@ def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
         return found
 
 
-def live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
+def _live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """Read the entries of a manifest that are not deleted, without the fields that they inherit from it."""
     with decoding(io.files, manifest.manifest_path):
         found = _rows(
@@ -83,10 +93,16 @@ def has_live_files(manifest: ManifestFile) -> bool:
     return manifest.has_added_files() or manifest.has_existing_files()
 
 
+def first_row_id(of: ManifestFile | DataFile) -> int | None:
+    """The id of the first row, which all others of the manifest or the file follow; None if they have no ids."""
+    number: int | None = of[_FIRST_ROW_OF_MANIFEST if isinstance(of, ManifestFile) else _FIRST_ROW_OF_FILE]
+    return number
+
+
 def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """Read the entries of a manifest that are not deleted, with the fields that they inherit from it."""
-    found = live_entries(manifest, io)
-    next_row = manifest[_FIRST_ROW_OF_MANIFEST]
+    found = _live_entries(manifest, io)
+    next_row = first_row_id(manifest)
     for entry in found:
         entry.data_file.spec_id = manifest.partition_spec_id
         if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
@@ -95,7 +111,7 @@ def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
             entry.sequence_number = manifest.sequence_number
         if entry.file_sequence_number is None:
             entry.file_sequence_number = manifest.sequence_number
-        if next_row is not None and entry.data_file[_FIRST_ROW_OF_FILE] is None:
+        if next_row is not None and first_row_id(entry.data_file) is None:
             entry.data_file[_FIRST_ROW_OF_FILE] = next_row
             next_row += entry.data_file.record_count
     return found
@@ -158,6 +174,7 @@ def _rows(
 ) -> list[Any]:
     """Read all records of an Avro file of at least `at_least` bytes; raises if it is truncated."""
     with file.open() as opened:
+        check_unpacked(len(file), file.location)
         data = opened.read()
     if len(data) < at_least:
         raise ValueError(f"it has {len(data)} of {at_least} bytes")
@@ -165,13 +182,17 @@ def _rows(
     header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
     if header.magic != MAGIC:
         raise ValueError("it is not an Avro file")
-    reader, codec = resolve_reader(header.get_schema(), schema, dict(types), dict(enums)), header.compression_codec()
+    reader = resolve_reader(header.get_schema(), schema, dict(types), dict(enums))
+    codec = header.meta.get(AVRO_CODEC_KEY, "null")
     found: list[Any] = []
+    total = 0
     while decoder.tell() < len(data):
         count, block = decoder.read_int(), decoder.read_bytes()
         if decoder.read(SYNC_SIZE) != header.sync:
             raise ValueError("a block has no sync marker at its end")
-        inside = codec.decompress(block) if codec else block
+        inside = unpacked(codec, block, file.location)
+        total += len(inside)
+        check_unpacked(total, file.location)
         records = _Decoder(inside)
         found += [reader.read(records) for _ in range(count)]
         if records.tell() != len(inside):
@@ -305,7 +326,7 @@ class _List(ManifestListWriterV2):
         prepared = super().prepare_manifest(manifest_file)
         if self._next_row is None or prepared.content != ManifestContent.DATA:
             return prepared
-        if prepared[_FIRST_ROW_OF_MANIFEST] is None:
+        if first_row_id(prepared) is None:
             prepared[_FIRST_ROW_OF_MANIFEST] = self._next_row
             rows = (prepared.added_rows_count or 0) + (prepared.existing_rows_count or 0)
             self._next_row += rows

@@ -52,8 +52,11 @@ def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, i
 def _cached_manifest(
     metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
 ) -> pa.Table:
+    from skiway.formats.iceberg.manifest_files import first_row_id
+
     columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
-    key = (manifest.manifest_path, columns, len(metadata.partition_specs))
+    # Rows get their ids when the manifest is first listed in version 3, so it may be listed without and with them.
+    key = (manifest.manifest_path, first_row_id(manifest), columns, len(metadata.partition_specs))
 
     def load() -> pa.Table:
         with decoding(io.files, manifest.manifest_path):
@@ -65,13 +68,15 @@ def _cached_manifest(
 def _manifest(
     metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
 ) -> pa.Table:
+    from skiway.formats.iceberg.manifest_files import entries
+
     if manifest.key_metadata:
         raise _encrypted(table, manifest.manifest_path)
-    entries = _entries(manifest, io)
-    for entry in entries:
+    found = entries(manifest, io)
+    for entry in found:
         if entry.data_file.key_metadata:
             raise _encrypted(table, entry.data_file.file_path)
-    return _rows(entries, manifest.partition_spec_id, metadata, schema)
+    return _rows(found, manifest.partition_spec_id, metadata, schema)
 
 
 def _encrypted(table: str, file: str) -> Unsupported:
@@ -81,19 +86,6 @@ def _encrypted(table: str, file: str) -> Unsupported:
         table=table,
         feature="encryption",
     )
-
-
-def _entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
-    """The live entries, decoded as version 3, which has the fields of all versions."""
-    from skiway.formats.iceberg.manifest_files import live_entries
-
-    def inherited(entry: ManifestEntry) -> ManifestEntry:
-        """Add the sequence number that a new file inherits from its manifest."""
-        if entry.sequence_number is None:
-            entry.sequence_number = manifest.sequence_number or 0
-        return entry
-
-    return [inherited(entry) for entry in live_entries(manifest, io)]
 
 
 def _rows(entries: Sequence[ManifestEntry], spec_id: int, metadata: TableMetadata, schema: pa.Schema) -> pa.Table:
@@ -109,7 +101,7 @@ def _rows(entries: Sequence[ManifestEntry], spec_id: int, metadata: TableMetadat
         "size_bytes": [file.file_size_in_bytes for file in files],
         "etag": [None] * count,
         "spec_id": [spec_id] * count,
-        "sequence_number": [entry.sequence_number for entry in entries],
+        "sequence_number": [entry.sequence_number or 0 for entry in entries],  # version 1 has none
         "equality_ids": [list(file.equality_ids or ()) for file in files],
         "deletes": [[]] * count,
         "deleted_rows": [0] * count,
@@ -162,8 +154,10 @@ def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
 
 
 def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
-    """The columns `PLACES`: which data file, and which part of a file, a delete file refers to."""
+    """The columns `PLACES`: which data file, and which part of a file, a delete file refers to, and the first row id."""
     from pyiceberg.manifest import DATA_FILE_TYPE
+
+    from skiway.formats.iceberg.manifest_files import first_row_id
 
     names = [field.name for field in DATA_FILE_TYPE[3].fields]
     referenced, offset, size = (
@@ -175,5 +169,6 @@ def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
         "path_to": [(file.upper_bounds or {}).get(_PATH_ID) for file in files],
         "blob_offset": [file[offset] for file in files],
         "blob_size": [file[size] for file in files],
+        "first_row_id": [first_row_id(file) for file in files],
     }
     return {name: pa.array(values, PLACES.field(name).type) for name, values in columns.items()}

@@ -181,16 +181,27 @@ def new_metadata(
             f"format-version {version!r} is not supported; use {' or '.join(_FORMATS)}",
             key="format.version",
         )
+    numbered = spec is None and order is None and _is_numbered(schema)
     with _translated("the table"):
+        schema.check_format_version_compatibility(int(version))
         made = new_table_metadata(
-            schema,
+            schema.model_copy(update={"fields": schema.fields[:1]}) if numbered else schema,
             UNPARTITIONED_PARTITION_SPEC if spec is None else spec,
             UNSORTED_SORT_ORDER if order is None else order,
             location,
             properties,
             table_uuid,
         )
+    if numbered:  # then the first column stands for all, because PyIceberg takes long to number them again
+        made = made.model_copy(update={"schemas": [schema], "last_column_id": len(schema.fields)})
     return made.model_copy(update={"next_row_id": 0}) if version == "3" else made
+
+
+def _is_numbered(schema: Schema) -> bool:
+    """Are the ids of the columns, none of which is nested, those that a new table assigns?"""
+    return (schema.schema_id, schema.identifier_field_ids) == (0, []) and all(
+        field.field_id == number and field.field_type.is_primitive for number, field in enumerate(schema.fields, 1)
+    )
 
 
 def updated(
@@ -321,12 +332,10 @@ def read_metadata(files: TableFiles, location: str) -> TableMetadata:
     """Read a metadata file, or return it from the cache: such files never change."""
 
     def load() -> TableMetadata:
-        from pyiceberg.serializers import FromInputFile
-
-        from skiway.formats.iceberg.file_io import WritingIO
+        from skiway.formats.iceberg.unpacking import table_metadata
 
         with decoding(files, location):
-            return validated(FromInputFile.table_metadata(WritingIO(files).new_input(location)))
+            return validated(table_metadata(files, location))
 
     return _cached(files, location, load)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from skiway import extras
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, Found, decoding, first_lines
 from skiway.formats.iceberg.metadata import validated
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.formats.locations import Location, location, web_address
 from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
-from skiway.formats.web_access import guard_session
+from skiway.security.source_access import Location, location, web_address
+from skiway.security.source_access.databases import POSTGRESQL, SQLITE, checked_database, sqlite_file
+from skiway.security.source_access.web_sessions import guard_session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -28,7 +29,10 @@ __all__ = ["open_iceberg"]
 
 _METADATA: Final = re.compile(r"(?:v(\d+)|(\d+)-.*)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
-_SQL: Final = ("sqlite:", "postgresql:", "postgresql+psycopg:")
+_SQL: Final = (SQLITE, *POSTGRESQL)
+_REST_OPTIONS: Final = ("warehouse", "prefix", "rest.", "header.", "oauth2-server-uri", "scope", "s3.")
+_REST_CREDENTIALS: Final = (*_REST_OPTIONS, "token", "credential", "audience", "resource", "client.")
+_SIGNING_KEYS: Final = ("client.access-key-id", "client.secret-access-key")
 
 
 def open_iceberg(request: SourceRequest) -> Source:
@@ -61,8 +65,17 @@ def _open_rest(request: SourceRequest) -> Source:
         class Guarded(RestCatalog):
             def _config_headers(self, session: Session) -> None:
                 """Guard the session; this is called first, before a token is requested."""
-                guard_session(session)
+                guard_session(session, request.access)
                 super()._config_headers(session)
+
+            def _init_sigv4(self, session: Session) -> None:
+                """Sign requests with the keys of the source; the session stays guarded."""
+                if not all(self.properties.get(key) for key in _SIGNING_KEYS) or self.properties.get(
+                    "client.profile-name"
+                ):
+                    request.access.check_ambient("rest.sigv4-enabled without client.access-key-id")
+                super()._init_sigv4(session)
+                guard_session(session, request.access, signer=session.adapters.pop(self.uri), signed=self.uri)
 
             def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
                 """Always use PyArrow: the response of a catalog must not select the class to load."""
@@ -74,21 +87,20 @@ def _open_rest(request: SourceRequest) -> Source:
 
 
 def _rest_properties(request: SourceRequest) -> dict[str, str]:
-    """The properties for PyIceberg: the options that it supports, and the credentials."""
-    known = ("warehouse", "prefix", "rest.", "header.", "oauth2-server-uri", "scope", "s3.", "ssl")
-    options = {key: value for key, value in request.options.items() if key.startswith(known)}
-    return options | dict(request.credentials)
+    """The properties for PyIceberg: the options and credentials that it supports, and no other of its settings."""
+    options = {key: value for key, value in request.options.items() if key.startswith(_REST_OPTIONS)}
+    return options | {key: value for key, value in request.credentials.items() if key.startswith(_REST_CREDENTIALS)}
 
 
 def _open_sql(request: SourceRequest) -> Source:
     if not request.uri.startswith(_SQL):
         raise InvalidArgument(
-            f"{request.uri!r} is not the URL of a SQL catalog; use sqlite:////path/catalog.db or postgresql+psycopg://host/db",
+            "the address is not the URL of a SQL catalog; use sqlite:////path/catalog.db or postgresql://user@host/database",
             key="location.refused",
         )
-    if request.uri.startswith("sqlite:"):
-        files = request.files()
-        place = location(request.uri.removeprefix("sqlite:///"))
+    place = sqlite_file(request.uri) if request.uri.startswith(SQLITE) else None
+    files = request.files()
+    if place is not None:
         if files.find(str(place)) is None:
             raise NotFound(f"no SQLite catalog found at {str(place)!r}", key="source.not_found")
     else:
@@ -96,12 +108,24 @@ def _open_sql(request: SourceRequest) -> Source:
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog
+        from pyiceberg.serializers import FromInputFile
+        from pyiceberg.table import Table
+
+        from skiway.formats.iceberg.file_io import ReadingIO
+
+        class Guarded(SqlCatalog):
+            def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
+                """Read the metadata of a table through `files`, which checks its location."""
+                io, place = ReadingIO(files), orm_table.metadata_location or ""
+                with decoding(files, place):
+                    metadata = FromInputFile.table_metadata(io.new_input(place))
+                name = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+                return Table(name, metadata, place, io, self)
 
         name = request.options.get("catalog-name", "default")
-        warehouse = request.options.get("warehouse", "")
-        # PyIceberg reads the metadata files of tables itself, with the same S3 credentials.
-        storage = {key: value for key, value in request.properties.items() if key.startswith("s3.")}
-        return SqlCatalog(name, uri=request.uri, warehouse=warehouse, init_catalog_tables="false", **storage)
+        # An object, because the text of a URL cannot express an empty password.
+        url: Any = checked_database(request.uri, request.access, password=request.credentials.get("password", ""))
+        return Guarded(name, uri=url, warehouse=request.options.get("warehouse", ""), init_catalog_tables="false")
 
     return _CatalogSource(request, connect)
 
@@ -139,13 +163,11 @@ class _IcebergFolders:
         return False
 
     def open(self, name: TableName, place: Location) -> TableHandle:
-        from pyiceberg.serializers import FromInputFile
-
-        from skiway.formats.iceberg.file_io import ReadingIO
+        from skiway.formats.iceberg.unpacking import table_metadata
 
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
         with decoding(self._files, str(metadata)), _translated(str(place), str(name)):
-            read = validated(FromInputFile.table_metadata(ReadingIO(self._files).new_input(str(metadata))))
+            read = validated(table_metadata(self._files, str(metadata)))
             return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
 
     def _newest(self, name: TableName, folder: Location) -> Location:
@@ -180,7 +202,7 @@ class _IcebergFolders:
         text = self._files.read(hint).decode(errors="replace").strip()
         if not text.isdecimal():
             raise PreconditionFailed(
-                f"{hint!r} contains {text[:40]!r}, which is not a version number", key="file.corrupt", file=hint
+                f"{hint!r} does not contain a version number; correct it, or delete it", key="file.corrupt", file=hint
             )
         return int(text)
 
@@ -205,7 +227,7 @@ class _CatalogSource(Source):
         return self._connected
 
     def namespaces(self) -> list[Namespace]:
-        with _translated(self._request.uri):
+        with _translated(self._request.address):
             return sorted(self._below(()))
 
     def _below(self, parent: Namespace) -> Iterator[Namespace]:
@@ -216,15 +238,16 @@ class _CatalogSource(Source):
                 yield from self._below(name)
 
     def tables(self, namespace: Namespace) -> list[str]:
-        with _translated(self._request.uri, ".".join(namespace)):
+        with _translated(self._request.address, ".".join(namespace)):
             return sorted(name[-1] for name in self._catalog.list_tables(namespace))
 
     def load(self, namespace: Namespace, table: str) -> TableHandle:
         name = TableName(namespace, table)
-        with _translated(self._request.uri, str(name)):
+        with _translated(self._request.address, str(name)):
             found = self._catalog.load_table((*namespace, table))
         # A REST catalog may vend credentials for this table only.
         vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
+        vended.pop("s3.ambient-credentials", None)  # only the connector itself may ask for them
         files = self._request.files(vended)
         files.reach.check(location(found.metadata_location))
         with decoding(files, found.metadata_location):

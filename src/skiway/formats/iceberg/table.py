@@ -14,6 +14,7 @@ from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
 from skiway.formats.files import Files
 from skiway.formats.iceberg.deletes import PLACES, deletion_vector, merged_positions, positions_by_file
+from skiway.formats.iceberg.lineage import FileLineage
 from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
 from skiway.formats.schemas import Path, TableSchema, field_id, with_ids
 from skiway.formats.source import (
@@ -49,8 +50,15 @@ class IcebergTable(TableHandle):
         self.metadata = metadata
         self._files = files
         self._io = ReadingIO(files)
-        self._schemas = {schema.schema_id: arrow_schema(schema) for schema in metadata.schemas}
-        self.schema = self._schemas[metadata.current_schema_id]
+        self.schema = arrow_schema(metadata.schema())
+
+    @cached_property
+    def _schemas(self) -> dict[int, TableSchema]:
+        """All schemas that the table has had, by id."""
+        from skiway.formats.iceberg.types import arrow_schema
+
+        now = {self.schema.id: self.schema}
+        return {each.schema_id: now.get(each.schema_id) or arrow_schema(each) for each in self.metadata.schemas}
 
     @property
     def partition_spec(self) -> PartitionSpec:
@@ -68,7 +76,7 @@ class IcebergTable(TableHandle):
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
         number = self._snapshot(snapshot).schema_id
-        return self.schema if number is None else self._schemas[number]
+        return self.schema if number in (None, self.schema.id) else self._schemas[number]
 
     def files(self, snapshot: Snapshot) -> pa.Table:
         return self._placed(snapshot).drop_columns(PLACES.names)
@@ -82,6 +90,14 @@ class IcebergTable(TableHandle):
     ) -> pa.Table:
         found = super().plan(snapshot, filter, schema=schema)
         return self._in_partitions(found, filter, schema or self.schema_at(snapshot).arrow) if filter else found
+
+    def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
+        """What the rows of each file inherit, by the ordinal of the file."""
+        found = self._placed(snapshot).select(["ordinal", "first_row_id", "sequence_number"])
+        return {
+            ordinal: FileLineage(first_row, number)
+            for ordinal, first_row, number in zip(*(column.to_pylist() for column in found.columns), strict=True)
+        }
 
     def _placed(self, snapshot: Snapshot) -> pa.Table:
         """The file table with the additional columns `PLACES`."""

@@ -8,25 +8,31 @@ that loses nothing, and rejected otherwise:
     uint64                              decimal(20, 0)
     float16                             float
     decimal of up to 38 digits          decimal
+    arrow.bool8                         boolean
+    HUGEINT, UHUGEINT                   decimal(38, 0); values with more digits are rejected when rows are written
     date64                              date
     time of any unit                    time; values with nanoseconds are rejected when rows are written
-    timestamp of any unit               timestamp; version 2 rejects values with nanoseconds, version 3 stores them
+    timestamp                           timestamp; in nanoseconds timestamp_ns, which requires version 3
     timestamp with any time zone        timestamptz: the instant is stored, the name of the zone is not
-    dictionary                          the type of its values
+    dictionary, run-end encoded         the type of its values
     lists of any kind                   list
-    JSON, geometry (as WKB)             string, binary
+    JSON                                string
+    geoarrow.wkb                        geometry, which requires version 3; only as the type of a column
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from skiway.airport.layouts import is_list, plain_type
 from skiway.errors import InvalidArgument, Unsupported
+from skiway.formats.geometry import as_geometry, coordinate_system
 from skiway.formats.schemas import TableSchema, type_name, with_id
 
 if TYPE_CHECKING:
@@ -34,30 +40,45 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
-__all__ = ["arrow_schema", "bounds", "defaults", "iceberg_schema", "iceberg_type", "partition_type"]
+__all__ = [
+    "arrow_schema",
+    "bounds",
+    "defaults",
+    "format_version",
+    "iceberg_schema",
+    "iceberg_type",
+    "partition_type",
+    "schema_json",
+]
 
 # mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
 
 _EXTENSION: Final = b"ARROW:extension:name"
-_STORABLE: Final = ("arrow.uuid", "arrow.json", "geoarrow.wkb")
-_LISTS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_fixed_size_list,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
-)
+_STORABLE: Final = ("arrow.uuid", "arrow.json")
+_HUGE: Final = ("hugeint", "uhugeint")
 
 
 def arrow_schema(schema: Schema) -> TableSchema:
-    """Convert a schema to Arrow, with strings and lists rather than their large variants, as Parquet is read."""
-    fields = [_field(field) for field in schema.fields]
-    return TableSchema(schema.schema_id, pa.schema(fields), schema.model_dump_json(exclude_none=True))
+    """Convert a schema to Arrow, with strings and lists rather than their large variants, as Parquet is read.
+
+    Columns of geometries, which are WKB, are marked as such.
+    """
+    from pyiceberg.types import GeometryType
+
+    fields = [
+        as_geometry(_field(each), each.field_type.crs) if isinstance(each.field_type, GeometryType) else _field(each)
+        for each in schema.fields
+    ]
+    return TableSchema(schema.schema_id, pa.schema(fields), schema_json(schema))
+
+
+def schema_json(schema: Schema) -> str:
+    """The schema as JSON, as in the records of tables and snapshots."""
+    return schema.model_dump_json(exclude_none=True)
 
 
 def _field(field: NestedField) -> pa.Field:
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.types import ListType, MapType, StructType
 
     of: Any = field.field_type
@@ -68,9 +89,17 @@ def _field(field: NestedField) -> pa.Field:
     elif isinstance(of, MapType):
         type_ = pa.map_(_field(of.key_field), _field(of.value_field))
     else:
-        type_ = _plain_type(schema_to_pyarrow(of))
+        type_ = _arrow_type(of)
     doc = {b"doc": field.doc.encode()} if field.doc else None
     return with_id(pa.field(field.name, type_, nullable=not field.required, metadata=doc), field.field_id)
+
+
+@lru_cache(maxsize=1000)
+def _arrow_type(of: Any) -> pa.DataType:
+    """The Arrow type of a primitive type. PyIceberg takes long to tell, and wide tables have few types."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return _plain_type(schema_to_pyarrow(of))
 
 
 def _plain_type(of: pa.DataType) -> pa.DataType:
@@ -186,29 +215,56 @@ def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
         raise InvalidArgument("a table needs at least one column", key="columns.none")
     _check_names(arrow.names, "")
     numbers = count(1)
-    fields = [_iceberg_field(each, format_version, numbers) for each in arrow]
+    fields = [_iceberg_field(each, format_version, numbers, top=True) for each in arrow]
     try:
-        return assign_fresh_schema_ids(Schema(*fields))
+        # Columns are numbered already, in the same order unless some are nested. To number them again takes long.
+        is_flat = all(each.field_type.is_primitive for each in fields)
+        return Schema(*fields) if is_flat else assign_fresh_schema_ids(Schema(*fields))
     except ValueError as error:  # such as a column `a.b` and a field `b` in a struct `a`
         raise InvalidArgument(f"the column names are ambiguous: {error}", key="column.duplicate") from error
 
 
+def format_version(arrow: pa.Schema) -> int:
+    """The lowest format version of Iceberg that has all types of `arrow`, and that we write: 2 or 3."""
+    return 3 if any(map(_needs_version_3, arrow)) else 2
+
+
+def _needs_version_3(field: pa.Field) -> bool:
+    if coordinate_system(field) is not None:
+        return True
+    of = plain_type(field.type)
+    if pa.types.is_timestamp(of):
+        return bool(of.unit == "ns")
+    return any(_needs_version_3(of.field(place)) for place in range(of.num_fields))
+
+
 def iceberg_type(field: pa.Field, *, format_version: int = 2) -> IcebergType:
     """Convert the type of a column; the ids of nested fields are provisional."""
-    return _type(field, field.name, format_version, count(1))
+    return _column_type(field, format_version, count(1))
 
 
-def _iceberg_field(field: pa.Field, version: int, numbers: Iterator[int]) -> Any:
+def _iceberg_field(field: pa.Field, version: int, numbers: Iterator[int], *, top: bool = False) -> Any:
     from pyiceberg.types import NestedField
 
     doc = (field.metadata or {}).get(b"doc") or (field.metadata or {}).get(b"comment")
     return NestedField(
         field_id=next(numbers),
         name=field.name,
-        field_type=_type(field, field.name, version, numbers),
+        field_type=_column_type(field, version, numbers) if top else _type(field, field.name, version, numbers),
         required=not field.nullable,
         doc=doc.decode() if doc else None,
     )
+
+
+def _column_type(field: pa.Field, version: int, numbers: Iterator[int]) -> IcebergType:
+    from pyiceberg.types import GeometryType
+
+    crs = coordinate_system(field)
+    if crs is None:
+        return _type(field, field.name, version, numbers)
+    if version < 3:
+        raise _needs_newer(field.name, "GEOMETRY", version)
+    return GeometryType(crs)
 
 
 def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) -> IcebergType:
@@ -228,7 +284,7 @@ def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) ->
             value_type=_type(of.item_field, column, version, numbers),
             value_required=not of.item_field.nullable,
         )
-    if any(is_list(of) for is_list in _LISTS):
+    if is_list(of):
         return ListType(
             element_id=next(numbers),
             element_type=_type(of.value_field, column, version, numbers),
@@ -241,6 +297,10 @@ def _storage(field: pa.Field, column: str) -> pa.DataType:
     """The storage type of values, without extension types and dictionaries that Iceberg does not have."""
     of = field.type
     name = (field.metadata or {}).get(_EXTENSION, b"").decode(errors="replace")
+    if isinstance(of, pa.Bool8Type):
+        return pa.bool_()
+    if isinstance(of, pa.OpaqueType) and of.vendor_name == "DuckDB" and of.type_name in _HUGE:
+        return pa.decimal128(38, 0)
     if isinstance(of, pa.BaseExtensionType):
         name = of.extension_name
     if name and name not in _STORABLE:
@@ -249,23 +309,29 @@ def _storage(field: pa.Field, column: str) -> pa.DataType:
         return pa.uuid()
     if isinstance(of, pa.BaseExtensionType):
         of = of.storage_type
-    return _storage(pa.field(column, of.value_type), column) if pa.types.is_dictionary(of) else of
+    encoded = pa.types.is_dictionary(of) or pa.types.is_run_end_encoded(of)
+    return _storage(pa.field(column, of.value_type), column) if encoded else of
 
 
 def _primitive(of: pa.DataType, column: str, version: int) -> IcebergType:
-    from pyiceberg.types import NestedField
-
     if pa.types.is_null(of) and version < 3:
         raise _unsupported(column, "null")
     if pa.types.is_decimal(of) and (of.precision > 38 or of.scale < 0):
         raise _unsupported(column, str(of))
     if version < 3 and pa.types.is_timestamp(of) and of.unit == "ns":
-        of = pa.timestamp("us", tz=of.tz)
+        raise _needs_newer(column, str(of), version)
     try:
         name = type_name(of, column)
     except Unsupported:
         raise _unsupported(column, str(of)) from None
-    return NestedField(field_id=1, name=column, type=name, required=False).field_type
+    return _iceberg_type(name)
+
+
+@lru_cache(maxsize=1000)
+def _iceberg_type(name: str) -> IcebergType:
+    from pyiceberg.types import NestedField
+
+    return NestedField(field_id=1, name="_", type=name, required=False).field_type
 
 
 def _check_names(names: list[str], inside: str) -> None:
@@ -285,6 +351,16 @@ def _check_names(names: list[str], inside: str) -> None:
 
 def _within(column: str) -> str:
     return f" within {column!r}" if column else ""
+
+
+def _needs_newer(column: str, of: str, version: int) -> Unsupported:
+    return Unsupported(
+        f"column {column!r} has type {of}, which Iceberg stores from format version 3 on, and this table has version "
+        f"{version}; use another type, or create the table again with this column",
+        key="column.type",
+        column=column,
+        type=of,
+    )
 
 
 def _unsupported(column: str, of: str) -> Unsupported:

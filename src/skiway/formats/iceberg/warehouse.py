@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.formats.files import FileCache, Files
-from skiway.formats.locations import Location, Reach, location
+from skiway.formats.reach import Reach
+from skiway.security.source_access import Location, location
 
 __all__ = ["TableFiles", "Warehouse", "uri_of"]
 
@@ -29,25 +30,45 @@ _UNSAFE: Final = re.compile(r"[?#%\\\s]")  # engines interpret these differently
 
 @dataclass(frozen=True)
 class Warehouse:
-    """The root folder of managed tables. `properties` are those of `Files`: how to reach S3."""
+    """The root folder of managed tables. `properties` are those of `Files`: how to reach S3.
+
+    `approved` are further folders in which tables of a catalog may be, by `account/catalog`.
+    """
 
     root: Location
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+    approved: tuple[tuple[str, Location], ...] = ()
     _locks: _FolderLocks = field(default_factory=lambda: _FolderLocks(), init=False, repr=False, compare=False)
 
     @classmethod
-    def at(cls, uri: str, properties: Mapping[str, str] | None = None, *, cache: FileCache | None = None) -> Warehouse:
+    def at(
+        cls,
+        uri: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        cache: FileCache | None = None,
+        approved: Iterable[tuple[str, str]] = (),
+    ) -> Warehouse:
         """The warehouse at a path, or at a `file:` or `s3:` location."""
-        root = location(uri)
-        if _UNSAFE.search(root.path):
+        more = tuple((name, cls.safe(location(each))) for name, each in approved)
+        return cls(cls.safe(location(uri)), dict(properties or {}), FileCache() if cache is None else cache, more)
+
+    @staticmethod
+    def safe(place: Location) -> Location:
+        """Return `place`, or raise if engines interpret its path differently."""
+        if _UNSAFE.search(place.path):
             raise InvalidArgument(
-                f"the path of the warehouse {uri!r} has whitespace or one of ? # % \\, which engines interpret differently; "
-                "choose another folder",
+                f"the path of the warehouse {str(place)!r} has whitespace or one of ? # % \\, which engines interpret "
+                "differently; choose another folder",
                 key="warehouse.invalid",
-                location=uri,
+                location=str(place),
             )
-        return cls(root, dict(properties or {}), FileCache() if cache is None else cache)
+        return place
+
+    def approved_for(self, account_id: str, catalog: str) -> list[Location]:
+        """The further folders in which tables of this catalog may be."""
+        return [place for name, place in self.approved if name == f"{account_id}/{catalog}"]
 
     def folder(self, *segments: str) -> str:
         """The URI of a folder below the root, as metadata contains it."""
@@ -57,9 +78,10 @@ class Warehouse:
         return uri_of(place)
 
     def files(self, folder: str) -> TableFiles:
-        """The files of the table in `folder`; raises PermissionDenied if that is not below the root."""
+        """The files of the table in `folder`; raises PermissionDenied if that is not below a permitted folder."""
         place = location(folder)
-        if place == self.root or not place.is_within(self.root):
+        roots = (self.root, *(each for _, each in self.approved))
+        if not any(place != root and place.is_within(root) for root in roots):
             raise PermissionDenied(
                 f"location {folder!r} is outside of the warehouse {uri_of(self.root)}",
                 key="location.outside",
@@ -126,6 +148,12 @@ class _Folder(Reach):
                 location=str(place),
             )
         return place
+
+    def hidden(self, folder: Location) -> frozenset[str]:  # noqa: ARG002
+        return frozenset()
+
+    def relay(self, endpoint: str, region: str) -> str:  # noqa: ARG002
+        return ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Statistics of row groups, from the footer of a Parquet file.
+"""What the footer of a Parquet file tells: its columns, and the statistics of its row groups.
+
+INT96 columns are instants, although their type does not say so: Spark, Hive and Impala store timestamps this way, in UTC.
 
 Only reliable statistics are used: bounds of types that all writers order alike. Writers may truncate strings and bytes, so
 their bounds are never exact. Bounds exclude NaN, and footers do not count it.
@@ -7,7 +9,7 @@ their bounds are never exact. Bounds exclude NaN, and footers do not count it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,11 +18,42 @@ from skiway.formats.schemas import Leaf, leaves
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import FileMetaData
+    from pyarrow.parquet import FileMetaData, ParquetFile
 
-__all__ = ["row_groups"]
+__all__ = ["file_columns", "row_groups"]
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def file_columns(parquet: ParquetFile) -> pa.Schema:
+    """The columns of a file. pyarrow decodes INT96 without a time zone; here it is a timestamp in UTC."""
+    columns, schema = parquet.metadata.schema, parquet.schema_arrow
+    kinds = [columns.column(place).physical_type for place in range(len(columns))]
+    if "INT96" not in kinds:
+        return schema
+    upcoming = iter(kinds)
+    return pa.schema([_with_instants(field, upcoming) for field in schema], schema.metadata)
+
+
+def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
+    """`field`, whose leaves have the next physical types."""
+    of = field.type
+    if isinstance(of, pa.BaseExtensionType):
+        _with_instants(field.with_type(of.storage_type), kinds)  # only to skip its leaves
+        return field
+    if pa.types.is_struct(of):
+        return field.with_type(pa.struct([_with_instants(child, kinds) for child in of]))
+    if pa.types.is_map(of):
+        key = _with_instants(of.key_field, kinds)
+        return field.with_type(pa.map_(key, _with_instants(of.item_field, kinds)))
+    if pa.types.is_fixed_size_list(of):
+        return field.with_type(pa.list_(_with_instants(of.value_field, kinds), of.list_size))
+    if pa.types.is_large_list(of):
+        return field.with_type(pa.large_list(_with_instants(of.value_field, kinds)))
+    if pa.types.is_list(of):
+        return field.with_type(pa.list_(_with_instants(of.value_field, kinds)))
+    is_instant = next(kinds) == "INT96" and pa.types.is_timestamp(of) and of.tz is None
+    return field.with_type(pa.timestamp(of.unit, tz="UTC")) if is_instant else field
 
 
 def row_groups(footer: FileMetaData, source: pa.Schema, target: Sequence[Leaf]) -> pa.Table:

@@ -22,10 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport.filters import Filter, to_arrow
+from skiway.airport.layouts import without_views
 from skiway.errors import Unsupported
 from skiway.formats.conform import Converter, converter, missing_column
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import row_groups
+from skiway.formats.parquet.pages import PageCheck, checked_pages
 from skiway.formats.pruning import pruned
 from skiway.formats.schemas import Leaf, field_id, leaves
 
@@ -184,11 +186,14 @@ def open_file(files: Files, path: str) -> Iterator[ParquetFile]:
 def _batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     if file.etag is not None:
         scan.files.check_unchanged(file.path, file.etag)
-    with open_file(scan.files, file.path) as parquet:
-        source = scan.assign_ids(parquet.schema_arrow, file.path)
+    with (
+        open_file(scan.files, file.path) as parquet,
+        checked_pages(scan.files, file.path, parquet.metadata) as pages,
+    ):
+        source = scan.assign_ids(parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
         groups = pruned(row_groups(parquet.metadata, source, _filtered(scan)), scan.filter, scan.schema)
-        whole = _GroupReader(scan, file, parquet, source)
-        probe = _Probe(scan, file, parquet, source) if _is_worth_probing(scan) else None
+        whole = _GroupReader(scan, file, parquet, source, pages)
+        probe = _Probe(scan, file, parquet, source, pages) if _is_worth_probing(scan) else None
         for group, start in zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True):
             yield from whole.rows(group, start) if probe is None or probe.is_futile else probe.rows(group, start)
 
@@ -201,13 +206,14 @@ def _is_worth_probing(scan: Scan) -> bool:
 class _GroupReader:
     """Reads row groups of one file, with all columns of the scan."""
 
-    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema) -> None:
-        self._scan, self._file, self._parquet = scan, file, parquet
+    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema, pages: PageCheck) -> None:
+        self._scan, self._file, self._parquet, self._pages = scan, file, parquet, pages
         self._names, self._conversions = _conversions(scan, source, file)
 
     def decoded(self, group: int, batch_rows: int = 0) -> Iterator[pa.RecordBatch]:
         """Decode the batches of a row group; `batch_rows` overrides the batch size of the scan."""
         rows = batch_rows or self._scan.batch_rows
+        self._pages.check(group, self._names)
         yield from self._parquet.iter_batches(rows, row_groups=[group], columns=self._names)
 
     def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
@@ -239,10 +245,10 @@ class _Probe:
     group had matching rows, `is_futile` says that this does not pay.
     """
 
-    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema) -> None:
+    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema, pages: PageCheck) -> None:
         self._scan = scan
-        self._filtered = _GroupReader(replace(scan, columns=(), positions=True), file, parquet, source)
-        self._requested = _GroupReader(replace(scan, filter=None), file, parquet, source)
+        self._filtered = _GroupReader(replace(scan, columns=(), positions=True), file, parquet, source, pages)
+        self._requested = _GroupReader(replace(scan, filter=None), file, parquet, source, pages)
         self.is_futile = False
 
     def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
@@ -260,12 +266,17 @@ class _Probe:
         for batch in self._requested.decoded(group, -(-needed // batches)):
             here = int(np.searchsorted(matching, start + batch.num_rows))
             if here:
-                rows = batch.take(pa.array(matching[:here] - start))
+                rows = _taken(batch, matching[:here] - start)
                 yield self._requested.conformed(rows, pa.array(matching[:here]))
             matching = matching[here:]
             start += batch.num_rows
             if not len(matching):
                 return
+
+
+def _taken(batch: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
+    columns = [without_views(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names).take(pa.array(places)) if columns else batch
 
 
 def _filtered(scan: Scan) -> list[Leaf]:

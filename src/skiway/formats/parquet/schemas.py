@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from skiway.airport.layouts import is_list, plain_type
 from skiway.errors import Unsupported
 from skiway.formats.conform import widens
 
@@ -106,15 +107,9 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
         return pa.struct([_plain(child) for child in of])
     if pa.types.is_map(of):
         return pa.map_(_plain_type(of.key_type), _plain(of.item_field))
-    if pa.types.is_list(of) or pa.types.is_large_list(of) or pa.types.is_fixed_size_list(of):
+    if is_list(of):
         return pa.list_(_plain(of.value_field.with_name("element")))
-    if of in (pa.large_string(), pa.string_view()) or isinstance(of, pa.JsonType):
-        return pa.string()
-    if pa.types.is_decimal(of) and of.precision <= 38:
-        return pa.decimal128(of.precision, of.scale)
-    if of in (pa.large_binary(), pa.binary_view()):
-        return pa.binary()
-    return of
+    return pa.string() if isinstance(of, pa.JsonType) else plain_type(of)
 
 
 def _partition_values(path: str) -> dict[str, str | None]:

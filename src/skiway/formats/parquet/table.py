@@ -18,9 +18,8 @@ import pyarrow as pa
 from skiway.errors import NotFound, Unsupported
 from skiway.formats.files import Files, Found
 from skiway.formats.geometry import as_geometry, geometry_columns, storage_field
-from skiway.formats.locations import Location
 from skiway.formats.opening import FolderSource, SourceRequest, is_hidden
-from skiway.formats.parquet.footers import row_groups
+from skiway.formats.parquet.footers import file_columns, row_groups
 from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
 from skiway.formats.parquet.schemas import merged_schema, partition_columns
 from skiway.formats.schemas import TableSchema, leaves, path_id, with_ids
@@ -35,7 +34,8 @@ from skiway.formats.source import (
     TableHandle,
     TableName,
 )
-from skiway.formats.statistics import constant_stats, merged_stats, stats_struct
+from skiway.formats.statistics import constant_stats, merged_units, stats_struct
+from skiway.security.source_access import Location
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -119,6 +119,10 @@ class ParquetTable(TableHandle):
         older._check(snapshot)
         return older
 
+    def is_unchanged(self) -> bool:
+        """List the files again: are they the same as when the table was loaded?"""
+        return _digest(_listing(self._files, self._place)) == self._digest
+
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
         same = [each for each in known if each.digest == self._digest]
         return same[-1] if same else self._snapshot(known)
@@ -162,8 +166,7 @@ class ParquetTable(TableHandle):
 
     @cached_property
     def _digest(self) -> str:
-        listed = "\n".join(f"{each.location}\t{each.size}\t{each.etag}" for each in self._listing)
-        return sha256(listed.encode()).hexdigest()
+        return _digest(self._listing)
 
     @cached_property
     def _all_footers(self) -> list[Footer]:
@@ -173,7 +176,7 @@ class ParquetTable(TableHandle):
     def _footer(self, file: Found) -> Footer:
         def load() -> Footer:
             with open_file(self._files, str(file.location)) as parquet:
-                return parquet.metadata, parquet.schema_arrow
+                return parquet.metadata, file_columns(parquet)
 
         return self._files.cached(
             "parquet footer",
@@ -237,16 +240,18 @@ class ParquetTable(TableHandle):
 
     def _stats(self, rows: pa.Array) -> pa.Array:
         columns = [leaf for leaf in leaves(self.schema.arrow) if leaf.path[0] not in self._partition]
-        tables = [
-            row_groups(footer, self._with_ids(schema, str(file.location)), columns)
+        merged = [
+            merged_units(
+                row_groups(footer, self._with_ids(schema, str(file.location)), columns)["stats"].combine_chunks()
+            )
             for file, (footer, schema) in zip(self._listing, self._all_footers, strict=True)
         ]
         found = {}
         for leaf in columns:
-            parts = [_of_file(table, leaf.id, leaf.type, count) for table, count in zip(tables, rows, strict=True)]
+            parts = [_of_file(stats, leaf.id, leaf.type, count) for stats, count in zip(merged, rows, strict=True)]
             found[leaf.id] = pa.concat_arrays(parts)
         paths = {path_id((key,)): constant_stats(values, rows) for key, values in self._partition.items()}
-        return stats_struct(found | paths, len(tables))
+        return stats_struct(found | paths, len(merged))
 
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
         return self._with_ids
@@ -274,12 +279,10 @@ def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
     )
 
 
-def _of_file(groups: pa.Table, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:
-    """The statistics of a column in a file, merged from its row groups; all NULL if the file does not have it."""
-    stats = groups["stats"].combine_chunks()
-    if stats.type.get_field_index(str(number)) < 0:
-        return constant_stats(pa.nulls(1, of), pa.array([rows], pa.int64()))
-    return merged_stats(stats.field(str(number)))
+def _of_file(stats: pa.StructArray, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:
+    """The statistics of a column in a file; all NULL if the file does not have it."""
+    place = stats.type.get_field_index(str(number))
+    return constant_stats(pa.nulls(1, of), pa.array([rows], pa.int64())) if place < 0 else stats.field(place)
 
 
 def _listing(files: Files, place: Location) -> list[Found]:
@@ -287,6 +290,11 @@ def _listing(files: Files, place: Location) -> list[Found]:
     if alone is not None:
         return [alone]
     return [each for each in files.walk(place) if _is_data(_relative(each.location, place))]
+
+
+def _digest(listing: Sequence[Found]) -> str:
+    listed = "\n".join(f"{each.location}\t{each.size}\t{each.etag}" for each in listing)
+    return sha256(listed.encode()).hexdigest()
 
 
 def _relative(place: Location, folder: Location) -> str:

@@ -20,22 +20,31 @@ from skiway.metastore.connectors.credentials import (
     forget,
     keep_masked,
     new_secret,
+    refuse_secrets_in,
     remove_all,
     shown,
 )
-from skiway.metastore.connectors.specs import DESTINATION_PAIRS, check, check_columns, resolve_destination
+from skiway.metastore.connectors.specs import (
+    DESTINATION_PAIRS,
+    check,
+    check_access,
+    check_columns,
+    resolve_destination,
+)
 from skiway.metastore.jobs.schedule import rescheduled, unscheduled
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CONNECTOR
-from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text
+from skiway.metastore.records.names import dotted, exact_name, normal_path, normal_text
 from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed, sliced
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.model import v1
 from skiway.security import SecretsStore
+from skiway.security.secret_shapes import without_secrets
+from skiway.security.source_access import SourceAccess
 from skiway.storage import Operation, Pointer
 
 __all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]
@@ -58,18 +67,24 @@ MUTABLE = (
 )
 
 
-def create(realm: Realm, request: v1.CreateConnectorRequest, *, secrets: SecretsStore) -> v1.CreateConnectorResponse:
-    """Create a connector, which is active."""
+def create(
+    realm: Realm, request: v1.CreateConnectorRequest, *, secrets: SecretsStore, access: SourceAccess | None = None
+) -> v1.CreateConnectorResponse:
+    """Create a connector, which is active. With `access`, it must be for a source that may be opened."""
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
-    spec.display_name = normal_name(spec.display_name, resource="connector")
+    spec.display_name = exact_name(spec.display_name, resource="connector")
+    auth = v1.ConnectorAuth(properties=spec.auth.properties, header_hints=spec.auth.header_hints)
+    refuse_secrets_in(
+        v1.Connector(uri=spec.uri.strip(), properties=spec.properties, auth=auth)
+    )  # before anything is stored
     if spec.auth.HasField("credentials"):
-        check_credentials(spec.auth.credentials)
+        check_credentials(spec.auth.credentials, access)
     claim = Claim(
         realm, "CreateConnector", request.idempotency.key, _without_secrets(request), v1.CreateConnectorResponse
     )
-    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim, secrets)))
+    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim, secrets, access)))
 
 
 def get(realm: Realm, request: v1.GetConnectorRequest) -> v1.GetConnectorResponse:
@@ -98,18 +113,25 @@ def find(realm: Realm, connector_id: str) -> Stored[v1.Connector] | None:
     return realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id)) if connector_id else None
 
 
-def update(realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: SecretsStore) -> v1.UpdateConnectorResponse:
-    """Update the masked fields of a connector. Credentials that are masked but not given are removed."""
+def update(
+    realm: Realm, request: v1.UpdateConnectorRequest, *, secrets: SecretsStore, access: SourceAccess | None = None
+) -> v1.UpdateConnectorResponse:
+    """Update the masked fields of a connector. Credentials that are masked but not given are removed.
+
+    With `access`, a new source must be one that may be opened.
+    """
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="connector")
     spec = updates.copied(request.spec)
     if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="connector")
+        spec.display_name = exact_name(spec.display_name, resource="connector")
     has_credentials = bool(paths & {"auth", "auth.credentials"})
+    if has_credentials and spec.auth.HasField("credentials"):
+        check_credentials(spec.auth.credentials, access)
     with _secret(realm, secrets, connector_id, spec if has_credentials else v1.ConnectorSpec()) as secret:
 
         def edit(connector: v1.Connector) -> None:
-            _edit(realm, connector, spec, paths, keeping=REQUIRED)
+            _edit(realm, connector, spec, paths, keeping=REQUIRED, access=access)
             if has_credentials:
                 connector.auth.secret_id = secret.secret_id if secret else ""
 
@@ -190,7 +212,11 @@ def selects(source: v1.ConnectorSource, namespace: tuple[str, ...], table: str) 
 
 
 def _create(
-    realm: Realm, spec: v1.ConnectorSpec, claim: Claim[v1.CreateConnectorResponse], secrets: SecretsStore
+    realm: Realm,
+    spec: v1.ConnectorSpec,
+    claim: Claim[v1.CreateConnectorResponse],
+    secrets: SecretsStore,
+    access: SourceAccess | None,
 ) -> v1.CreateConnectorResponse:
     account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
     now = realm.now()
@@ -200,7 +226,7 @@ def _create(
         created_at=now,
         updated_at=now,
     )
-    _edit(realm, connector, spec, {*PLAIN, "auth"}, keeping=frozenset())
+    _edit(realm, connector, spec, {*PLAIN, "auth"}, keeping=frozenset(), access=access)
     with _secret(realm, secrets, connector.resource_id.id, spec) as secret:
         connector.auth.secret_id = secret.secret_id if secret else ""
         due = rescheduled(realm, None, connector)
@@ -220,13 +246,18 @@ def _secret(
     """Store the credentials of the spec; None if it has none."""
     if not spec.auth.HasField("credentials"):
         return nullcontext()
-    check_credentials(spec.auth.credentials)
     data = spec.auth.credentials.SerializeToString(deterministic=True)
     return new_secret(realm, secrets, connector_id, data=data)
 
 
 def _edit(
-    realm: Realm, connector: v1.Connector, spec: v1.ConnectorSpec, paths: set[str], *, keeping: frozenset[str]
+    realm: Realm,
+    connector: v1.Connector,
+    spec: v1.ConnectorSpec,
+    paths: set[str],
+    *,
+    keeping: frozenset[str],
+    access: SourceAccess | None,
 ) -> None:
     """Copy the fields in `paths`, without clearing any of `keeping`, and validate the result."""
     before = updates.copied(connector)
@@ -235,9 +266,14 @@ def _edit(
         copy_field(spec, connector, path, required=path in keeping)
     if "state" in paths:
         _set_state(connector, spec)
+    if connector.uri == without_secrets(before.uri):
+        connector.uri = before.uri
+    keep_masked(connector.properties, before.properties, field="properties")
     keep_masked(connector.auth.properties, before.auth.properties, field="auth.properties")
     keep_masked(connector.auth.header_hints, before.auth.header_hints, field="auth.header_hints")
-    check(connector)
+    check(connector, before)
+    if access is not None and paths & {"kind", "uri", "properties"}:
+        check_access(connector, access.of_account(realm.account_id))
     if any(path.startswith("destination") for path in paths):
         _forget_replaced(connector.destination, paths)
         resolve_destination(realm, connector.destination)
@@ -266,7 +302,7 @@ def _without_secrets(request: v1.CreateConnectorRequest) -> v1.ConnectorSpec:
     Credentials are part of the comparison, but must not be guessed from what is stored, so a slow digest replaces them.
     """
     compared = updates.copied(request.spec)
-    compared.display_name = normal_name(compared.display_name, resource="connector")
+    compared.display_name = exact_name(compared.display_name, resource="connector")
     if compared.auth.HasField("credentials"):
         data = compared.auth.credentials.SerializeToString(deterministic=True)
         key = request.idempotency.key.strip().encode()

@@ -1,8 +1,8 @@
 """Authentication of connectors: what is shown of it, and the credentials, which are in a secrets store and in no
 record.
 
-Keys of secrets are rejected in properties, which everyone can read. Values that merely look like secrets are stored and
-shown as `****`; a client that sends `****` back leaves them unchanged.
+Secrets are rejected in addresses and properties, which everyone can read, by their names and by their shapes. Records of
+older versions may contain some; these are shown as `****`, and a client that sends `****` back leaves them unchanged.
 
 A secret never changes: new credentials are a new secret, which the record then names. So a record always names the
 credentials that belong to it, and a failed update leaves the old ones in place.
@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
-from skiway.formats import check_named
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
@@ -31,6 +30,8 @@ from skiway.metastore.records.repository import Repository
 from skiway.metastore.records.updates import copied
 from skiway.model import v1
 from skiway.security import MASK, SecretsStore
+from skiway.security.secret_shapes import is_secret_name, is_secret_value, secret_in_uri, without_secrets
+from skiway.security.source_access import SourceAccess
 from skiway.storage import ABSENT, Pointer, Put, Stores
 
 __all__ = [
@@ -42,7 +43,7 @@ __all__ = [
     "keep_masked",
     "marked_at",
     "new_secret",
-    "refuse_connector_secrets",
+    "refuse_secrets_in",
     "remove_all",
     "removed_if_unused",
     "scheme",
@@ -70,7 +71,6 @@ SENSITIVE = frozenset(
         "token",
     ]
 )
-SENSITIVE_VALUES = ("bearer ", "basic ")
 # The required fields of each kind of credentials.
 NEEDED = {
     "bearer": ("token",),
@@ -95,6 +95,40 @@ def refuse_connector_secrets(properties: Iterable[str], *, field: str) -> None:
             raise failure(InvalidArgument, "property.secret", field=field, property=key)
 
 
+def refuse_secret_values(given: Mapping[str, str], before: Mapping[str, str], *, field: str) -> None:
+    """Raise if an entry that is new has the name or the shape of a secret.
+
+    Older records may have some, which are masked; they do not prevent other changes.
+    """
+    for key, value in given.items():
+        if before.get(key) == value:
+            continue
+        if is_secret_name(key):
+            raise failure(InvalidArgument, "property.secret", field=field, property=key)
+        if is_secret_value(value):
+            raise failure(InvalidArgument, "property.secret.value", field=field, property=key)
+
+
+def refuse_secrets_in(connector: v1.Connector, before: v1.Connector | None = None) -> None:
+    """Raise if an address or a property of a connector contains a secret: everyone who sees the connector sees them."""
+    before = before or v1.Connector()
+    found = secret_in_uri(connector.uri) if connector.uri != before.uri else ""
+    if found:
+        raise failure(
+            InvalidArgument,
+            "connector.uri.password" if found == "a password" else "connector.uri.secret",
+            field="uri",
+            found=found,
+        )
+    for field, given, known in (
+        ("properties", connector.properties, before.properties),
+        ("auth.properties", connector.auth.properties, before.auth.properties),
+        ("auth.header_hints", connector.auth.header_hints, before.auth.header_hints),
+    ):
+        refuse_connector_secrets(given, field=field)
+        refuse_secret_values(given, known, field=field)
+
+
 def scheme(text: str) -> str:
     """The authentication scheme as it is stored; `none` if it is blank."""
     name = text.strip().lower() or "none"
@@ -104,21 +138,27 @@ def scheme(text: str) -> str:
     return name
 
 
-def check_credentials(credentials: v1.ConnectorCredentials) -> None:
-    """Raise unless all required fields are set. No message contains their values."""
+def check_credentials(credentials: v1.ConnectorCredentials, access: SourceAccess | None = None) -> None:
+    """Raise unless all required fields are set, and `access` permits to use them. No message contains their values."""
     which = credentials.WhichOneof("which")
     if which is None:
-        raise failure(InvalidArgument, "field", field="auth.credentials")
+        if not credentials.properties and not credentials.headers:
+            raise failure(InvalidArgument, "field", field="auth.credentials")
+        return
     given = getattr(credentials, which)
     for name in NEEDED[which]:
         if not getattr(given, name).strip():
             raise failure(InvalidArgument, "field", field=f"auth.credentials.{which}.{name}")
     if "endpoint" in NEEDED[which]:
         _check_token_endpoint(given.endpoint, field=f"auth.credentials.{which}.endpoint")
+        if access is not None:
+            access.check_named("//".join((f"{urlsplit(given.endpoint).scheme}:", urlsplit(given.endpoint).netloc)))
+    if which == "cli" and access is not None:
+        access.check_ambient("credentials of kind cli")
 
 
 def _check_token_endpoint(url: str, *, field: str) -> None:
-    """Raise unless the URL is a web address that tokens may be requested from, as far as the text tells."""
+    """Raise unless the URL is a web address."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
@@ -127,16 +167,19 @@ def _check_token_endpoint(url: str, *, field: str) -> None:
     if not is_valid:
         wanted = "use an address such as https://host/path, without user and password"
         raise failure(InvalidArgument, "field.invalid", field=field, found="not such an address", wanted=wanted)
-    check_named(f"{parts.scheme}://{parts.netloc}")
 
 
 def shown(connector: v1.Connector) -> v1.Connector:
     """The connector as it is returned to clients."""
     copy = copied(connector)
+    copy.uri = without_secrets(copy.uri)
     for entries in (copy.auth.properties, copy.auth.header_hints):
         for key, value in list(entries.items()):
-            if SENSITIVE & set(_canonical(key).split("_")) or value.lower().startswith(SENSITIVE_VALUES):
+            if SENSITIVE & set(_canonical(key).split("_")) or is_secret_value(value):
                 entries[key] = MASK
+    for key, value in list(copy.properties.items()):
+        if is_secret_name(key) or is_secret_value(value):
+            copy.properties[key] = MASK
     return copy
 
 

@@ -10,20 +10,23 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats import TableSchema, check_named, field_id, leaves
-from skiway.metastore.connectors.credentials import refuse_connector_secrets, scheme
+from skiway.formats import TableSchema, field_id, leaves
+from skiway.metastore.connectors.credentials import refuse_secrets_in, scheme
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.names import dotted, normal_path, normal_text
+from skiway.metastore.records.names import dotted, exact_path, exact_text, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+from skiway.security.source_access import SourceAccess, location
+from skiway.security.source_access.databases import POSTGRESQL, SQLITE, sqlite_file
 
 __all__ = [
     "DESTINATION_PAIRS",
     "EVERY_COLUMN",
     "ColumnChoice",
     "check",
+    "check_access",
     "check_columns",
     "chosen_columns",
     "resolve_destination",
@@ -91,19 +94,36 @@ DESTINATION_PAIRS = (
 """Each part of a destination can be given by id or by name."""
 
 
-def check(connector: v1.Connector) -> None:
-    """Raise unless the connector is valid by itself, and normalize its names."""
+def check(connector: v1.Connector, before: v1.Connector | None = None) -> None:
+    """Raise unless the connector, which was as in `before`, is valid by itself, and normalize its names."""
     if connector.kind not in v1.ConnectorKind.values() or connector.kind == v1.CK_UNSPECIFIED:
         wanted = f"use {', '.join(map(v1.ConnectorKind.Name, v1.ConnectorKind.values()[1:]))}"
         raise failure(InvalidArgument, "field.invalid", field="kind", found=str(connector.kind), wanted=wanted)
     _check_uri(connector)
-    refuse_connector_secrets(connector.properties, field="properties")
-    refuse_connector_secrets(connector.auth.properties, field="auth.properties")
-    refuse_connector_secrets(connector.auth.header_hints, field="auth.header_hints")
+    refuse_secrets_in(connector, before)
     connector.auth.scheme = scheme(connector.auth.scheme)
     _check_source(connector)
     _check_tables(connector.destination)
     _check_policy(connector.policy)
+
+
+def check_access(connector: v1.Connector, access: SourceAccess) -> None:
+    """Raise PermissionDenied if the source may not be opened, as far as its definition tells.
+
+    Names are not resolved here, and what a catalog refers to is not known; both are checked when the source is opened.
+    """
+    if connector.kind not in (v1.CK_ICEBERG, v1.CK_DELTA, v1.CK_PARQUET):
+        return
+    allowed = connector.properties.get("allowed-locations", "").split(",")
+    for text in filter(None, map(str.strip, (connector.uri, connector.properties.get("warehouse", ""), *allowed))):
+        if text.startswith(("http:", "https:")):
+            access.check_named(text)
+        elif text.startswith(SQLITE):
+            access.check(sqlite_file(text))
+        elif "/" in text and not text.startswith(POSTGRESQL):
+            access.check(location(text))
+    if endpoint := connector.properties.get("s3.endpoint"):
+        access.check_named(endpoint)
 
 
 def check_columns(columns: Iterable[str], *, field: str) -> None:
@@ -137,14 +157,10 @@ def _check_uri(connector: v1.Connector) -> None:
     if not connector.uri:
         raise failure(InvalidArgument, "field", field="uri")
     try:
-        has_password = urlsplit(connector.uri).password is not None
+        urlsplit(connector.uri)
     except ValueError:
         wanted = "use a path or a URI"
         raise failure(InvalidArgument, "field.invalid", field="uri", found="not a URI", wanted=wanted) from None
-    if has_password:
-        raise failure(InvalidArgument, "connector.uri.password", field="uri")
-    if connector.uri.startswith(("http:", "https:")):
-        check_named(connector.uri)
 
 
 def _check_source(connector: v1.Connector) -> None:
@@ -170,8 +186,8 @@ def _check_tables(destination: v1.ConnectorDestination) -> None:
     met = set[str]()
     for each in destination.tables:
         field = "destination.tables"
-        each.table_display_name = normal_text(each.table_display_name)
-        each.namespace.segments[:] = normal_path(each.namespace.segments, field=f"{field}.namespace")
+        each.table_display_name = exact_text(each.table_display_name, field=f"{field}.table_display_name")
+        each.namespace.segments[:] = exact_path(each.namespace.segments, field=f"{field}.namespace")
         if not each.source.strip():
             raise failure(InvalidArgument, "field", field=f"{field}.source")
         if each.source in met:
@@ -229,7 +245,7 @@ def _destination_catalog(realm: Realm, destination: v1.ConnectorDestination) -> 
 def _destination_namespace(
     realm: Realm, destination: v1.ConnectorDestination, catalog: v1.Catalog
 ) -> v1.ResourceId | None:
-    path = normal_path(destination.namespace.segments, field="destination.namespace")
+    path = exact_path(destination.namespace.segments, field="destination.namespace")
     if destination.HasField("namespace_id"):
         found = hierarchy.namespace_in(realm, destination.namespace_id, catalog.resource_id).value
         if path and full_path(found) != path:
@@ -243,7 +259,8 @@ def _destination_namespace(
 
 
 def _destination_table(realm: Realm, destination: v1.ConnectorDestination) -> v1.ResourceId | None:
-    name = destination.table_display_name = normal_text(destination.table_display_name)
+    name = exact_text(destination.table_display_name, field="destination.table_display_name")
+    destination.table_display_name = name
     if destination.HasField("table_id"):
         found = hierarchy.table(realm, destination.table_id, field="destination.table_id").value
         if name and found.display_name != name:

@@ -6,9 +6,9 @@ and the files of one statement, which have its id in their names, count as young
 protect files that are being read: a query that began within that time may read a state that was replaced since. So the
 age must be longer than any statement or query takes; the default is three days.
 
-The states are found by the metadata files in the folder: the current one, those written within the age, and the one
-that was current when the age began. The older ones are found in the metadata log of each state, so the metadata of a
-commit that failed is not among them.
+The states are found by the metadata files in the folder: the current one, those written within the age, and those that
+they have replaced, as their metadata logs say. So the one that was current when the age began is among them, and the old
+metadata of a commit that failed is not.
 
 A folder without a table belongs to a dropped or unfinished table if it was claimed (see `managed.locations`). Otherwise
 it belongs to somebody else, and is left alone.
@@ -20,8 +20,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import chain
-from typing import TYPE_CHECKING, Final
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats import Found, Location, location
@@ -30,6 +30,7 @@ from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import id_in
+from skiway.metastore.managed.places import places, release_place
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import LEASE, TABLE
@@ -42,7 +43,7 @@ from skiway.storage import Clock, Stores
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["THREE_DAYS_S", "sweep_warehouse"]
+__all__ = ["THREE_DAYS_S", "files_of_state", "sweep_warehouse"]
 
 THREE_DAYS_S: Final = 3 * 24 * 3600.0
 _METADATA: Final = ".metadata.json"
@@ -63,24 +64,48 @@ def sweep_warehouse(
 
     A table whose metadata is unreadable is reported as damaged, and none of its files are deleted.
     """
-    folders = _folders(warehouse, after=token or "", limit=size + 1)
+    folders = _folders(warehouse, after=token or "", limit=size + 1) if _is_inside(token) else []
+    folders += islice(
+        _places(stores, warehouse, after="" if _is_inside(token) else token or ""), size + 1 - len(folders)
+    )
     done = Slice()
-    for account_id, table_id, folder in folders[:size]:
-        realm = Realm(stores, account_id, clock=clock)
-        done = done.followed_by(_sweep(realm, warehouse, table_id, folder, min_age_s=min_age_s, dry=dry_run))
+    for table in folders[:size]:
+        realm = Realm(stores, table.account_id, clock=clock)
+        done = done.followed_by(_sweep(realm, warehouse, table.id, table.folder, min_age_s=min_age_s, dry=dry_run))
     more = len(folders) > size
-    return Slice(done.looked_at, done.removed, done.damaged, uri_of(folders[size - 1][2]) if more else None)
+    return Slice(done.looked_at, done.removed, done.damaged, folders[size - 1].token if more else None)
 
 
-def _folders(warehouse: Warehouse, *, after: str, limit: int) -> list[tuple[str, str, Location]]:
-    """The folders of tables in the order of their locations, with the ids of account and table."""
-    files, found = warehouse.everything(), []
+class _Folder(NamedTuple):
+    """The folder of a table; `token` is its place in the order of the sweep."""
+
+    account_id: str
+    id: str
+    folder: Location
+    token: str
+
+
+def _is_inside(token: str | None) -> bool:
+    """Whether the sweep is still in the warehouse. Folders that callers chose come after it."""
+    return not (token or "").startswith(keys.PLACES)
+
+
+def _places(stores: Stores, warehouse: Warehouse, *, after: str) -> Iterator[_Folder]:
+    """The folders of tables at approved locations. Those that are no longer approved are left alone."""
+    for each in places(stores, after=after):
+        if any(each.folder.is_within(root) for _, root in warehouse.approved):
+            yield _Folder(each.account_id, each.table_id, each.folder, each.key)
+
+
+def _folders(warehouse: Warehouse, *, after: str, limit: int) -> list[_Folder]:
+    """The folders of tables in the order of their locations."""
+    files, found = warehouse.everything(), list[_Folder]()
     for account in files.children(warehouse.root)[0]:
         if after and uri_of(account) < after.rpartition("/")[0]:
             continue
         for table in files.children(account)[0]:
             if uri_of(table) > after:
-                found.append((id_in(account.name), id_in(table.name), table))
+                found.append(_Folder(id_in(account.name), id_in(table.name), table, uri_of(table)))
             if len(found) == limit:
                 return found
     return found
@@ -107,7 +132,7 @@ def _sweep(
     orphans = tuple(uri_of(each) for each in unused if each not in pinned)
     if not dry:
         files.remove(orphans)
-        _tidy(realm, files, table, folder)
+        _tidy(realm, files, table, table_id, folder)
     return Slice(len(listed), orphans)
 
 
@@ -148,13 +173,13 @@ def _pinned(realm: Realm, table_id: str) -> set[Location]:
     }
 
 
-def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folder: Location) -> None:
+def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, table_id: str, folder: Location) -> None:
     """Delete what is left besides files: empty folders of a deleted table, and records of expired snapshots."""
-    table_id = id_in(folder.name)
     if table is None:
         files.remove_folders(folder)
         if not files.walk(folder):
             locations.release(realm, table_id)
+            release_place(realm.stores, uri_of(folder))
         return
     locations.claim(realm, table_id)  # for tables that were created before folders were claimed
     metadata = read_metadata(files, table.value.metadata_location)
@@ -165,17 +190,32 @@ def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, folde
 def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: int) -> set[Location]:
     """The files that the table's states reference."""
     used: set[Location] = set()
+    replaced: set[Location] = set()
+    states = {each.location: each.modified_us for each in listed if _METADATA in each.location.name}
     _add_state(used, files, location(table.metadata_location))
-    states = [each for each in listed if _METADATA in each.location.name]
-    for each in states:
-        if each.modified_us >= oldest_us:
+    for place, modified_us in states.items():
+        if modified_us >= oldest_us:
             # It may belong to a commit that failed half-way, which nobody has seen.
             with suppress(PreconditionFailed, InvalidArgument):
-                _add_state(used, files, each.location)
-    # By now `used` has the logs of all states within the age, which name the earlier ones.
-    earlier = [each for each in states if each.modified_us < oldest_us and each.location in used]
-    if earlier:
-        _add_state(used, files, max(earlier, key=lambda each: each.modified_us).location)
+                replaced |= _replaced_by(files, place)
+                _add_state(used, files, place)
+    # Among them is the state that was current when the age began. Modification times cannot tell which one it is: they
+    # can be equal.
+    for place in replaced:
+        if states.get(place, oldest_us) < oldest_us:
+            _add_state(used, files, place)
+    return used
+
+
+def _replaced_by(files: TableFiles, place: Location) -> set[Location]:
+    """The state that this one has replaced, which is the last in its log; none for the first state of a table."""
+    return {location(each.metadata_file) for each in read_metadata(files, uri_of(place)).metadata_log[-1:]}
+
+
+def files_of_state(files: TableFiles, metadata: Location) -> set[Location]:
+    """The files that a state of a table references, given the location of its metadata."""
+    used: set[Location] = set()
+    _add_state(used, files, metadata)
     return used
 
 

@@ -1,10 +1,19 @@
 """Managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
 
-`tables` creates and drops them, `commits` changes them, `turns` orders concurrent commits.
+`tables` creates and drops them, `requests` creates those of the metastore's API, `commits` changes them, `turns` orders concurrent commits.
 """
 
 from skiway.metastore.managed.commits import ManagedTable, append_with_retry, change, commit, load, open_current
-from skiway.metastore.managed.tables import create, create_filled, create_staged, drop, rename, require_addressable
+from skiway.metastore.managed.requests import create_requested
+from skiway.metastore.managed.tables import (
+    create,
+    create_filled,
+    create_staged,
+    drop,
+    drop_unused,
+    rename,
+    require_addressable,
+)
 
 __all__ = [
     "ManagedTable",
@@ -13,8 +22,10 @@ __all__ = [
     "commit",
     "create",
     "create_filled",
+    "create_requested",
     "create_staged",
     "drop",
+    "drop_unused",
     "load",
     "open_current",
     "rename",

@@ -43,7 +43,7 @@ from skiway.formats.iceberg.metadata import read_metadata, updated, version_of, 
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed import snapshot_records
-from skiway.metastore.managed.locations import check_updates, folder_of
+from skiway.metastore.managed.locations import check_updates, folder_of, folder_of_table
 from skiway.metastore.records import keys
 from skiway.metastore.records import updates as changes
 from skiway.metastore.records.kinds import TABLE
@@ -125,7 +125,7 @@ def handle_of(table: v1.Table, metadata: TableMetadata, files: TableFiles) -> Ic
 
 def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> IcebergTable:
     """A handle to read the table in the state that its record names."""
-    files = warehouse.files(folder_of(realm, warehouse, table.resource_id.id))
+    files = warehouse.files(folder_of_table(realm, warehouse, table))
     return handle_of(table, read_metadata(files, table.metadata_location), files)
 
 
@@ -144,7 +144,7 @@ def managed_record(realm: Realm, table_id: v1.ResourceId) -> Stored[v1.Table]:
 def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:
     """The table in its current state. Raise `PreconditionFailed` if it is not managed."""
     found = managed_record(realm, table_id)
-    files = warehouse.files(folder_of(realm, warehouse, found.value.resource_id.id))
+    files = warehouse.files(folder_of_table(realm, warehouse, found.value))
     return ManagedTable(found, read_metadata(files, found.value.metadata_location), files)
 
 
@@ -285,13 +285,13 @@ def _delete_records(realm: Realm, table_id: str, removed: list[list[Operation]])
 
 def update_record(table: v1.Table, metadata: TableMetadata, location: str) -> None:
     """Update the table's record from its metadata."""
-    from skiway.formats.iceberg.types import arrow_schema
+    from skiway.formats.iceberg.types import schema_json
 
     comment = metadata.properties.get("comment")
     if comment != table.properties.get("comment"):
         table.description = comment or ""
     table.metadata_location = location
-    table.schema_json = arrow_schema(metadata.schema()).json
+    table.schema_json = schema_json(metadata.schema())
     table.properties.clear()
     table.properties.update(metadata.properties)
 

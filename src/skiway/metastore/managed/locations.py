@@ -25,12 +25,23 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm
+from skiway.model import v1
 from skiway.storage import ABSENT
 
 if TYPE_CHECKING:
     from pyiceberg.table.update import TableUpdate
 
-__all__ = ["check_files", "check_properties", "check_updates", "claim", "claimed_at", "folder_of", "id_in", "release"]
+__all__ = [
+    "check_files",
+    "check_properties",
+    "check_updates",
+    "claim",
+    "claimed_at",
+    "folder_of",
+    "folder_of_table",
+    "id_in",
+    "release",
+]
 
 _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
@@ -38,6 +49,13 @@ _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage
 def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
     """The location of the table with this id."""
     return warehouse.folder(_segment(realm.account_id), _segment(table_id))
+
+
+def folder_of_table(realm: Realm, warehouse: Warehouse, table: v1.Table) -> str:
+    """The location of a stored table: the folder of its id, or one that its creator chose."""
+    own = folder_of(realm, warehouse, table.resource_id.id)
+    folder = table.metadata_location.rpartition("/metadata/")[0]
+    return folder if folder and any(location(folder).is_within(each) for _, each in warehouse.approved) else own
 
 
 def check_updates(updates: Iterable[TableUpdate], folder: str) -> None:

@@ -6,16 +6,16 @@ named by ids, so names can change, and nothing that a caller sends becomes part 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import location as at
 from skiway.formats.iceberg.commits import append
-from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
-from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.metadata import new_metadata, read_metadata, updated, version_of, write_metadata
+from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.commits import (
     ManagedTable,
@@ -24,9 +24,10 @@ from skiway.metastore.managed.commits import (
     managed_record,
     update_record,
 )
-from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
+from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, folder_of_table, id_in
+from skiway.metastore.managed.places import Place, chosen_folder, claim_place, find_place, release_place
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.names import normal_name, normal_text
+from skiway.metastore.records.names import exact_name, normal_text
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import retrying
@@ -43,7 +44,13 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-__all__ = ["create", "create_filled", "create_staged", "drop", "rename", "require_addressable"]
+Also: TypeAlias = Callable[[Stored[v1.Table]], Sequence[Operation]]
+
+__all__ = ["create", "create_filled", "create_staged", "drop", "drop_unused", "rename", "require_addressable"]
+
+
+def _nothing_else(_stored: Stored[v1.Table]) -> Sequence[Operation]:
+    return ()
 
 
 def create(
@@ -59,30 +66,32 @@ def create(
     properties: Mapping[str, str] | None = None,
     location: str | None = None,
     stage: bool = False,
+    also: Also = _nothing_else,
 ) -> ManagedTable:
     """Create a table without snapshots.
 
     `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment`
-    describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later.
+    describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later. `also`
+    returns further operations for the batch that stores the table. `location` must be one that the operator approved
+    for the catalog (see `places`).
     """
-    if location:
-        raise InvalidArgument(
-            f"location {location!r} is not allowed, because the server chooses the location of a managed table: leave it out",
-            key="location.refused",
-            location=location,
-        )
     place = _place(realm, namespace_id)
     table_id = realm.ids()
     folder = folder_of(realm, warehouse, table_id)
+    if location:
+        catalog = hierarchy.catalog(realm, place.catalog_id).value
+        folder = chosen_folder(realm, warehouse, catalog, location)
     kept = dict(properties or {})
     check_properties(kept, folder)
-    wanted, spec = _shape(schema, partition_by, spec, version=kept.get("format-version", "2"))
+    wanted, spec = _shape(schema, partition_by, spec, properties=kept)
     metadata = new_metadata(wanted, location=folder, spec=spec, order=order, properties=kept)
     table = _table(realm, place, table_id, name)
+    if location:
+        claim_place(realm, warehouse, folder, table_id)
     if stage:
         locations.claim(realm, table_id)
         return ManagedTable(Stored(table, Pointer("", "", ABSENT)), metadata, warehouse.files(folder))
-    return _created(realm, warehouse, table, metadata)
+    return _created(realm, warehouse, table, metadata, also=also)
 
 
 def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, added: Sequence[DataFile]) -> ManagedTable:
@@ -111,6 +120,8 @@ def create_staged(
     named = [update.location for update in updates if update.action == "set-location"]
     table_id = id_in(at(named[-1]).name) if named else realm.ids()
     folder = folder_of(realm, warehouse, table_id)
+    if named and (claimed := _staged_place(realm, warehouse, _place(realm, namespace_id), named[-1])):
+        table_id, folder = claimed.table_id, uri_of(claimed.folder)
     check_updates(updates, folder)  # also checks that the location belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
@@ -124,17 +135,42 @@ def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: 
 
     Its metadata is not read, so a damaged table can be dropped too.
     """
-    found = managed_record(realm, table_id).value.resource_id
-    folder = folder_of(realm, warehouse, found.id)
-    tables.delete(realm, v1.DeleteTableRequest(table_id=found))
+    found = managed_record(realm, table_id).value
+    _drop(realm, warehouse, found, v1.DeleteTableRequest(table_id=found.resource_id), purge=purge)
+
+
+def _drop(
+    realm: Realm, warehouse: Warehouse, table: v1.Table, request: v1.DeleteTableRequest, *, purge: bool = False
+) -> None:
+    table_id = request.table_id.id
+    folder = folder_of_table(realm, warehouse, table)
+    tables.delete(realm, request)
     files = warehouse.files(folder)
     if purge:
         files.remove(str(each.location) for each in files.walk(at(folder)))
         files.remove_folders(at(folder))
-        locations.release(realm, found.id)
+        locations.release(realm, table_id)
+        release_place(realm.stores, folder)
     else:
         # Records the time of the drop: the files may be old, and running queries still need them for a while.
         files.write(f"{folder}/dropped", b"")
+
+
+def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> bool:
+    """Delete the table if nobody has changed it since it was created without rows; return whether it was deleted."""
+    try:
+        found = managed_record(realm, table_id)
+        table = found.value
+        if table.updated_at != table.created_at or version_of(table.metadata_location) != 0:
+            return False
+        files = warehouse.files(folder_of_table(realm, warehouse, table))
+        if read_metadata(files, table.metadata_location).snapshots:
+            return False
+        unchanged = v1.Precondition(expected_version=found.meta.pointer_version)
+        _drop(realm, warehouse, table, v1.DeleteTableRequest(table_id=table.resource_id, precondition=unchanged))
+    except (NotFound, Conflict):  # somebody else dropped or changed it meanwhile
+        return False
+    return True
 
 
 def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1.ResourceId | None = None) -> v1.Table:
@@ -177,13 +213,25 @@ def _place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
     return namespace
 
 
+def _staged_place(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, given: str) -> Place | None:
+    """The place that was claimed when a table was staged at an approved location; None if it was not."""
+    catalog = hierarchy.catalog(realm, namespace.catalog_id).value
+    approved = warehouse.approved_for(realm.account_id, catalog.display_name)
+    if not any(at(given).is_within(root) for root in approved):
+        return None
+    found = find_place(realm.stores, given)
+    return found if found is not None and found.account_id == realm.account_id else None
+
+
 def _shape(
-    schema: pa.Schema | Schema, partition_by: Sequence[str], spec: PartitionSpec | None, *, version: str
+    schema: pa.Schema | Schema, partition_by: Sequence[str], spec: PartitionSpec | None, *, properties: dict[str, str]
 ) -> tuple[Schema, PartitionSpec | None]:
+    """The schema and the spec. The format version is the lowest that has all types, unless `properties` have one."""
     from skiway.formats.iceberg.partitions import partition_spec
-    from skiway.formats.iceberg.types import iceberg_schema
+    from skiway.formats.iceberg.types import format_version, iceberg_schema
 
     if isinstance(schema, pa.Schema):
+        version = properties.setdefault("format-version", str(format_version(schema)))
         schema = iceberg_schema(schema, format_version=3 if version == "3" else 2)
     return schema, partition_spec(schema, partition_by) if partition_by else spec
 
@@ -195,13 +243,15 @@ def _table(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Ta
         resource_id=resource_id(realm, table_id, v1.RK_TABLE),
         catalog_id=place.catalog_id,
         namespace_id=place.resource_id,
-        display_name=normal_name(name, resource="table"),
+        display_name=exact_name(name, resource="table"),
         created_at=now,
         updated_at=now,
     )
 
 
-def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata) -> ManagedTable:
+def _created(
+    realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata, *, also: Also = _nothing_else
+) -> ManagedTable:
     files = warehouse.files(metadata.location)
     locations.claim(realm, table.resource_id.id)
     location = write_metadata(files, metadata, version=0)
@@ -210,13 +260,15 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
     def attempt() -> Stored[v1.Table]:
         checks = hierarchy.entering(realm, table)
 
-        def also(stored: Stored[v1.Table]) -> list[Operation]:
-            handle = handle_of(stored.value, metadata, files)
-            added = snapshot_records.added(realm, stored.value, handle, None)
-            current = snapshot_records.current(realm, table.resource_id.id, metadata) if metadata.snapshots else ()
-            return [*checks, *added, *current]
+        def together(stored: Stored[v1.Table]) -> list[Operation]:
+            operations = [*checks, *also(stored)]
+            if metadata.snapshots:
+                handle = handle_of(stored.value, metadata, files)
+                operations += snapshot_records.added(realm, stored.value, handle, None)
+                operations += snapshot_records.current(realm, table.resource_id.id, metadata)
+            return operations
 
-        return writer(realm, TABLE).create(table, also=also)
+        return writer(realm, TABLE).create(table, also=together)
 
     try:
         return ManagedTable(retrying(attempt), metadata, files)
@@ -224,4 +276,5 @@ def _created(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
         if is_certainly_undone(error):
             files.remove([location])
             files.remove_folders(files.reach.roots[0])  # unless a client has written to it
+            release_place(realm.stores, metadata.location)
         raise

@@ -269,4 +269,4 @@ def _removed_at(lease: v1.QueryLease, rules: QueryRules) -> datetime:
 
 def _missing(query_id: str) -> NotFound:
     """The error that there is no such query, or that it is not active."""
-    return failure(NotFound, "query.not.found", query_id=query_id)
+    return failure(NotFound, "query.not_found", query_id=query_id)

@@ -86,7 +86,7 @@ class Destinations:
 
     def _aim(self, table: TableName) -> MirrorTarget:
         below = table.namespace[len(self._source_path) :]
-        path = (*self.base(), *below) or (normal_text(self.connector.display_name),)
+        path = tuple(map(normal_text, (*self.base(), *below))) or (self.connector.display_name,)
         own = self._by_table(table)
         name = own.table_display_name or self._own_name() or normal_text(table.name)
         return MirrorTarget(table, tuple(own.namespace.segments) or path, name)

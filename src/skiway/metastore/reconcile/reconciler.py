@@ -33,6 +33,7 @@ from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.model import v1
 from skiway.security import SecretsStore
+from skiway.security.source_access import SourceAccess
 
 __all__ = ["MOST_LANES", "Reconciler", "capture"]
 
@@ -46,12 +47,16 @@ log = logging.getLogger("skiway.reconcile")
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """Runs connectors. Without a `profile` there is no second pass; with a `warehouse`, its tables are profiled too."""
+    """Runs connectors. Without a `profile` there is no second pass; with a `warehouse`, its tables are profiled too.
+
+    `opener` opens sources, as far as `access` permits; new connectors are checked against it.
+    """
 
     secrets: SecretsStore
     profile: Profile | None = None
     opener: Opener = open_source
     warehouse: Warehouse | None = None
+    access: SourceAccess | None = None
 
     def run(
         self,

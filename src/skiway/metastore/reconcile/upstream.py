@@ -5,6 +5,7 @@ Credentials never appear in a message.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,13 +24,17 @@ from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.updates import copy_field
 from skiway.model import v1
 from skiway.security import MASK, SecretsStore
+from skiway.security.secret_shapes import without_secrets
 
 __all__ = ["KINDS", "PATIENCE_S", "Opener", "Upstream", "stored_upstream", "upstream", "validate"]
+
+log = logging.getLogger("skiway.reconcile")
 
 T = TypeVar("T")
 
 Opener = Callable[..., Source]
 
+AMBIENT: Final = "s3.ambient-credentials"
 PATIENCE_S: Final = 15.0
 KINDS: Mapping[int, str] = {
     v1.CK_ICEBERG: "iceberg",
@@ -50,17 +55,19 @@ class Upstream:
     uri: str
     options: Mapping[str, str]
     credentials: Mapping[str, str]
+    account_id: str = ""
 
     def __repr__(self) -> str:
-        return f"Upstream({self.kind!r}, {self.uri!r})"
+        return f"Upstream({self.kind!r}, {without_secrets(self.uri)!r})"
 
     def open(self, opener: Opener = open_source) -> Source:
         """Open the source, which is a context manager."""
-        return opener(self.kind, self.uri, options=self.options, credentials=self.credentials)
+        return opener(self.kind, self.uri, options=self.options, credentials=self.credentials, account=self.account_id)
 
     def describe(self, error: BaseException) -> str:
         """The message of an error without secrets. Of an exception that is not ours, only its class."""
         text = error.message if isinstance(error, SkiwayError) else f"{type(error).__name__} while reading {self.uri}"
+        text = text.replace(self.uri, without_secrets(self.uri))
         for part in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(part, MASK)
         return text
@@ -72,14 +79,23 @@ class Upstream:
 
 def stored_upstream(realm: Realm, connector: v1.Connector, secrets: SecretsStore) -> Upstream:
     """The upstream of a stored connector, with its current credentials."""
-    return upstream(connector, credentials(realm, secrets, connector.resource_id.id))
+    given = credentials(realm, secrets, connector.resource_id.id)
+    return upstream(connector, given, account_id=realm.account_id)
 
 
-def upstream(connector: v1.Connector, given: v1.ConnectorCredentials | None) -> Upstream:
-    """The upstream that a connector describes."""
+def upstream(connector: v1.Connector, given: v1.ConnectorCredentials | None, *, account_id: str = "") -> Upstream:
+    """The upstream that a connector of the account describes."""
     hints = {f"header.{name}": value for name, value in connector.auth.header_hints.items()}
     options = {**connector.properties, **connector.auth.properties, **hints}
-    return Upstream(KINDS.get(connector.kind, ""), connector.uri, options, _options(given) if given else {})
+    if AMBIENT in options:
+        log.warning(
+            "connector %s has the property %s, which is replaced by credentials of kind cli, and by the setting "
+            "sources.ambient_credentials of the server",
+            connector.display_name,
+            AMBIENT,
+        )
+    secret = _options(given) if given else {}
+    return Upstream(KINDS.get(connector.kind, ""), connector.uri, options, secret, account_id)
 
 
 def _options(given: v1.ConnectorCredentials) -> dict[str, str]:
@@ -99,12 +115,14 @@ def _options(given: v1.ConnectorCredentials) -> dict[str, str]:
             }
             return {**{name: value for name, value in access.items() if value}, **more}
         case "cli" if given.cli.provider == "aws":
-            return {"s3.ambient-credentials": "true", **more}
+            return {AMBIENT: "true", **more}
+        case None:
+            return more
         case which:
             raise Unsupported(
-                f"credentials of kind {which or 'none'} are not supported yet: use bearer, client, aws or cli (aws)",
+                f"credentials of kind {which} are not supported yet: use bearer, client, aws, cli (aws) or properties",
                 key="connector.credentials.unsupported",
-                which=which or "",
+                which=which,
             )
 
 
@@ -112,7 +130,12 @@ def _options(given: v1.ConnectorCredentials) -> dict[str, str]:
 
 
 def validate(
-    realm: Realm, request: v1.ValidateConnectorRequest, *, secrets: SecretsStore, patience_s: float = PATIENCE_S
+    realm: Realm,
+    request: v1.ValidateConnectorRequest,
+    *,
+    secrets: SecretsStore,
+    opener: Opener = open_source,
+    patience_s: float = PATIENCE_S,
 ) -> v1.ValidateConnectorResponse:
     """Check whether the upstream responds in time. Every error, of the upstream or of the spec, is in the response."""
     candidate = _candidate(realm, request, secrets)
@@ -121,8 +144,8 @@ def validate(
         check(candidate.connector)
         if candidate.credentials is not None:
             check_credentials(candidate.credentials)
-        tested = upstream(candidate.connector, candidate.credentials)
-        found = within(patience_s, lambda: _explored(candidate.connector, tested))
+        tested = upstream(candidate.connector, candidate.credentials, account_id=realm.account_id)
+        found = within(patience_s, lambda: _explored(candidate.connector, tested, opener))
     except SkiwayError as error:
         summary = tested.describe(error) if tested is not None else error.message
         return v1.ValidateConnectorResponse(ok=False, summary=clipped(summary))
@@ -196,8 +219,8 @@ def _merged(stored: v1.Connector, spec: v1.ConnectorSpec) -> v1.Connector:
     return connector
 
 
-def _explored(connector: v1.Connector, tested: Upstream) -> _Found:
-    with tested.open() as source:
+def _explored(connector: v1.Connector, tested: Upstream, opener: Opener) -> _Found:
+    with tested.open(opener) as source:
         namespaces = source.namespaces()
         capabilities = {"kind": tested.kind, "namespaces": str(len(namespaces))}
         own = tuple(connector.source.namespace.segments)

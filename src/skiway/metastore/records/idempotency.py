@@ -45,7 +45,7 @@ class Claim(Generic[R]):
         """The response to an earlier request with this key, or None."""
         if not self.key.strip():
             return None
-        where = keys.idempotency(self.realm.account_id, self.operation, self.key)
+        where = keys.idempotency(self.realm.account_id, self.operation, self.realm.own_key(self.key))
         record = self.realm.all(IDEMPOTENCY).named(where)
         if record is None:
             return None
@@ -59,7 +59,7 @@ class Claim(Generic[R]):
             return ()
         record = v1.IdempotencyRecord(
             operation=self.operation,
-            key=self.key,
+            key=self.realm.own_key(self.key),
             fingerprint=fingerprint(self.request),
             answer=response.SerializeToString(deterministic=True),
         )
@@ -109,11 +109,14 @@ class Slot:
 
     @property
     def _where(self) -> str:
-        return keys.idempotency(self.realm.account_id, self.operation, self.key)
+        return keys.idempotency(self.realm.account_id, self.operation, self.realm.own_key(self.key))
 
     def _write(self, response: bytes, *, expect: int, for_s: float) -> int:
         record = v1.IdempotencyRecord(
-            operation=self.operation, key=self.key, fingerprint=self.fingerprint, answer=response
+            operation=self.operation,
+            key=self.realm.own_key(self.key),
+            fingerprint=self.fingerprint,
+            answer=response,
         )
         put = _put(self.realm, record, expect=expect, for_s=for_s)
         pointers = self.realm.stores.pointers

@@ -20,6 +20,8 @@ from skiway.storage import Pointer
 __all__ = [
     "ACCOUNTS",
     "AIRPORT_SIGNING_KEY",
+    "PLACES",
+    "READINESS",
     "SCHEDULE",
     "SECRETS",
     "account",
@@ -36,6 +38,9 @@ __all__ = [
     "folder",
     "folder_claim",
     "gc_turn",
+    "grant",
+    "grant_of",
+    "grants_on",
     "idempotency",
     "is_current",
     "is_plain",
@@ -58,6 +63,8 @@ __all__ = [
     "of_table",
     "owner",
     "pin",
+    "place",
+    "place_owner",
     "profile_index",
     "profile_part",
     "queue_time",
@@ -73,6 +80,7 @@ __all__ = [
     "table",
     "table_name",
     "table_of",
+    "token_use",
     "view",
     "view_name",
 ]
@@ -81,8 +89,17 @@ MAX = 2**63 - 1
 ACCOUNTS: Final = "/accounts/"
 SCHEDULE: Final = "/schedule/"
 SECRETS: Final = "/secrets/"
+READINESS: Final = "/platform/readiness"
+"""Never exists: reading it shows whether the store answers."""
+
 AIRPORT_SIGNING_KEY: Final = "/platform/keys/airport"
+PLACES: Final = "/places/"
 """Holds the key that signs tickets and transaction ids, not a blob's address."""
+
+
+def token_use(sha256: str = "") -> str:
+    """Holds when the token with this hash was last used, not a blob's address."""
+    return f"/platform/tokens/{sha256}"
 
 
 # --- keys and blobs ---------------------------------------------------------------------------------------------------
@@ -212,6 +229,25 @@ def _in_namespace(account_id: str, namespace_id: str) -> str:
     return f"{of_account(account_id)}namespaces/{encoded(namespace_id)}/"
 
 
+# --- grants ----------------------------------------------------------------------------------------------------------
+
+
+def grant(account_id: str, object_id: str = "", grantee: str = "") -> str:
+    """Without a grantee, the prefix of the grants on an object; without an object, of all grants of the account."""
+    prefix = f"{of_account(account_id)}grants/by-object/"
+    return f"{prefix}{encoded(object_id)}/{encoded(grantee)}" if object_id else prefix
+
+
+def grants_on(key: str) -> str:
+    """The prefix of the grants on the object with this canonical key."""
+    return f"{account_prefix(key)}grants/by-object/{last_segment(key)}/"
+
+
+def grant_of(account_id: str, grantee: str, object_id: str = "") -> str:
+    """The grants of a grantee."""
+    return f"{of_account(account_id)}grants/by-grantee/{encoded(grantee)}/{encoded(object_id)}"
+
+
 # --- snapshots, statistics and profiles of a table --------------------------------------------------------------------
 
 
@@ -273,6 +309,16 @@ def profile_part(account_id: str, table_id: str, digest: str = "") -> str:
 def folder_claim(account_id: str, table_id: str) -> str:
     """Holds when this store claimed the warehouse folder of a table, not a blob's address."""
     return f"/folders/{encoded(account_id)}/{encoded(table_id)}"
+
+
+def place(scheme: str, bucket: str, path: str) -> str:
+    """Holds for which table a folder outside of the warehouse is claimed, not a blob's address."""
+    return PLACES + "/".join(encoded(each) or "-" for each in (scheme, bucket, *path.strip("/").split("/")))
+
+
+def place_owner(account_id: str, table_id: str, folder: str) -> str:
+    """The value of a claimed folder."""
+    return "/".join(map(encoded, (account_id, table_id, folder)))
 
 
 def expected_client(account_id: str, table_id: str) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "COLUMN_STATS",
     "CONNECTOR",
     "FILE_STATS",
+    "GRANT",
     "IDEMPOTENCY",
     "JOB",
     "KINDS",
@@ -186,6 +187,13 @@ SNAPSHOT = Kind(
 TABLE_STATS = Kind("table_stats", v1.TableStats, title=_statistics_title, key=_statistics_key("table"))
 COLUMN_STATS = Kind("column_stats", v1.ColumnStatsSet, title=_statistics_title, key=_statistics_key("columns"))
 FILE_STATS = Kind("file_stats", v1.FileStatsSet, title=_statistics_title, key=_statistics_key("files"))
+GRANT = Kind(
+    "grant",
+    v1.Grant,
+    title=lambda of: f"to {of.grantee}",
+    key=lambda of: keys.grant(of.object_id.account_id, of.object_id.id, of.grantee),
+    names=lambda of: (keys.grant_of(of.object_id.account_id, of.grantee, of.object_id.id),),
+)
 CONNECTOR = Kind(
     "connector",
     v1.Connector,
@@ -224,6 +232,7 @@ KINDS = (
     TABLE_STATS,
     COLUMN_STATS,
     FILE_STATS,
+    GRANT,
     CONNECTOR,
     JOB,
     LEASE,

@@ -1,5 +1,8 @@
-"""Names as they are stored: trimmed, in Unicode normalization form NFKC, with runs of white space replaced by one
-space.
+"""Names are stored exactly as they are given, and must be in normal form: trimmed, in Unicode normalization form NFKC, with
+single spaces.
+
+A name that is not is rejected, and the error suggests its normal form: otherwise two names that look alike could be
+different, or a client could not find what it has created. A name that is looked up may have any form.
 
 Case is preserved. A name may contain any other character, including dots and slashes: in keys each name is
 percent-encoded, so a namespace `a.b` and a namespace `b` in `a` are different.
@@ -25,8 +28,10 @@ __all__ = [
     "SECRETS",
     "dotted",
     "encoded",
+    "exact_name",
+    "exact_path",
+    "exact_text",
     "folded",
-    "normal_name",
     "normal_path",
     "normal_text",
     "refuse_secrets",
@@ -39,7 +44,7 @@ INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
 
 
 def normal_text(text: str) -> str:
-    r"""`text` as names are stored; empty if it has no visible character.
+    r"""`text` in the normal form of names; empty if it has no visible character.
 
     >>> normal_text("  Ｓales  \t 2025 ")
     'Sales 2025'
@@ -48,16 +53,32 @@ def normal_text(text: str) -> str:
     return name if any(unicodedata.category(character) not in INVISIBLE for character in name) else ""
 
 
-def normal_name(text: str, *, resource: str) -> str:
-    """The name of a resource as it is stored. Raise if it is blank or too long."""
-    name = normal_text(text)
-    if not name:
+def exact_name(text: str, *, resource: str) -> str:
+    """The name of a new resource, which is stored as it is. Raise if it is blank, too long, or not in normal form."""
+    if not normal_text(text):
         raise failure(InvalidArgument, "display.name.required", resource=resource, field="display_name")
-    return _short_enough(name, field="display_name")
+    return exact_text(text, field="display_name")
+
+
+def exact_text(text: str, *, field: str) -> str:
+    """A name as it is; empty if it is blank. Raise if it is too long or not in normal form."""
+    normal = normal_text(text)
+    if normal and normal != text:
+        raise failure(InvalidArgument, "name.not.normal", field=field, found=repr(text), wanted=repr(normal))
+    return _short_enough(normal, field=field)
+
+
+def exact_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
+    """The path of a new namespace. Raise if a segment is blank, too long or not in normal form, or the path too deep."""
+    path = tuple(segments)
+    for segment, normal in zip(path, normal_path(path, field=field), strict=True):
+        if normal != segment:
+            raise failure(InvalidArgument, "name.not.normal", field=field, found=repr(segment), wanted=repr(normal))
+    return path
 
 
 def normal_path(segments: Iterable[str], *, field: str) -> tuple[str, ...]:
-    """The segments of a namespace path as they are stored. Raise if one is blank or too long, or the path too deep."""
+    """The normal forms of the segments of a path to look up. Raise if one is blank or too long, or the path too deep."""
     path = tuple(map(normal_text, segments))
     if not all(path):
         raise failure(InvalidArgument, "path.segment.blank", field=field)

@@ -1,4 +1,4 @@
-"""The metastore as one account sees it, and the ids of resources in it."""
+"""The metastore as one account, or one caller in it, sees it, and the ids of resources in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
 from skiway.metastore.records.repository import Repository
@@ -35,7 +36,7 @@ def random_id() -> str:
 class Realm:
     """The first argument of every function of the metastore: an account, the stores, a clock and an id generator.
 
-    Nothing outside the account can be reached through it.
+    Nothing outside the account can be reached through it, and with `access` only what that decision allows.
     """
 
     stores: Stores
@@ -44,10 +45,28 @@ class Realm:
     ids: Callable[[], str] = random_id
     idempotency_ttl_s: float = 900.0
     closing_s: float = 30.0
+    access: AccessDecision | None = None
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""
-        return Repository(self.stores, kind)
+        return Repository(self.stores, kind, None if self.access is None else self.access.guard(kind))
+
+    def require(self, permission: str, on: Message) -> None:
+        """Raise `PermissionDenied` if the realm is that of a caller without the permission on an object.
+
+        Repositories check changes by themselves; this is for changes that are made without them.
+        """
+        if self.access is not None:
+            self.access.require(permission, on)
+
+    def require_everywhere(self, permission: str, *, what: str) -> None:
+        """Raise `PermissionDenied` if the realm is that of a caller without the permission in the whole account."""
+        if self.access is not None and not self.access.everywhere(permission):
+            raise failure(PermissionDenied, "role.missing", permission=permission, name=what)
+
+    def own_key(self, key: str) -> str:
+        """An idempotency key; of a caller with an access decision, only this caller's."""
+        return key if self.access is None else f"{self.access.caller}\n{key}"
 
     def now(self) -> Timestamp:
         """The current time as a message."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -28,6 +28,7 @@ __all__ = [
     "DEFAULT_PAGE_SIZE",
     "MAX_PAGE_SIZE",
     "Also",
+    "Guard",
     "Repository",
     "Stored",
     "etag",
@@ -66,12 +67,27 @@ Also = Callable[[Stored[M]], Iterable[Operation]]
 """Returns further operations for the batch that writes a resource, given what will be written."""
 
 
+class Guard(Protocol):
+    """Decides which resources of a kind a caller sees and may change."""
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether the caller sees all resources of the account."""
+
+    def sees(self, value: Message) -> bool:
+        """Whether the caller sees the resource. What a caller does not see does not exist for them."""
+
+    def require_change(self, *states: Message) -> None:
+        """Raise `PermissionDenied` unless the caller may change the resource, in all these states."""
+
+
 @dataclass(frozen=True, slots=True)
 class Repository(Generic[M]):
-    """All resources of one kind."""
+    """All resources of one kind; with a `guard`, those that a caller sees, of which it may change some."""
 
     stores: Stores
     kind: Kind[M]
+    guard: Guard | None = None
 
     def find(self, key: str) -> Stored[M] | None:
         """The resource at a canonical key, or None."""
@@ -106,9 +122,15 @@ class Repository(Generic[M]):
         if pointer is None:
             return None
         try:
-            return pointer, self._parsed(pointer.blob_uri)
+            value = self._parsed(pointer.blob_uri)
         except (NotFound, Internal):
-            return pointer, None
+            return (pointer, None) if self.guard is None else None
+        return (pointer, value) if self.guard is None or self.guard.sees(value) else None
+
+    def require_change(self, *states: M) -> None:
+        """Raise `PermissionDenied` unless the caller may change a resource, in its states before and after."""
+        if self.guard is not None:
+            self.guard.require_change(*states)
 
     def missing(self, name: str) -> NotFound:
         """The error that there is no such resource."""
@@ -123,7 +145,8 @@ class Repository(Generic[M]):
         """The resource that a pointer names, as of now; None if it was deleted meanwhile."""
         while pointer is not None:
             try:
-                return Stored(self._parsed(pointer.blob_uri), pointer)
+                found = Stored(self._parsed(pointer.blob_uri), pointer)
+                return found if self.guard is None or self.guard.sees(found.value) else None
             except NotFound:
                 # Deleted or replaced meanwhile, unless the pointer is unchanged: then the store is damaged.
                 again = self.stores.pointers.get(pointer.key)
@@ -137,7 +160,9 @@ class Repository(Generic[M]):
         return filter(None, map(self.follow, self.stores.pointers.scan(prefix)))
 
     def count(self, prefix: str) -> int:
-        """The number of keys that start with `prefix`."""
+        """The number of resources whose keys start with `prefix`."""
+        if self.guard is not None and not self.guard.sees_everything:
+            return sum(1 for _ in self.scan(prefix))
         return self.stores.pointers.count(prefix)
 
     def create(self, value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
@@ -145,6 +170,7 @@ class Repository(Generic[M]):
 
         Creating exactly the same resource again is not an error.
         """
+        self.require_change(value)
         stored, reserved = self.reservation(value)
         more = tuple(also(stored))
         try:
@@ -163,6 +189,7 @@ class Repository(Generic[M]):
 
     def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
         """Replace a resource that is unchanged since it was read, and free the names it no longer has."""
+        self.require_change(current.value, value)
         stored = self._put(value, version=current.pointer.version)
         more = tuple(also(stored))
         held = {name.key: name for name in self._names(current)}
@@ -185,6 +212,8 @@ class Repository(Generic[M]):
 
         Leaves its blobs to gc.
         """
+        if value is not None:
+            self.require_change(value)
         names = self._namesakes(pointer) if value is None else self._names_of(pointer, value)
         batch = [Delete(each.key, expect=each.version) for each in (pointer, *names)]
         try:

@@ -7,18 +7,21 @@ one is an error. Maps and lists are replaced as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt
 
 from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import GRANT
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored, etag, meta_of
 from skiway.model import v1
-from skiway.storage import Operation, Pointer
+from skiway.storage import Operation, Pointer, Stores
 
 __all__ = [
     "ATTEMPTS",
@@ -41,6 +44,9 @@ Write = Callable[[Stored[M], M], Stored[M]]
 
 ATTEMPTS = 10
 """How often a change is attempted while others change what it has read."""
+
+GRANTED_ON: Final = ("catalog", "namespace", "table", "view")
+"""The kinds of objects on which privileges are granted."""
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -65,6 +71,7 @@ def update(
     check(precondition, current.pointer, resource=repository.kind.noun, name=name)
     desired = copied(current.value)
     edit(desired)
+    repository.require_change(current.value, desired)
     if desired == current.value:
         if has_conditions(precondition):
             again = repository.require(key, name=name)
@@ -91,8 +98,12 @@ def delete(
                 raise repository.missing(name)
             return v1.MutationMeta(pointer_key=key)
         pointer, value = found
+        if value is not None:
+            repository.require_change(value)
         check(precondition, pointer, resource=repository.kind.noun, name=name)
         (remove or repository.delete)(pointer, value)
+        if repository.kind.noun in GRANTED_ON:
+            _forget_grants(repository.stores, key)
         return meta_of(pointer, value)
 
     def give_up(state: RetryCallState) -> v1.MutationMeta:
@@ -106,6 +117,16 @@ def delete(
         stop=stop_after_attempt(ATTEMPTS),
         retry_error_callback=give_up,
     )(attempt)
+
+
+def _forget_grants(stores: Stores, key: str) -> None:
+    """Delete the grants on a deleted object, which have no effect any more: nothing else gets its id."""
+    grants = Repository(stores, GRANT)
+    for pointer in stores.pointers.scan(keys.grants_on(key)):
+        with suppress(Conflict, NotFound, PreconditionFailed):  # somebody else deletes it
+            found = grants.peek(pointer.key)
+            if found is not None:
+                grants.delete(*found)
 
 
 def _is_lost_race(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT
-from skiway.metastore.records.names import normal_name, refuse_secrets
+from skiway.metastore.records.names import exact_name, refuse_secrets
 from skiway.metastore.records.parents import counted, remove_empty
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
 from skiway.metastore.records.repository import Stored, listed
@@ -56,7 +56,7 @@ def update(realm: Realm, request: v1.UpdateAccountRequest) -> v1.UpdateAccountRe
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="account")
     spec = updates.copied(request.spec)
     if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="account")
+        spec.display_name = exact_name(spec.display_name, resource="account")
     if "tags" in paths:
         refuse_secrets(spec.tags, field="tags")
 
@@ -104,7 +104,7 @@ def _normal(request: v1.CreateAccountRequest) -> v1.CreateAccountRequest:
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     wanted = v1.CreateAccountRequest(spec=request.spec)
-    wanted.spec.display_name = normal_name(request.spec.display_name, resource="account")
+    wanted.spec.display_name = exact_name(request.spec.display_name, resource="account")
     refuse_secrets(request.spec.tags, field="tags")
     if request.HasField("account_id"):
         wanted.account_id.CopyFrom(v1.ResourceId(id=_chosen_id(request.account_id), kind=v1.RK_ACCOUNT))

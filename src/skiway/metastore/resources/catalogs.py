@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CATALOG
-from skiway.metastore.records.names import normal_name, normal_text, refuse_secrets
+from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
 from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored, listed
@@ -51,8 +52,8 @@ def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
 
 def only(realm: Realm) -> Stored[v1.Catalog] | None:
     """The account's catalog if it has exactly one, or None."""
-    found = realm.stores.pointers.page(keys.catalog_name(realm.account_id), size=2).items
-    return realm.all(CATALOG).follow(found[0]) if len(found) == 1 else None
+    found = list(islice(realm.all(CATALOG).scan(keys.catalog_name(realm.account_id)), 2))
+    return found[0] if len(found) == 1 else None
 
 
 def scan(realm: Realm) -> Iterator[v1.Catalog]:
@@ -66,7 +67,7 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="catalog")
     spec = updates.copied(request.spec)
     if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="catalog")
+        spec.display_name = exact_name(spec.display_name, resource="catalog")
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
 
@@ -119,7 +120,7 @@ def _normal(request: v1.CreateCatalogRequest) -> v1.CatalogSpec:
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
-    spec.display_name = normal_name(spec.display_name, resource="catalog")
+    spec.display_name = exact_name(spec.display_name, resource="catalog")
     refuse_secrets(spec.properties, field="properties")
     return spec
 

@@ -46,7 +46,7 @@ __all__ = [
 
 M = TypeVar("M", bound=Message)
 
-_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view)
+_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view, keys.grant)
 
 
 # --- by id ------------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id") -> Sto
 
 
 def state_digest(realm: Realm) -> bytes:
-    """A digest that changes whenever a catalog, namespace, table or view of the account does. Reads no blobs."""
+    """A digest that changes whenever a catalog, namespace, table, view or grant of the account does. Reads no blobs."""
     digest = blake2b(digest_size=16)
     for prefix in _KINDS:
         for pointer in realm.stores.pointers.scan(prefix(realm.account_id)):
@@ -151,6 +151,8 @@ class Below:
         if not dot:
             return listed(repository, prefix, request)
         matches = [each for each in self.realm.stores.pointers.scan(prefix) if self._name(each).startswith(wanted)]
+        if repository.guard is not None:
+            matches = [each for each in matches if repository.follow(each)]
         listing = f"namespaces:{prefix}:{wanted}"
         shown, page = sliced(matches, request, listing=listing, name=lambda pointer: pointer.key)
         return [found.value for found in map(repository.follow, shown) if found], page

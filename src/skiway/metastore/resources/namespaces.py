@@ -13,7 +13,15 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import NAMESPACE
-from skiway.metastore.records.names import dotted, normal_name, normal_path, normal_text, refuse_secrets
+from skiway.metastore.records.names import (
+    dotted,
+    exact_name,
+    exact_path,
+    folded,
+    normal_path,
+    normal_text,
+    refuse_secrets,
+)
 from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
@@ -24,7 +32,7 @@ from skiway.metastore.resources.ownership import is_managed, refuse_system_path,
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["clear", "create", "delete", "find", "get", "list_", "scan", "update"]
+__all__ = ["clear", "create", "delete", "find", "find_any_case", "get", "list_", "scan", "update"]
 
 MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 
@@ -58,6 +66,18 @@ def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | N
     if not wanted or not all(wanted):
         return None
     return realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id, wanted))
+
+
+def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
+    """The namespace at a path, or else one whose path differs in case only; None if there is none."""
+    catalog_id = catalog.resource_id.id
+    exact = find(realm, catalog_id, path)
+    if exact is not None:
+        return exact
+    wanted = [folded(normal_text(segment)) for segment in path]
+    if is_managed(catalog):
+        return realm.all(NAMESPACE).named(keys.namespace_fold(realm.account_id, catalog_id, wanted))
+    return next((each for each in scan(realm, catalog_id) if list(map(folded, full_path(each))) == wanted), None)
 
 
 def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
@@ -132,9 +152,9 @@ def _normal(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.NamespaceSpe
     if not request.HasField("spec"):
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
-    path = normal_path(spec.path, field="path")
-    spec.display_name = normal_name(spec.display_name, resource="namespace")
-    refuse_system_path(normal_path((*path, spec.display_name), field="path"))
+    path = exact_path(spec.path, field="path")
+    spec.display_name = exact_name(spec.display_name, resource="namespace")
+    refuse_system_path(exact_path((*path, spec.display_name), field="path"))
     spec.path[:] = path
     catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
     spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
@@ -235,9 +255,9 @@ def _normal_update(realm: Realm, given: v1.NamespaceSpec, paths: set[str]) -> v1
         raise failure(InvalidArgument, "update.mask.path.mix", field="update_mask")
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="namespace")
+        spec.display_name = exact_name(spec.display_name, resource="namespace")
     if "path" in paths:
-        spec.path[:] = normal_path(spec.path, field="path")
+        spec.path[:] = exact_path(spec.path, field="path")
     if "catalog_id" in paths and spec.HasField("catalog_id"):
         catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
         spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))

@@ -125,6 +125,7 @@ def set_current(realm: Realm, request: v1.SetCurrentSnapshotRequest) -> v1.SetCu
 
     def attempt() -> Stored[v1.Snapshot]:
         table = hierarchy.table(realm, request.table_id)
+        realm.require("table.write", table.value)
         table_id = refuse_snapshots(table.value).resource_id.id
         found = resolve(realm, table_id, v1.SnapshotRef(snapshot_id=request.snapshot_id))
         before = _current_pointer(realm, table_id)

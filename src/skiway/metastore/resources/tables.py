@@ -10,18 +10,18 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.names import normal_name, normal_text, refuse_secrets
+from skiway.metastore.records.names import exact_name, folded, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import purge_table
-from skiway.metastore.resources.ownership import refuse_fields, remover, writable_id, writer
+from skiway.metastore.resources.ownership import is_managed, refuse_fields, remover, writable_id, writer
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "find", "get", "list_", "scan", "update"]
+__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "scan", "update"]
 
 
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
@@ -65,6 +65,21 @@ def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:
     """The table with this name in a namespace, or None."""
     wanted = normal_text(name)
     return realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id, wanted)) if wanted else None
+
+
+def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.Table | None:
+    """The table with this name, or else one whose name differs in case only; None if there is none."""
+    exact = find(realm, namespace_id, name)
+    if exact is not None:
+        return exact
+    wanted = folded(normal_text(name))
+    if not is_managed(catalog):
+        return next((table for table in scan(realm, namespace_id) if folded(table.display_name) == wanted), None)
+    reserved = realm.stores.pointers.get(keys.relation_name(realm.account_id, namespace_id, wanted))
+    if reserved is None or not keys.owner(reserved).startswith(keys.table(realm.account_id)):
+        return None  # the name is free, or that of a view
+    found = realm.all(TABLE).follow(reserved)
+    return None if found is None else found.value
 
 
 def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:
@@ -112,7 +127,7 @@ def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
     """A copy of the spec with names as they are stored, for the fields in `paths`."""
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="table")
+        spec.display_name = exact_name(spec.display_name, resource="table")
     if "schema_json" in paths and spec.HasField("schema_json"):
         _check_json(spec.schema_json)
     if "properties" in paths:
@@ -156,7 +171,11 @@ def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) ->
 
 
 def _checked_upstream(realm: Realm, upstream: v1.UpstreamRef) -> None:
-    """Raise unless the reference is valid: it needs a URI, and its connector must exist."""
+    """Raise unless the reference is valid: it needs a URI, and its connector must exist.
+
+    The table is read with the credentials of the connector, so a grant to write tables is not enough to set it.
+    """
+    realm.require_everywhere("connector.manage", what="the upstream of a table")
     if not upstream.uri.strip():
         raise failure(InvalidArgument, "upstream.uri.required", field="upstream.uri")
     if not all(map(normal_text, upstream.namespace_path)):

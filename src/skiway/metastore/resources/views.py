@@ -7,7 +7,7 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import VIEW
-from skiway.metastore.records.names import normal_name, normal_path, normal_text, refuse_secrets
+from skiway.metastore.records.names import exact_name, normal_path, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
@@ -104,7 +104,7 @@ def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
     """A copy of the spec with names as they are stored, for the fields in `paths`."""
     spec = updates.copied(given)
     if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = normal_name(spec.display_name, resource="view")
+        spec.display_name = exact_name(spec.display_name, resource="view")
     if "sql_definitions" in paths:
         _check_sql(spec)
     if "base_relations" in paths:

@@ -5,6 +5,7 @@ The calls of `StatisticsService` are exported here. `bounds` compares values, `f
 
 from skiway.metastore.statistics.api import (
     column_statistics,
+    column_statistics_address,
     file_statistics,
     get_table,
     has_column_statistics,
@@ -18,6 +19,7 @@ from skiway.metastore.statistics.api import (
 
 __all__ = [
     "column_statistics",
+    "column_statistics_address",
     "file_statistics",
     "get_table",
     "has_column_statistics",

@@ -43,6 +43,7 @@ __all__ = [
     "STEP",
     "STEP_BYTES",
     "column_statistics",
+    "column_statistics_address",
     "file_statistics",
     "get_table",
     "has_column_statistics",
@@ -160,6 +161,12 @@ def has_column_statistics(realm: Realm, table_id: str) -> bool:
         return False
     key = keys.statistics(realm.account_id, table_id, snapshot_id, of="columns")
     return realm.stores.pointers.get(key) is not None
+
+
+def column_statistics_address(realm: Realm, table_id: str, snapshot_id: int) -> str:
+    """The address of the stored statistics of all columns, which changes whenever they do; empty if none are stored."""
+    found = realm.stores.pointers.get(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
+    return found.blob_uri if found else ""
 
 
 def column_statistics(realm: Realm, table_id: str, snapshot_id: int) -> Sequence[v1.ColumnStats]:

@@ -57,7 +57,11 @@ class SystemFiles:
 
     def kinds(self) -> list[str]:
         """The kinds of engines that have a file."""
-        found = (file.stem for file in self.directory.iterdir() if file.suffix in SUFFIXES)
+        try:
+            found = [file.stem for file in self.directory.iterdir() if file.suffix in SUFFIXES]
+        except OSError as error:
+            fault = f"cannot list the directory: {(error.strerror or str(error)).lower()}"
+            raise failure(Internal, "system.file.invalid", file=str(self.directory), fault=fault) from error
         return sorted({name for name in found if KIND.fullmatch(name)})
 
     def load(self, kind: str) -> Definitions:

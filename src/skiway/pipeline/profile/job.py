@@ -86,8 +86,12 @@ def profiled(
     schemas: FileSchemas,
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
+    s3_access: Mapping[str, str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Like `profile`, but yields the complete profiles of some files at a time, as they are done."""
+    """Like `profile`, but yields the complete profiles of some files at a time, as they are done.
+
+    `s3_access` are the S3 properties that Spark must use, instead of credentials of its own.
+    """
     data = files.filter(pc.field("content") == Content.DATA)
     columns = [leaf for leaf in leaves(schema.arrow) if value_kind(leaf.type) is not None]
     unreadable = [leaf for leaf in leaves(schema.arrow) if value_kind(leaf.type) is None]
@@ -98,7 +102,7 @@ def profiled(
             if isinstance(layout, str):
                 parts.append(failed_files(alike, layout))
                 continue
-            job = _Job(spark, schema, columns, unreadable, layout, specs, budget)
+            job = _Job(spark, schema, columns, unreadable, layout, specs, budget, s3_access)
             parts.append(job.run(alike))
         yield pa.concat_tables(parts)
 
@@ -133,6 +137,7 @@ class _Job:
     layout: Layout
     specs: Sequence[PartitionSpec]
     budget: Budget
+    s3_access: Mapping[str, str] | None
 
     def run(self, files: pa.Table) -> pa.Table:
         """Profile all columns of all files."""
@@ -170,6 +175,7 @@ class _Job:
                 Constants(tuple(leaf for leaf in group if leaf in constant), tuple(self.specs)),
                 lg_k=self.budget.lg_k,
                 top=self.budget.top,
+                s3_access=self.s3_access,
             )
             with _settings(self.spark):
                 result, files, failures = run_scan(self.spark, scan, files)

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import Unavailable
-from skiway.formats import PartitionSpec
-from skiway.formats.locations import location
+from skiway.formats import PartitionSpec, location
 from skiway.formats.schemas import Leaf
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH, PROFILE, failed_files, figures_of
 from skiway.pipeline.profile.layouts import Layout
+from skiway.pipeline.profile.object_stores import s3_options
 from skiway.pipeline.profile.values import ValueKind, storage_type_of, texts, value_kind
 
 if TYPE_CHECKING:
@@ -69,12 +69,14 @@ class Scan:
     constants: Constants
     lg_k: int
     top: int
+    s3_access: Mapping[str, str] | None = None
 
     def opened(self, spark: SparkSession, files: pa.Table) -> DataFrame:
         """The rows of the files, with the address of the file in a column."""
         reader = spark.read.schema(self.layout.schema([leaf.id for leaf in self.columns]) or "`nothing` INT")
         # Take paths literally: no wildcards, and no partition values.
         reader = reader.option("recursiveFileLookup", "true").option("__globPaths__", "false")
+        reader = reader.options(**s3_options(files["path"].to_pylist(), self.s3_access))
         places = [_spark_path(path) for path in files["path"].to_pylist()]
         return reader.parquet(*places).selectExpr(f"{_FILE} AS `{_ADDRESS}`", "*")
 

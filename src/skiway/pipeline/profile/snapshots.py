@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -78,7 +78,10 @@ def profile_snapshot(
     on_progress(0, todo.num_rows)
     done, failed = 0, dict[str, str]()
     schemas, specs = file_schemas(handle, snapshot), handle.partition_specs
-    parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget) if todo.num_rows else ()
+    parts: Iterable[pa.Table] = ()
+    if todo.num_rows:
+        s3_access = handle.s3_access
+        parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget, s3_access=s3_access)
     for part in parts:
         store.add(part)
         failed |= _failures(part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import groupby, islice
@@ -192,6 +192,11 @@ class DynamoPointerStore(PointerStore):
 
     def _count(self, prefix: str, *, now: datetime) -> int:
         return sum(1 for _ in self._live(prefix, after="", page_size=1000, now=now))
+
+    def _load(self, puts: Iterable[Put]) -> None:
+        for put in puts:
+            with _translated(self._table):
+                self._client.put_item(TableName=self._table, Item=_to_item(put))
 
     def _purge(self, limit: int, *, now: datetime) -> int:
         expired = self._query(

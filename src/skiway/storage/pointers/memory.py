@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from threading import Lock
@@ -65,6 +65,16 @@ class MemoryPointerStore(PointerStore):
                     self._drop(key)
                     purged += 1
         return purged
+
+    def _snapshot(self) -> Iterator[Pointer]:
+        with self._lock:
+            return iter(list(self._pointers.values()))
+
+    def _load(self, puts: Iterable[Put]) -> None:
+        loaded = [Pointer(put.key, put.blob_uri, put.expect + 1, put.expires_at) for put in puts]
+        with self._lock:
+            for pointer in loaded:
+                self._set(pointer)
 
     def _live(self, prefix: str, after: str, now: datetime) -> Iterator[Pointer]:
         start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))

@@ -7,9 +7,10 @@ in how they lock and in what their errors mean.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -48,6 +49,7 @@ from skiway.storage.pointers.store import Delete, KeyParts, Operation, Pointer, 
 __all__ = ["PointerTable", "Query", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
 
 T = TypeVar("T")
+ROWS_PER_READ: Final = 1000
 Work = Callable[[Connection], T]
 
 Query: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
@@ -87,6 +89,7 @@ class PointerTable:
         self._is_this = and_(
             columns.head == bindparam("this_head"), columns.tail_digest == bindparam("this_tail_digest")
         )
+        self.everything = self._all
         self.one = self._all.where(self._is_this)
         # Two lists instead of one of pairs, which SQLite would compare with every row; this may return extra rows.
         self.several = self._all.where(
@@ -227,6 +230,23 @@ class SqlPointerStore(PointerStore):
     def _purge(self, limit: int, *, now: datetime) -> int:
         statement = self._table.purge(limit, now=now)
         return self._write(lambda connection: len(connection.execute(statement).all()), keys=())
+
+    def _snapshot(self) -> Iterator[Pointer]:
+        """One statement sees the state of one moment, however long its rows are read."""
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execution_options(yield_per=ROWS_PER_READ).execute(self._table.everything)
+                yield from map(to_pointer, rows)
+        except DBAPIError as error:
+            raise self._error(error) from error
+
+    def _load(self, puts: Iterable[Put]) -> None:
+        def write(connection: Connection) -> None:
+            rows = map(to_row, puts)
+            while batch := list(islice(rows, ROWS_PER_READ)):
+                connection.execute(self._table.upsert, batch)
+
+        self._write(write, keys=())
 
     def _current(self, connection: Connection, batch: Sequence[Operation]) -> dict[str, Pointer]:
         if len(batch) == 1:

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import ClassVar, Final, Self, TypeAlias
 
 from skiway.clock import Clock, utc_moment, utc_now
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, Unsupported
 from skiway.storage.calls import OnCall, reported
 from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
 
@@ -179,6 +179,19 @@ class PointerStore(ABC):
         with reported(self._on_call, "pointers", "purge_expired", items=limit):
             return self._purge(limit, now=self._clock())
 
+    def snapshot(self) -> Iterator[Pointer]:
+        """Iterate over all pointers as of one moment, for a backup. Raise `Unsupported` if the backend cannot do that."""
+        now = self._clock()
+        with reported(self._on_call, "pointers", "snapshot"):
+            yield from (pointer for pointer in self._snapshot() if not pointer.expired(now))
+
+    def load(self, pointers: Iterable[Pointer]) -> None:
+        """Write the pointers of a backup, with their versions, into an empty store that nobody else uses."""
+        with reported(self._on_call, "pointers", "load"):
+            self._load(
+                Put(each.key, each.blob_uri, expect=each.version - 1, expires_at=each.expires_at) for each in pointers
+            )
+
     def close(self) -> None:  # noqa: B027 - optional for backends
         """Close connections and files. The store cannot be used afterwards."""
 
@@ -229,6 +242,21 @@ class PointerStore(ABC):
     @abstractmethod
     def _purge(self, limit: int, *, now: datetime) -> int:
         """Delete up to `limit` pointers that have expired at `now` and return their number."""
+
+    def _snapshot(self) -> Iterator[Pointer]:
+        """Iterate over all pointers as of one moment, expired or not."""
+        raise _no_backups(self)
+
+    def _load(self, puts: Iterable[Put]) -> None:  # noqa: ARG002 - for backends
+        """Write pointers into an empty store, whatever versions they expect; if possible, all of them or none."""
+        raise _no_backups(self)
+
+
+def _no_backups(store: PointerStore) -> Unsupported:
+    return Unsupported(
+        f"{type(store).__name__} cannot be backed up by Skiway: use the backups of the database itself",
+        key="store.backup.unsupported",
+    )
 
 
 def require(operation: Operation, found: Pointer | None, now: datetime) -> None:

@@ -1,0 +1,378 @@
+"""Checks of what authors pass to builders and servers, so that mistakes are found before the first ATTACH.
+
+Each message names the object, says what was found, and what to write instead. Builders check each object when it is added.
+A server checks the catalogs it is constructed with, as an anonymous caller; what a catalog refuses to show to that caller,
+it cannot check.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.airport.catalog import (
+    UNREACHABLE_SCHEMA,
+    Bindable,
+    Catalog,
+    HasStatistics,
+    Planned,
+    Schema,
+    SharedListing,
+    Table,
+    TimeTravel,
+    Transactional,
+    TransactionManager,
+    Versioned,
+)
+from skiway.airport.ddl import DynamicCatalog, DynamicSchema, DynamicTable
+from skiway.airport.functions import AnyFunction, ScalarFunction, TableFunction, TableInOutFunction
+from skiway.airport.request import CatalogAuthorizer
+from skiway.airport.scan import find_rowid_column
+from skiway.airport.table_refs import TableRef
+from skiway.airport.wire.duckdb_sql import ascii_lower, duckdb_type
+from skiway.airport.writing import (
+    ROWID_TYPES,
+    Deletable,
+    DeletableBatch,
+    Insertable,
+    Updatable,
+    UpdatableBatch,
+    Writable,
+)
+from skiway.errors import InvalidArgument
+
+__all__ = [
+    "Mistake",
+    "check_auth",
+    "check_callback",
+    "check_callbacks",
+    "check_catalog",
+    "check_columns",
+    "check_function",
+    "check_names",
+    "check_schema_name",
+    "check_table",
+    "check_transactions",
+    "contents_of",
+    "instead_of",
+]
+
+log = logging.getLogger("skiway.airport")
+
+_WRITES: Final = (Insertable, Updatable, UpdatableBatch, Deletable, DeletableBatch)
+_OF_TABLES: Final = (TimeTravel, Planned, Bindable, HasStatistics, DynamicTable, Writable, *_WRITES)
+_OF_SCHEMAS: Final = (DynamicSchema,)
+_OF_CATALOGS: Final = (Versioned, SharedListing, Transactional, DynamicCatalog)
+
+
+class Mistake(InvalidArgument):
+    """A mistake of the author of a catalog. The message names the object and says what to write."""
+
+
+def instead_of(found: object) -> str:
+    """Describe a wrong argument in an error message: `the class People`, `the function people`, `a dict`, `None`."""
+    if isinstance(found, type):
+        return f"the class {found.__name__}"
+    if inspect.isroutine(found):
+        return f"the function {found.__name__}"
+    name = type(found).__name__
+    return "None" if found is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+# -- catalogs and schemas ---------------------------------------------------------------------------------------------
+
+
+def check_catalog(catalog: Catalog) -> None:
+    """Check a catalog and everything in it; `Mistake` with the first one."""
+    what = f"catalog {catalog.name!r}"
+    _check_inherited(catalog, what, _OF_CATALOGS)
+    with _as_far_as_shown(what):
+        if isinstance(catalog, Transactional) and not isinstance(catalog.transactions, TransactionManager):
+            raise Mistake(
+                f"transactions of {what} is {instead_of(catalog.transactions)}: return an object of a class that inherits "
+                "from TransactionManager"
+            )
+        schemas = _listed(catalog.schemas(), f"schemas() of {what}", Schema)
+        check_names([schema.name for schema in schemas], f"schemas of {what}")
+        for schema in schemas:
+            with _as_far_as_shown(f"schema {schema.name!r}"):
+                _check_schema(schema)
+
+
+@contextmanager
+def _as_far_as_shown(what: str) -> Iterator[None]:
+    """Find mistakes in a block, but ignore other errors: it may need a caller, or a database that is not up yet."""
+    try:
+        yield
+    except Mistake:
+        raise
+    except Exception as error:  # noqa: BLE001  (the author's own)
+        log.debug("%s could not be checked: %s", what, error)
+
+
+def _check_schema(schema: Schema) -> None:
+    check_schema_name(schema.name)
+    what = f"schema {schema.name!r}"
+    _check_inherited(schema, what, _OF_SCHEMAS)
+    tables, functions = contents_of(schema)
+    check_names([table.name for table in tables], f"tables of {what}")
+    for table in tables:
+        check_table(table, schema.name)
+    for kinds in (ScalarFunction, (TableFunction, TableInOutFunction)):
+        names = {function.name for function in functions if isinstance(function, kinds)}
+        check_names(names, f"functions of {what}")
+
+
+def contents_of(schema: Schema) -> tuple[Sequence[Table | TableRef], Sequence[AnyFunction]]:
+    """The tables with the table references, and the functions of a schema; `Mistake` if a listing is none."""
+    what = f"schema {schema.name!r}"
+    tables = _listed(schema.tables(), f"tables() of {what}", Table)
+    refs = _listed(schema.table_refs(), f"table_refs() of {what}", TableRef)
+    scalars = _listed(schema.scalar_functions(), f"scalar_functions() of {what}", ScalarFunction)
+    functions = _listed(schema.table_functions(), f"table_functions() of {what}", TableFunction, TableInOutFunction)
+    return [*tables, *refs], [*scalars, *functions]
+
+
+def check_schema_name(name: object) -> None:
+    """Check the name of a schema."""
+    if name == UNREACHABLE_SCHEMA:
+        raise Mistake("DuckDB cannot query an attached schema named 'main': choose another name")
+    if not isinstance(name, str) or not name:
+        raise Mistake(f'a schema needs a name, not {name!r}: write schema("sales")')
+
+
+def check_names(names: Iterable[str], what: str) -> None:
+    """Check that names are unique for DuckDB, which ignores the case of ASCII letters."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.get(ascii_lower(name))
+        seen[ascii_lower(name)] = name
+        if other is not None:
+            raise Mistake(
+                f"the {what} have two called {name!r}: rename one"
+                if other == name
+                else f"the {what} have {other!r} and {name!r}, which are the same name in DuckDB: rename one"
+            )
+
+
+def _listed(found: Any, what: str, *kinds: type) -> Sequence[Any]:
+    """What a listing such as `tables()` returned, as a sequence."""
+    expected = " or ".join(each.__name__ for each in kinds)
+    if found is None or isinstance(found, str | bytes) or not hasattr(found, "__iter__"):
+        raise Mistake(f"{what} returned {instead_of(found)}: return a list of {expected}, which may be empty")
+    items = list(found)
+    for item in items:
+        if not isinstance(item, kinds):
+            fix = (
+                f"return an instance, {item.__name__}(…)"
+                if isinstance(item, type) and issubclass(item, kinds)
+                else f"return objects of a class that inherits from skiway.airport.{expected}"
+            )
+            raise Mistake(f"{what} returned {instead_of(item)} in its list: {fix}")
+        _check_name(item, expected)
+    return items
+
+
+def _check_name(named: object, kind: str) -> None:
+    name = getattr(named, "name", None)
+    if not isinstance(name, str) or not name:
+        raise Mistake(
+            f'the {kind} of class {type(named).__name__} has no name: set name = "…" in the class, '
+            "or self.name in __init__"
+        )
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def check_table(table: Table | TableRef, schema_name: str) -> None:
+    """Check a table or a table reference: its name, its columns and its capabilities."""
+    _check_name(table, "TableRef" if isinstance(table, TableRef) else "Table")
+    what = f"table {schema_name}.{table.name}"
+    if not hasattr(type(table), "schema") and not hasattr(table, "schema"):
+        raise Mistake(
+            f"{what} has no schema: set schema = pa.schema({{…}}) in the class {type(table).__name__}, "
+            "or self.schema in __init__"
+        )
+    if isinstance(table, Table):
+        _check_inherited(table, what, _OF_TABLES)
+        _check_methods(table, what)
+    with _as_far_as_shown(what):
+        schema = table.schema
+        check_columns(schema, what)
+        if isinstance(table, Table):
+            _check_rowid(table, schema, what)
+
+
+def check_columns(schema: object, what: str) -> None:
+    """Check that `schema` is a pyarrow schema that DuckDB can read."""
+    if not isinstance(schema, pa.Schema):
+        fix = "pa.schema({…})" if isinstance(schema, dict) else 'pa.schema({"id": pa.int64(), …})'
+        raise Mistake(f"the schema of {what} is {instead_of(schema)}, not a pyarrow schema: write {fix}")
+    if not schema.names:
+        raise Mistake(f"the schema of {what} has no columns: DuckDB needs at least one")
+    check_names(schema.names, f"columns of {what}")
+    for field in schema:
+        try:
+            duckdb_type(field)
+        except InvalidArgument as error:
+            raise Mistake(f"{what}: {error.message}") from None
+
+
+def _check_inherited(checked: object, what: str, capabilities: Iterable[type]) -> None:
+    """Find capabilities that are implemented but not inherited, and which the server therefore ignores."""
+    for capability in capabilities:
+        if isinstance(checked, capability) or (isinstance(checked, Writable) and capability in _WRITES):
+            continue
+        if isinstance(checked, _ALTERNATIVES.get(capability, ())):
+            continue
+        for name in sorted(getattr(capability, "__abstractmethods__", ())):
+            found = getattr(type(checked), name, None) or getattr(checked, "__dict__", {}).get(name)
+            if found is not None and _is_alike(found, getattr(capability, name)):
+                bases = ", ".join(base.__name__ for base in type(checked).__bases__)
+                raise Mistake(
+                    f"{what} has {name}{'()' if callable(found) else ''} but does not inherit from "
+                    f"{capability.__name__}, so it would be ignored: write class "
+                    f"{type(checked).__name__}({bases}, {capability.__name__}), or rename it"
+                )
+
+
+_ALTERNATIVES: Final[dict[type, type]] = {Updatable: UpdatableBatch, Deletable: DeletableBatch}
+
+
+def _is_alike(found: object, declared: object) -> bool:
+    """Whether an attribute of a class looks like the declared one: both are properties, or take as many arguments."""
+    if isinstance(declared, property):
+        return isinstance(found, property | TransactionManager)
+    if not inspect.isfunction(found) or not inspect.isfunction(declared):
+        return False
+    wanted = [p for p in inspect.signature(declared).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    try:
+        inspect.signature(found).bind(*wanted)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_methods(table: Table, what: str) -> None:
+    if isinstance(table, Writable) and (unknown := set(table.operations) - _OPERATIONS):
+        raise Mistake(
+            f"operations of {what} has {min(unknown)!r}: use a set of {', '.join(map(repr, sorted(_OPERATIONS)))}"
+        )
+    for capability, method in _DML_METHODS.items():
+        if isinstance(table, capability):
+            _check_returned(getattr(type(table), method), f"{method}() of {what}")
+
+
+_OPERATIONS: Final = frozenset({"insert", "update", "delete"})
+_DML_METHODS: Final[dict[type, str]] = {
+    Insertable: "insert",
+    Updatable: "update",
+    UpdatableBatch: "update_batch",
+    Deletable: "delete",
+    DeletableBatch: "delete_batch",
+}
+
+
+def _check_returned(method: Any, what: str) -> None:
+    declared = inspect.signature(method).return_annotation
+    if declared in (None, "None", int, "int"):
+        shown = declared.__name__ if isinstance(declared, type) else declared
+        raise Mistake(f"{what} is declared to return {shown}: return DmlResult(affected_rows=…)")
+
+
+def _check_rowid(table: Table, schema: pa.Schema, what: str) -> None:
+    operations = table.operations if isinstance(table, Writable) else ()
+    if "update" in operations or isinstance(table, Updatable | UpdatableBatch):
+        operation = "UPDATE"
+    elif "delete" in operations or isinstance(table, Deletable | DeletableBatch):
+        operation = "DELETE"
+    else:
+        return
+    index = find_rowid_column(schema)
+    if index is None:
+        raise Mistake(
+            f'{what} supports {operation} but has no row id: add pa.field("rowid", pa.int64()) as the last column of its schema'
+        )
+    field = schema.field(index)
+    if field.type not in ROWID_TYPES:
+        raise Mistake(f"the row id of {what}, column {field.name!r}, has type {field.type}: use pa.int64()")
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+def check_function(function: Callable[..., Any], what: str, argument: str | None = None) -> None:
+    """Check a decorated function; `argument` is the single argument it must accept, if any."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise Mistake(f"the function of {what} is asynchronous: write def instead of async def")
+    if argument is None:
+        return
+    try:
+        accepted = inspect.signature(function)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        accepted.bind(None)
+    except TypeError:
+        name = getattr(function, "__name__", "scan")
+        raise Mistake(
+            f"the function of {what} cannot be called with one argument: write def {name}({argument})"
+        ) from None
+
+
+def check_callback(callback: object, what: str, arguments: str) -> None:
+    """Check an optional function."""
+    if callback is not None and not callable(callback):
+        raise Mistake(f"{what} is {instead_of(callback)}: pass a function of {arguments}")
+
+
+# -- arguments of servers and builders --------------------------------------------------------------------------------
+
+
+def check_auth(auth: object) -> None:
+    """Check the argument `auth`: an authenticator, or None."""
+    if auth is None:
+        return
+    if not isinstance(auth, type) and callable(getattr(auth, "authenticate", None)):
+        if hasattr(auth, "authorize_catalog") and not isinstance(auth, CatalogAuthorizer):
+            raise Mistake(
+                f"auth: {type(auth).__name__} has a method authorize_catalog that would never be called: let it inherit "
+                "from CatalogAuthorizer"
+            )
+        return
+    if inspect.isroutine(auth):
+        fix = f"write auth=BearerAuth({auth.__name__})"
+    elif isinstance(auth, dict):
+        fix = "write auth=BearerAuth({…}.get)"
+    elif isinstance(auth, type):
+        fix = f"pass an instance, auth={auth.__name__}(…)"
+    else:
+        fix = "pass an object with the method authenticate(token), such as a BearerAuth"
+    raise Mistake(f"auth is {instead_of(auth)}, not an authenticator: {fix}")
+
+
+def check_callbacks(observers: object, actions: Mapping[str, object]) -> None:
+    """Check the arguments `observers`, a list of functions, and `actions`, functions by name."""
+    if callable(observers):
+        name = getattr(observers, "__name__", "…")
+        raise Mistake(f"observers is {instead_of(observers)}: pass a list of functions, observers=[{name}]")
+    for name, action in actions.items():
+        check_callback(action, f"action {name!r}", "(body)")
+
+
+def check_transactions(transactions: object) -> None:
+    """Check the argument `transactions`: a transaction manager, or None."""
+    if transactions is None or isinstance(transactions, TransactionManager):
+        return
+    fix = (
+        f"pass an instance, transactions={transactions.__name__}(…)"
+        if isinstance(transactions, type)
+        else "pass an object of a class that inherits from TransactionManager"
+    )
+    raise Mistake(f"transactions is {instead_of(transactions)}, not a transaction manager: {fix}")

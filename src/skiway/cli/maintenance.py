@@ -1,0 +1,83 @@
+"""Commands that maintain the stores of a server: `check`, `backup` and `restore`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from skiway.cli.options import load_settings, require_home
+from skiway.cli.output import Output
+from skiway.cli.rendering import write_records
+from skiway.metastore.maintenance import Checker, Defect, restore_backup, write_backup
+from skiway.runtime.lake import warehouse_of
+from skiway.runtime.stores import stores_of
+
+if TYPE_CHECKING:
+    from skiway.config import Settings
+
+__all__ = ["back_up", "check", "restore"]
+
+
+def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, output: Output) -> None:
+    """Check the stores; print a line for each defect, and exit with 1 if there is any."""
+    settings = load_settings(home, file, given)
+    require_home(home)
+    if _check(settings, home, files=files, output=output):
+        raise typer.Exit(1)
+
+
+def _check(settings: Settings, home: Path, *, files: bool, output: Output = Output.table) -> int:
+    """Print the defects and what was checked; return the number of defects."""
+    found: list[Defect] = []
+    with stores_of(settings, home) as stores:
+        checker = Checker(stores, warehouse_of(settings) if files else None)
+        for defect in checker.defects():
+            found.append(defect)
+            if output is Output.table:
+                typer.echo(f"{defect.place}: {defect.problem}")
+    if output is not Output.table:
+        write_records(output, found, ["place", "problem"], empty="")
+    checked = ", ".join(_count(count, noun) for noun, count in checker.counts.items()) or "an empty store"
+    typer.echo(f"checked {checked}: {_count(len(found), 'defect') if found else 'no defects'}", err=True)
+    return len(found)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path) -> None:
+    """Write a backup into a new folder."""
+    settings = load_settings(home, file, given)
+    require_home(home)
+    with stores_of(settings, home) as stores:
+        done = write_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
+    parts = (
+        f"{_count(done.pointers, 'pointer')}, {_count(done.blobs, 'blob')} and {_count(done.secrets, 'secret file')}"
+    )
+    typer.echo(f"wrote {parts} to {folder}")
+    typer.echo(
+        f"the warehouse {done.warehouse} has {_count(done.warehouse_files, 'file')}, listed but not copied", err=True
+    )
+    for uri in done.missing:
+        typer.echo(f"content is missing: {uri}", err=True)
+    if done.missing:
+        raise typer.Exit(1)
+
+
+def restore(home: Path, file: Path | None, given: Sequence[str], folder: Path) -> None:
+    """Restore a backup into an empty home, and check the result."""
+    settings = load_settings(home, file, given)
+    with stores_of(settings, home) as stores:
+        done = restore_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
+    typer.echo(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}")
+    if _check(settings, home, files=True):
+        raise typer.Exit(1)
+
+
+def _secrets(settings: Settings) -> Path | None:
+    """The folder of the secrets store, if it is one."""
+    return settings.secrets.file.directory if settings.secrets.backend == "file" else None

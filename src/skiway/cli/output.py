@@ -1,0 +1,291 @@
+"""The formats of `--output`, for all commands: table, CSV, JSON, NDJSON, YAML and Markdown.
+
+A result has named columns and two forms of each row: cells of text for tables, CSV and Markdown, and a JSON object for JSON,
+NDJSON and YAML. Rows are written as they arrive, so a result of any size needs little memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TextIO
+
+__all__ = [
+    "Cells",
+    "Column",
+    "Output",
+    "Row",
+    "TableWriter",
+    "has_colors",
+    "write_columns",
+    "write_documents",
+    "write_texts",
+    "yaml_lines",
+]
+
+Row = Sequence[str | None]
+"""The cells of a row; None is NULL."""
+
+GAP: Final = "  "
+MIN_COLUMNS: Final = 3
+ELLIPSIS: Final = "…"
+NULL: Final = "NULL"
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+BOLD: Final = "\x1b[1m"
+RESET: Final = "\x1b[0m"
+PLAIN_YAML: Final = re.compile(r"[A-Za-z_/][\w ./@-]*[\w./@-]|[A-Za-z_]")
+YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
+
+
+class Output(StrEnum):
+    """The format of a result."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    ndjson = "ndjson"
+    yaml = "yaml"
+    markdown = "markdown"
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether rows are written as JSON objects; otherwise as cells of text."""
+        return self in (Output.json, Output.ndjson, Output.yaml)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. Only a column with `min_width` is shortened on a terminal."""
+
+    title: str
+    right: bool = False
+    min_width: int | None = None
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def write_documents(output: Output, documents: Iterable[str], stream: TextIO | None = None) -> None:
+    """Write JSON texts, one for each row, as a JSON array, as lines, or as a list in YAML."""
+    out = stream or sys.stdout
+    if output is Output.json:
+        before = "[\n"
+        for text in documents:
+            out.write(f"{before}{text}")
+            before = ",\n"
+        out.write("[]\n" if before == "[\n" else "\n]\n")
+        return
+    empty = True
+    for text in documents:
+        empty = False
+        if output is Output.ndjson:
+            out.write(f"{text if chr(10) not in text else json.dumps(json.loads(text), ensure_ascii=False)}\n")
+        else:
+            out.write(
+                "".join(f"{line}\n" for line in _yaml_item(json.loads(text, parse_float=_Number, parse_int=_Number)))
+            )
+    if empty and output is Output.yaml:
+        out.write("[]\n")
+
+
+class _Number(str):
+    """A number as it was written, so that no digit is lost."""
+
+    __slots__ = ()
+
+
+def yaml_lines(value: Any) -> Iterator[str]:
+    """Yield the lines of a value in block style."""
+    if isinstance(value, Mapping) and value:
+        for key, each in value.items():
+            if isinstance(each, Mapping | list) and each:
+                yield f"{_yaml_scalar(str(key))}:"
+                yield from (f"  {line}" for line in yaml_lines(each))
+            else:
+                yield f"{_yaml_scalar(str(key))}: {_yaml_scalar(each)}"
+    elif isinstance(value, list) and value:
+        for each in value:
+            yield from _yaml_item(each)
+    else:
+        yield _yaml_scalar(value)
+
+
+def _yaml_item(value: Any) -> Iterator[str]:
+    for number, line in enumerate(yaml_lines(value)):
+        yield f"{'  ' if number else '- '}{line}"
+
+
+def _yaml_scalar(value: Any) -> str:
+    """Return a value on one line. Text is quoted, as in JSON, unless it cannot be taken for anything else."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, str) and PLAIN_YAML.fullmatch(value) and value.lower() not in YAML_WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def write_texts(output: Output, columns: Sequence[Column], pages: Iterable[Sequence[Row]]) -> None:
+    """Write rows of text as CSV, a Markdown table, or an aligned table. NULL is empty in CSV, as in DuckDB's."""
+    match output:
+        case Output.csv:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow([column.title for column in columns])
+            for page in pages:
+                writer.writerows(page)
+        case Output.markdown:
+            _write_markdown(columns, pages)
+        case _:
+            table = TableWriter(columns)
+            for page in pages:
+                table.write(page)
+                sys.stdout.flush()
+            table.end()
+
+
+def _write_markdown(columns: Sequence[Column], pages: Iterable[Sequence[Row]]) -> None:
+    out = sys.stdout
+    out.write(f"| {' | '.join(_markdown(column.title) for column in columns)} |\n")
+    out.write(f"|{'|'.join('--:' if column.right else '---' for column in columns)}|\n")
+    for page in pages:
+        out.writelines(f"| {' | '.join(_markdown(NULL if cell is None else cell) for cell in row)} |\n" for row in page)
+
+
+def _markdown(text: str) -> str:
+    """Escape what would end the cell or the row."""
+    return _one_line(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r\n", "<br>").replace("\n", "<br>"))
+
+
+class TableWriter:
+    """Writes an aligned table page by page. The first page determines the widths; later cells may exceed them.
+
+    On a terminal, columns with a `min_width` shrink to fit. With `drop`, the last columns are left out if that is not enough.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], *, drop: bool = False, styles: Mapping[str, str] | None = None
+    ) -> None:
+        self._columns = list(columns)
+        self._drop = drop
+        self._styles = styles or {}
+        self._widths: list[int] | None = None
+        self._is_terminal = sys.stdout.isatty()
+
+    def write(self, page: Sequence[Row]) -> None:
+        """Write rows."""
+        rows = [[_one_line(NULL if cell is None else cell) for cell in row] for row in page]
+        if self._widths is None:
+            self._begin(rows)
+        for row in rows:
+            self._line(row)
+
+    def end(self) -> None:
+        """Write the titles if there were no rows."""
+        if self._widths is None:
+            self._begin([])
+
+    def _begin(self, rows: Sequence[Sequence[str]]) -> None:
+        columns = self._columns
+        full = [max([width(column.title), *(width(row[i]) for row in rows)]) for i, column in enumerate(columns)]
+        least = [
+            found if column.min_width is None else min(found, column.min_width)
+            for column, found in zip(columns, full, strict=True)
+        ]
+        if self._is_terminal:
+            room = _terminal_width()
+            while self._drop and len(columns) > MIN_COLUMNS and _total(least) > room:
+                columns, full, least = columns[:-1], full[:-1], least[:-1]
+            full = _fit(full, least, room)
+        self._columns, self._widths = list(columns), full
+        self._line([column.title for column in columns], style=BOLD)
+
+    def _line(self, row: Sequence[str], style: str = "") -> None:
+        assert self._widths is not None
+        cells = []
+        for column, text, room in zip(self._columns, row, self._widths, strict=False):
+            shown = _shortened(text, room) if self._is_terminal and column.min_width is not None else text
+            blanks = " " * (room - width(shown))
+            mark = (style or self._styles.get(text, "")) if self._is_terminal and has_colors() else ""
+            colored = f"{mark}{shown}{RESET}" if mark else shown
+            cells.append(f"{blanks}{colored}" if column.right else f"{colored}{blanks}")
+        sys.stdout.write(f"{GAP.join(cells).rstrip()}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A column of text and its cells."""
+
+    title: str
+    texts: Sequence[str]
+    right: bool = False
+    min_width: int | None = None
+
+
+def write_columns(columns: Sequence[Cells], *, styles: Mapping[str, str] | None = None) -> None:
+    """Write columns side by side."""
+    table = TableWriter([Column(each.title, each.right, each.min_width) for each in columns], drop=True, styles=styles)
+    table.write(list(zip(*(each.texts for each in columns), strict=True)))
+    table.end()
+
+
+def _fit(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths that fit; those with the most spare width shrink first."""
+    fitted = list(widths)
+    while (excess := _total(fitted) - room) > 0:
+        spare = [wide - narrow for wide, narrow in zip(fitted, least, strict=True)]
+        widest = max(range(len(spare)), key=spare.__getitem__)
+        if not spare[widest]:
+            break
+        fitted[widest] -= min(excess, spare[widest])
+    return fitted
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def has_colors() -> bool:
+    """Whether the terminal shows styles."""
+    return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def _terminal_width() -> int:
+    return shutil.get_terminal_size((int(os.environ.get("COLUMNS") or 80), 24)).columns
+
+
+def width(text: str) -> int:
+    """Return the number of places that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def _shortened(text: str, room: int) -> str:
+    if width(text) <= room:
+        return text
+    end = room - 1
+    while end and width(text[:end]) > room - 1:
+        end -= 1
+    return f"{text[:end]}{ELLIPSIS}"
+
+
+def _one_line(text: str) -> str:
+    """Escape control characters, which could break the table or change the terminal."""
+    return (
+        text
+        if text.isprintable()
+        else CONTROL.sub(lambda found: ESCAPES.get(found[0], f"\\x{ord(found[0]):02X}"), text)
+    )

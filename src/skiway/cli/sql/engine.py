@@ -1,0 +1,266 @@
+"""The embedded DuckDB: it runs SQL and returns rows as DuckDB renders them.
+
+This module imports nothing but DuckDB, so that a query without tables starts fast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+
+from skiway.errors import InvalidArgument, SkiwayError
+
+__all__ = [
+    "INTERRUPTED",
+    "Answer",
+    "Engine",
+    "Result",
+    "Statement",
+    "count_rows",
+    "first_paragraph",
+    "quoted",
+    "split_statements",
+]
+
+SOURCE_EXCERPT: Final = re.compile(r"\n+LINE \d+:.*", re.DOTALL)
+PENDING: Final = re.compile(
+    r"Invalid Input Error: Attempting to execute an unsuccessful or closed pending query result\s+Error: "
+)
+"""What DuckDB puts before the error of a query that failed after its first rows."""
+NAME_HINT: Final = "write tables as catalog.schema.table; list them with skiway tables list"
+STREAMING_BUFFER: Final = "16KB"
+"""How much DuckDB buffers before it returns the first rows; its default is 1 MB."""
+FETCH_ROWS: Final = 2048
+NUMBERS: Final = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(.*\)|BIGNUM)$")
+NOT_FINITE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|-?NaN')
+AS_TEXT: Final = {"NaN": '"nan"', "-NaN": '"nan"', "Infinity": '"inf"', "-Infinity": '"-inf"'}
+READS_TABLES: Final = re.compile(
+    r"\b(from|join|table|tables|describe|desc|show|summarize|pivot|unpivot)\b", re.IGNORECASE
+)
+INTERRUPTED: Final = "INTERRUPT Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as it was written, and its kind, such as SELECT."""
+
+    text: str
+    kind: str
+
+    @property
+    def reads_no_table(self) -> bool:
+        """Whether it is a query that cannot read any table: it has no FROM, nor anything like it."""
+        return self.kind == "SELECT" and not READS_TABLES.search(self.text)
+
+    @property
+    def word(self) -> str:
+        """The first word in upper case."""
+        return self.text.split(None, 1)[0].upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a statement: rows, or a count and a message."""
+
+    statement: str
+    answer: Answer | None = None
+    count: int | None = None
+    message: str = ""
+
+
+def split_statements(text: str) -> list[Statement]:
+    """Split text into statements at semicolons, which DuckDB tells from those in strings and comments."""
+    statements = []
+    for part in _parts(text):
+        try:
+            found: list[Any] = duckdb.extract_statements(part)
+        except duckdb.Error as error:
+            raise InvalidArgument(first_paragraph(error)) from error
+        statements.append(Statement(part.strip(), found[-1].type.name))  # PIVOT is two, the last of them the query
+    return statements
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield the text between semicolons, without comments at its beginning."""
+    data = text.encode()
+    start = None
+    for at, kind in [*duckdb.tokenize(text), (len(data), None)]:
+        is_end = kind is None or (kind == duckdb.token_type.operator and data[at : at + 1] == b";")
+        if is_end and start is not None:
+            yield data[start:at].decode()
+        start = None if is_end else at if start is None else start
+
+
+class Answer:
+    """The rows of a query. Read them once: as cells of text, or as JSON objects."""
+
+    def __init__(self, engine: Engine, query: str, names: Sequence[str], types: Sequence[str]) -> None:
+        self._engine, self._query = engine, query
+        self.names = _unique(names)
+        self.are_numbers = [bool(NUMBERS.match(each)) for each in types]
+
+    def texts(self) -> Iterator[list[Any]]:
+        """Yield pages of rows. Each value is cast to text by DuckDB."""
+        return self._engine.pages(f"SELECT CAST(COLUMNS(*) AS VARCHAR) FROM ({self._query}\n) AS q")  # noqa: S608
+
+    def documents(self) -> Iterator[str]:
+        """Yield each row as a JSON object, made by DuckDB. Numbers that JSON lacks are text: nan, inf and -inf."""
+        columns = [f"c{number}" for number in range(len(self.names))]
+        members = ", ".join(f"{_literal(name)}, {column}" for name, column in zip(self.names, columns, strict=True))
+        query = f"SELECT json_object({members}) FROM ({self._query}\n) AS q({', '.join(columns)})"  # noqa: S608
+        for page in self._engine.pages(query):
+            for (text,) in page:
+                yield NOT_FINITE.sub(_finite, text) if "NaN" in text or "Infinity" in text else text
+
+    def read_all(self) -> list[tuple[Any, ...]]:
+        """Return all rows as Python values."""
+        return [row for page in self._engine.pages(self._query) for row in page]
+
+
+class Fetched(Answer):
+    """The rows of a statement that cannot be part of a query, such as EXPLAIN."""
+
+    def __init__(self, engine: Engine, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        super().__init__(engine, "", names, ["VARCHAR"] * len(names))
+        self._rows = [[None if cell is None else _text(cell) for cell in row] for row in rows]
+
+    def texts(self) -> Iterator[list[Any]]:
+        yield self._rows
+
+    def read_all(self) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._rows]
+
+    def documents(self) -> Iterator[str]:
+        import json
+
+        for row in self._rows:
+            yield json.dumps(dict(zip(self.names, row, strict=True)), ensure_ascii=False)
+
+
+class Engine:
+    """An embedded DuckDB. Each catalog of the lake is an empty database in it, whose views are scans."""
+
+    def __init__(self, catalog: str = "lake") -> None:
+        self.duckdb = duckdb.connect()
+        self.duckdb.execute(f"SET streaming_buffer_size = '{STREAMING_BUFFER}'")
+        self.failures: list[SkiwayError] = []
+        """The errors of scans, which DuckDB replaces by errors of its own."""
+        self.catalogs: set[str] = set()
+        self.attach(catalog)
+        self.duckdb.execute(f"USE {quoted(catalog)}")
+
+    def attach(self, catalog: str) -> None:
+        """Create the database of a catalog."""
+        if catalog.lower() in self.catalogs:
+            return
+        try:
+            self.duckdb.execute(f"ATTACH ':memory:' AS {quoted(catalog)}")
+        except duckdb.Error as error:
+            raise InvalidArgument(f"catalog {catalog} cannot be used in SQL: {first_paragraph(error)}") from error
+        self.catalogs.add(catalog.lower())
+
+    def query(self, text: str) -> Answer:
+        """Prepare a query. Its rows are read while the caller iterates over them."""
+        with self.errors():
+            relation = self.duckdb.sql(text)
+            names, types = list(relation.columns), list(map(str, relation.types))
+        return Answer(self, text, names, types)
+
+    def run(self, text: str) -> Answer:
+        """Run a statement that is no query, and return its rows."""
+        with self.errors():
+            rows = self.duckdb.execute(text).fetchall()
+            names = [each[0] for each in self.duckdb.description or []]
+        return Fetched(self, names, rows)
+
+    def pages(self, query: str) -> Iterator[list[Any]]:
+        """Run a query and yield its rows in pages."""
+        with self.errors():
+            self.duckdb.execute(query)
+            while page := self._next_page(query):
+                yield page
+
+    def _next_page(self, query: str) -> list[Any]:
+        try:
+            return self.duckdb.fetchmany(FETCH_ROWS)
+        except duckdb.Error as error:
+            if INTERRUPTED not in str(error) or self.failures or self.is_cancelled:
+                raise
+            # A thread failed and interrupted the others, and one of these reported first: run again to get the cause.
+            self.duckdb.execute(query).fetchall()
+            raise
+
+    is_cancelled = False
+
+    def cancel(self) -> None:
+        """Stop the running query; can be called from any thread."""
+        self.is_cancelled = True
+        self.duckdb.interrupt()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert errors of DuckDB; an error of a scan is raised as it was."""
+        self.failures.clear()
+        try:
+            yield
+        except Exception as error:
+            if self.failures and not isinstance(error, SkiwayError):
+                raise self.failures[0] from error
+            if isinstance(error, SkiwayError) or not _is_duckdb_error(error):
+                raise
+            hint = f"; {NAME_HINT}" if isinstance(error, duckdb.CatalogException) else ""
+            raise InvalidArgument(f"{first_paragraph(error)}{hint}") from error
+
+    def close(self) -> None:
+        """Close DuckDB."""
+        self.duckdb.close()
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Return the names of columns with a number after those that occur before, which SQL allows."""
+    found: list[str] = []
+    for name in names:
+        number, unique = 1, name
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        found.append(unique)
+    return found
+
+
+def _is_duckdb_error(error: Exception) -> bool:
+    """Whether DuckDB raised it: a stream of DuckDB raises OSError or an error of pyarrow."""
+    return isinstance(error, duckdb.Error | OSError) or type(error).__module__.startswith("pyarrow")
+
+
+def _finite(found: re.Match[str]) -> str:
+    return AS_TEXT.get(found[0], found[0])
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def quoted(name: str) -> str:
+    """Return a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def first_paragraph(error: Exception) -> str:
+    """Return the message in one line, without the excerpt of the SQL, which may be generated."""
+    message = str(error).replace("\x1b[4m", "").replace("\x1b[0m", "")
+    return " ".join(PENDING.sub("", SOURCE_EXCERPT.sub("", message)).split())
+
+
+def count_rows(participle: str, count: int) -> str:
+    """Return text such as `inserted 1 row`."""
+    return f"{participle} {count:,} row{'' if count == 1 else 's'}"

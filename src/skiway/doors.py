@@ -1,0 +1,84 @@
+"""What gRPC, REST and Airport share: the codes of errors, what callers learn about them, and valid header values.
+
+Errors of the tree are written for callers and sent as they are. Every other exception may contain anything (paths,
+addresses, rows of somebody else), so callers get one fixed sentence with the correlation id, and the log gets the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import grpc
+
+from skiway import errors
+from skiway.errors import Cancelled, Internal, SkiwayError
+
+__all__ = [
+    "GRPC_CODES",
+    "MAX_HEADER_LENGTH",
+    "disclosed",
+    "internal_error",
+    "is_valid_header",
+    "outcome_of",
+    "see_log",
+    "status_in",
+]
+
+T = TypeVar("T")
+
+GRPC_CODES: Final[Mapping[type[SkiwayError], grpc.StatusCode]] = {
+    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Conflict: grpc.StatusCode.ABORTED,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Cancelled: grpc.StatusCode.CANCELLED,
+    errors.SkiwayError: grpc.StatusCode.INTERNAL,
+}
+"""The gRPC code of each class, for the metastore's services and for Airport; see `status_in`."""
+
+
+def status_in(table: Mapping[type[SkiwayError], T], error: BaseException) -> T:
+    """The entry of an error's class in a table, or of its nearest base class; foreign errors count as `SkiwayError`."""
+    return next((table[kind] for kind in type(error).__mro__ if kind in table), table[SkiwayError])
+
+
+def disclosed(error: BaseException) -> SkiwayError | None:
+    """The error if callers may see it; None for a fault of the server, of which they see no details."""
+    if isinstance(error, SkiwayError) and error.code != Internal.code:
+        return error
+    return None
+
+
+def internal_error(correlation_id: str) -> Internal:
+    """What a caller gets in place of an error that is not disclosed."""
+    message = f"internal error; {see_log(correlation_id)}"
+    return Internal(message, key="internal.error", correlation_id=correlation_id)
+
+
+def see_log(correlation_id: str) -> str:
+    """Where an operator finds what callers are not told."""
+    return f"see the server log, correlation id {correlation_id}"
+
+
+def outcome_of(error: BaseException) -> str:
+    """The code of the tree under which an error is audited."""
+    if isinstance(error, SkiwayError):
+        return error.code
+    return Cancelled.code if isinstance(error, GeneratorExit | KeyboardInterrupt) else Internal.code
+
+
+MAX_HEADER_LENGTH: Final = 128
+"""The longest value of a header that is echoed, logged or forwarded."""
+
+
+def is_valid_header(value: str) -> bool:
+    """Whether the value is short and printable enough to be echoed and logged."""
+    return len(value) <= MAX_HEADER_LENGTH and value.isascii() and value.isprintable()

@@ -1,0 +1,136 @@
+"""Threads that many callers share fairly.
+
+A plain pool serves calls in the order in which they arrive, so a caller with a thousand calls makes all others wait for them.
+Here each caller has a lane. Free threads take the next call of each lane in turn, and no lane gets all threads: a call of a
+quiet caller starts at once. A lane that is full rejects calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import grpc
+
+__all__ = ["FairThreads", "lane_share"]
+
+T = TypeVar("T")
+
+_REFUSERS: Final = 2  # threads that reject calls beyond the limit
+_BEHAVIORS: Final = ("stream_stream", "stream_unary", "unary_stream", "unary_unary")
+
+
+def lane_share(threads: int) -> int:
+    """How many of so many threads one lane may use: three quarters, so that some are left for others."""
+    return max(1, -(-threads * 3 // 4))
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: deque[tuple[Future[Any], Callable[[], Any]]] = field(default_factory=deque)
+    running: int = 0
+
+
+class FairThreads:
+    """`threads` threads. A lane may use `per_lane` of them, and `waiting` more calls may wait in it."""
+
+    def __init__(self, threads: int, name: str, *, per_lane: int | None = None, waiting: int = 1000) -> None:
+        self.threads, self.per_lane, self._waiting = threads, per_lane or threads, waiting
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._refusers = ThreadPoolExecutor(_REFUSERS, thread_name_prefix=f"{name}-refused")
+        self._lanes: dict[str, _Lane] = {}
+        self._turns: deque[str] = deque()  # the lanes with waiting calls
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def serve(self, handler: Any, lane: str) -> Any:
+        """The handler of a gRPC call, so that the call runs on these threads, in a lane."""
+        name = next(name for name in _BEHAVIORS if getattr(handler, name) is not None)
+        behavior = getattr(handler, name)
+        if self._is_full(lane):
+            refused: Any = partial(_refuse, self._waiting)
+            refused.experimental_thread_pool = self._refusers
+            return handler._replace(**{name: refused})
+        mine: Any = partial(behavior)
+        mine.experimental_thread_pool = _LaneExecutor(self, lane)
+        if getattr(behavior, "experimental_non_blocking", False):
+            mine.experimental_non_blocking = True
+        return handler._replace(**{name: mine})
+
+    def submit(self, lane: str, act: Callable[[], T]) -> Future[T]:
+        """Run `act` as soon as it is the turn of its lane."""
+        future: Future[T] = Future()
+        with self._lock:
+            mine = self._lanes.setdefault(lane, _Lane())
+            if not mine.waiting:
+                self._turns.append(lane)
+            mine.waiting.append((future, act))
+            self._start()
+        return future
+
+    def shutdown(self, *, wait: bool = False) -> None:
+        """End the threads, once no calls run; `wait` for them if wanted."""
+        for pool in (self._pool, self._refusers):
+            pool.shutdown(wait=wait)
+
+    def _is_full(self, lane: str) -> bool:
+        with self._lock:
+            found = self._lanes.get(lane)
+            return found is not None and len(found.waiting) >= self._waiting
+
+    def _start(self) -> None:
+        """Start calls while there are threads: one of each lane in turn."""
+        for _ in range(len(self._turns)):
+            if self._running >= self.threads:
+                return
+            name = self._turns.popleft()
+            lane = self._lanes[name]
+            if lane.running < self.per_lane:
+                future, act = lane.waiting.popleft()
+                try:
+                    self._pool.submit(self._run, name, future, act)
+                except RuntimeError:  # the threads were ended
+                    future.cancel()
+                else:
+                    lane.running += 1
+                    self._running += 1
+            if lane.waiting:
+                self._turns.append(name)
+
+    def _run(self, name: str, future: Future[Any], act: Callable[[], Any]) -> None:
+        try:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(act())
+                except BaseException as error:  # noqa: BLE001  (as a pool does: whoever waits for the result gets it)
+                    future.set_exception(error)
+        finally:
+            with self._lock:
+                lane = self._lanes[name]
+                lane.running -= 1
+                self._running -= 1
+                if not lane.running and not lane.waiting:
+                    del self._lanes[name]
+                self._start()
+
+
+class _LaneExecutor(ThreadPoolExecutor):
+    """What gRPC takes for the pool of a call. It has no threads of its own."""
+
+    def __init__(self, threads: FairThreads, lane: str) -> None:
+        self._fair, self._lane = threads, lane
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._fair.submit(self._lane, partial(fn, *args, **kwargs))
+
+
+def _refuse(waiting: int, _request: Any, context: grpc.ServicerContext, *_: object) -> None:
+    context.abort(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        f"{waiting} calls of this caller wait for a thread, which is the limit of this server: send fewer at a time",
+    )

@@ -1,0 +1,117 @@
+"""Managed tables at locations that callers choose, where operators have approved it.
+
+By default the server chooses the folder of a table. Operators can approve further locations for a catalog, with
+`warehouse.locations`; then a caller may name a folder below one of them. Each folder is claimed for one table, and no
+folder may be inside that of another table, or one table could read or delete the files of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.formats import Location, location
+from skiway.formats.iceberg.warehouse import Warehouse, uri_of
+from skiway.metastore.records import keys
+from skiway.metastore.records.realm import Realm
+from skiway.model import v1
+from skiway.storage import ABSENT, Pointer, Stores
+
+__all__ = ["Place", "chosen_folder", "claim_place", "find_place", "places", "release_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder outside of the warehouse that is claimed for a table. `key` is its key in the store."""
+
+    key: str
+    account_id: str
+    table_id: str
+    folder: Location
+
+
+def chosen_folder(realm: Realm, warehouse: Warehouse, catalog: v1.Catalog, given: str) -> str:
+    """The folder that a caller chose for a table, as metadata contains it; raises unless the operator approved it."""
+    approved = warehouse.approved_for(realm.account_id, catalog.display_name)
+    try:
+        folder = location(given)
+    except SkiwayError as error:
+        raise _refused(given, catalog, approved) from error
+    if not any(folder.is_within(root) and folder.real() != root.real() for root in approved):
+        raise _refused(given, catalog, approved)
+    return uri_of(warehouse.safe(folder))
+
+
+def claim_place(realm: Realm, warehouse: Warehouse, folder: str, table_id: str) -> None:
+    """Claim an empty folder for a new table; raises AlreadyExists if it, or one around or inside it, is taken."""
+    place, pointers = location(folder).real(), realm.stores.pointers
+    key = keys.place(place.scheme, place.bucket, place.path)
+    _check_free(realm.stores, key, folder)
+    if warehouse.files(folder).walk(location(folder)):
+        raise _taken(folder, "it contains files")
+    try:
+        pointers.compare_and_set(key, keys.place_owner(realm.account_id, table_id, folder), expect=ABSENT)
+    except AlreadyExists:
+        raise _taken(folder, "it belongs to another table") from None
+    try:
+        _check_free(realm.stores, key, folder)  # once more: another folder may have been claimed meanwhile
+    except AlreadyExists:
+        release_place(realm.stores, folder)
+        raise
+
+
+def find_place(stores: Stores, folder: str) -> Place | None:
+    """The claim of a folder, if there is one."""
+    place = location(folder).real()
+    found = stores.pointers.get(keys.place(place.scheme, place.bucket, place.path))
+    return None if found is None else _place(found)
+
+
+def places(stores: Stores, *, after: str = "") -> Iterator[Place]:
+    """All claimed folders whose keys come after `after`, in the order of their keys."""
+    return (_place(each) for each in stores.pointers.scan(keys.PLACES) if each.key > after)
+
+
+def release_place(stores: Stores, folder: str) -> None:
+    """Remove the claim of a folder that is deleted."""
+    found = find_place(stores, folder)
+    pointer = None if found is None else stores.pointers.get(found.key)
+    if pointer is not None:
+        with suppress(Conflict, NotFound):  # another server was faster
+            stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
+
+
+def _check_free(stores: Stores, key: str, folder: str) -> None:
+    above = key.rpartition("/")[0]
+    while above.startswith(keys.PLACES):
+        if stores.pointers.get(above) is not None:
+            raise _taken(folder, "it is inside the folder of another table")
+        above = above.rpartition("/")[0]
+    if stores.pointers.page(f"{key}/", size=1).items:
+        raise _taken(folder, "it contains the folder of another table")
+
+
+def _place(pointer: Pointer) -> Place:
+    account_id, table_id, folder = map(unquote, pointer.blob_uri.split("/"))
+    return Place(pointer.key, account_id, table_id, location(folder))
+
+
+def _refused(given: str, catalog: v1.Catalog, approved: list[Location]) -> InvalidArgument:
+    open_ = f"choose a folder below {', '.join(map(uri_of, approved))}, or leave" if approved else "leave"
+    return InvalidArgument(
+        f"location {given!r} is not approved for catalog {catalog.display_name}: {open_} the location out, and the server "
+        "chooses it; operators approve locations with warehouse.locations",
+        key="location.refused",
+        location=given,
+    )
+
+
+def _taken(folder: str, reason: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"location {folder!r} cannot be used for a new table, because {reason}: choose another folder",
+        key="location.taken",
+        location=folder,
+    )

@@ -1,0 +1,64 @@
+"""Messages between a server and its workers: a JSON header and tables as Arrow IPC streams, each with its length in front.
+
+A worker runs foreign SQL, so its messages are not trusted: lengths are limited and tables are validated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+__all__ = ["TooLarge", "decode_table", "encode_table", "read_message", "write_message"]
+
+_SIZE: Final = 8
+_HEADER_BYTES: Final = 16 * 1024 * 1024
+
+
+class TooLarge(ValueError):
+    """A message is larger than its reader accepts."""
+
+
+def encode_table(table: pa.Table) -> pa.Buffer:
+    """A table as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def decode_table(data: bytes) -> pa.Table:
+    """The table in an IPC stream, which must be valid."""
+    with pa.ipc.open_stream(data) as reader:
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
+
+
+def write_message(to: IO[bytes], header: Mapping[str, Any], parts: list[pa.Buffer]) -> None:
+    """Write a message; `parts` are encoded tables."""
+    for part in (json.dumps(header).encode(), len(parts).to_bytes(_SIZE, "little"), *parts):
+        to.write(len(part).to_bytes(_SIZE, "little"))
+        to.write(part)
+    to.flush()
+
+
+def read_message(read: Callable[[int], bytes], max_bytes: int) -> tuple[dict[str, Any], list[bytes]]:
+    """Read a message with a function that returns exactly as many bytes as asked for, or raises `EOFError`."""
+    header = json.loads(read(_length(read, _HEADER_BYTES)))
+    count = int.from_bytes(read(_length(read, _SIZE)), "little")
+    parts: list[bytes] = []
+    for _ in range(count):
+        size = _length(read, max_bytes)
+        max_bytes -= size
+        parts.append(read(size))
+    return header, parts
+
+
+def _length(read: Callable[[int], bytes], limit: int) -> int:
+    size = int.from_bytes(read(_SIZE), "little")
+    if size > limit:
+        raise TooLarge(f"{size} bytes, more than {limit}")
+    return size

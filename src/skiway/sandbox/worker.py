@@ -1,0 +1,128 @@
+"""The worker process: `python -m skiway.sandbox.worker MEMORY_BYTES` runs requests from its standard input until it ends."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Final
+
+import duckdb
+import pyarrow as pa
+
+from skiway.sandbox.messages import decode_table, encode_table, read_message, write_message
+
+__all__ = ["main"]
+
+_LOCKED: Final = {
+    "arrow_lossless_conversion": "true",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    # filters that DuckDB pushes into Arrow fail for extension types and drop NaN
+    "disabled_optimizers": "filter_pushdown,join_filter_pushdown",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "threads": "1",
+}
+_REQUEST_BYTES: Final = 1 << 40  # the server is trusted
+_SPARE: Final = 256 * 1024 * 1024  # for Python, Arrow and small requests and responses, besides DuckDB's memory
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve requests until the server closes the pipe."""
+    memory_bytes = int(arguments[0])
+    requests, responses = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing else may write there
+    config: dict[str, Any] = {**_LOCKED, "memory_limit": f"{memory_bytes}B"}
+    database = duckdb.connect(":memory:", config=config)
+    database.from_arrow(pa.table({"warm": pa.nulls(1)})).fetchall()  # loads what DuckDB loads late
+    _limit(memory_bytes)
+    while True:
+        try:
+            header, parts = read_message(lambda size: _exactly(requests, size), _REQUEST_BYTES)
+        except EOFError:
+            return
+        tables = {name: decode_table(part) for name, part in zip(header["tables"], parts, strict=True)}
+        answer, found = _answer(database, header, tables)
+        write_message(responses, answer, found)
+        del tables, found
+
+
+def _limit(memory_bytes: int) -> None:
+    """Limits that the kernel enforces, for what this process does from now on."""
+    data = next(line for line in open("/proc/self/status") if line.startswith("VmData"))  # noqa: PTH123, SIM115
+    most = int(data.split()[1]) * 1024 + memory_bytes + _SPARE
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _answer(
+    database: duckdb.DuckDBPyConnection, header: dict[str, Any], tables: dict[str, pa.Table]
+) -> tuple[dict[str, Any], list[pa.Buffer]]:
+    """Run one request. The soft limit on time ends it without the end of this process."""
+    cursor = database.cursor()
+    timer = threading.Timer(header["timeout_s"], cursor.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        for expression in header["expressions"]:
+            duckdb.SQLExpression(expression)  # raises unless it is exactly one
+        if header["select"] is None:
+            found = _run(cursor, header["statements"], tables)
+        else:
+            rows = cursor.from_arrow(tables["rows"])
+            found = [rows.select(duckdb.SQLExpression(header["select"]).alias("value")).to_arrow_table()]
+        return {"ok": True}, [encode_table(table) for table in found]
+    except duckdb.InterruptException:
+        return {"error": "time"}, []
+    except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError):
+        return {"error": "memory"}, []
+    except (duckdb.Error, _NotOne) as error:
+        return {"error": "sql", "message": _first_line(error)}, []
+    finally:
+        timer.cancel()
+        cursor.close()
+
+
+class _NotOne(ValueError):
+    """A text that must be one statement is several, or none."""
+
+
+def _run(cursor: duckdb.DuckDBPyConnection, statements: list[str], tables: dict[str, pa.Table]) -> list[pa.Table]:
+    """Run the statements; the result of each."""
+    for name, rows in tables.items():
+        cursor.register(name, rows)
+    found = []
+    for text in statements:
+        parsed = cursor.extract_statements(text)
+        if len(parsed) != 1:
+            raise _NotOne(f"expected one statement, found {len(parsed)}")
+        cursor.execute(parsed[0])
+        found.append(cursor.to_arrow_table() if cursor.description else pa.table({}))
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of the message; what DuckDB reports as JSON is shortened to its message."""
+    text = str(error)
+    try:
+        return str(json.loads(text)["exception_message"])
+    except (ValueError, KeyError, TypeError):
+        return text.splitlines()[0] if text else type(error).__name__
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

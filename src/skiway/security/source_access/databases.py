@@ -1,0 +1,151 @@
+"""The addresses of databases that contain a catalog: SQLite files, and PostgreSQL servers.
+
+A URL of SQLAlchemy can name hosts, sockets and files in many ways, and drivers fill in what it leaves out: from the
+environment, from files in the home of the user, and with the identity of the process. So a URL is taken apart, every part
+is checked, and a new one is built in which nothing is left to the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from skiway.errors import InvalidArgument
+from skiway.security.source_access.locations import Location, location
+from skiway.security.source_access.policy import SourceAccess
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+__all__ = ["POSTGRESQL", "SQLITE", "checked_database", "sqlite_file"]
+
+SQLITE: Final = "sqlite:"
+POSTGRESQL: Final = ("postgresql:", "postgresql+psycopg:")
+
+_PORT: Final = "5432"
+_FILES: Final = ("sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile")
+_PASSED: Final = frozenset(
+    [
+        *(
+            "application_name",
+            "connect_timeout",
+            "sslmode",
+            "sslsni",
+            "channel_binding",
+            "target_session_attrs",
+            "options",
+        ),
+        *("ssl_min_protocol_version", "ssl_max_protocol_version", "sslnegotiation", "require_auth", "tcp_user_timeout"),
+        *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "client_encoding"),
+    ]
+)
+
+
+def sqlite_file(uri: str) -> Location:
+    """The file of a SQLite database."""
+    rest = uri.removeprefix(SQLITE)
+    if not rest.startswith("///") or "?" in rest or "#" in rest or rest.startswith("///file:"):
+        raise InvalidArgument(
+            "the URL of a SQLite catalog is sqlite:// and an absolute path, without parameters: sqlite:////path/catalog.db",
+            key="location.refused",
+        )
+    return location(rest.removeprefix("///"))
+
+
+def checked_database(uri: str, access: SourceAccess, *, password: str = "") -> URL:
+    """The URL to connect with; raises if an address or a file in `uri` is not permitted.
+
+    Host names are resolved, and the connection is made to an address that was checked.
+    """
+    from sqlalchemy import URL
+
+    if uri.startswith(SQLITE):
+        return URL.create("sqlite", database=access.check(sqlite_file(uri)).path)
+    return _postgresql(uri, access, password)
+
+
+def _postgresql(uri: str, access: SourceAccess, password: str) -> URL:
+    from sqlalchemy import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        given = make_url(uri)
+    except (ArgumentError, ValueError):
+        raise _invalid("it cannot be parsed") from None
+    query = dict(given.normalized_query)
+    unknown = sorted(query.keys() - _PASSED - {*_FILES, "host", "hostaddr", "port", "user", "password", "dbname"})
+    if unknown:
+        raise _invalid(f"the parameter {', '.join(unknown)} is not supported")
+    if given.password is not None or "password" in query:
+        raise _invalid("it contains a password; store it in the credentials of the connector")
+    name = given.database or _one(query, "dbname") or given.username or _one(query, "user")
+    user = given.username or _one(query, "user")
+    if not user:
+        raise _invalid("it has no user; without one, the name of the server's own user would be sent")
+    if not name or "=" in name or "://" in name:
+        raise _invalid("it has no valid name of a database")
+    for each in _FILES:
+        if file := _one(query, each):
+            access.check(location(file))
+    hosts = _hosts(given, query)
+    addresses = [_address(host, port, access) for host, port in hosts]
+    passed = {key: ",".join(values) for key, values in query.items() if key in (*_PASSED, *_FILES)}
+    found = {
+        "host": ",".join(host for host, _ in hosts),
+        "hostaddr": ",".join(addresses),
+        "port": ",".join(port for _, port in hosts),
+        **_without_ambient(passed, access),
+        **passed,
+    }
+    if not password and not access.ambient_credentials:
+        found["password"] = ""  # an explicit empty one keeps libpq from reading PGPASSWORD
+    return URL.create("postgresql+psycopg", user, password or None, database=name, query=found)
+
+
+def _hosts(given: URL, query: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """The hosts with their ports. In the parameters there may be several, and an address for each."""
+    ports = [each for value in query.get("port", ()) for each in value.split(",")]
+    named = [each for key in ("hostaddr", "host") for value in query.get(key, ()) for each in value.split(",")]
+    if len(named) > 1 and "hostaddr" in query and "host" in query:
+        raise _invalid("it has both host and hostaddr; give one of them")
+    named = named or ([unquote(given.host)] if given.host else [])
+    if not named or not all(named):
+        raise _invalid("it has no host; without one, a socket of the server's machine would be used")
+    found = []
+    for place, host in enumerate(named):
+        bare, _, port = host.rpartition(":") if host.count(":") == 1 else (host, "", "")
+        chosen = port or (ports[place] if place < len(ports) else ports[0] if ports else str(given.port or _PORT))
+        if not chosen.isdecimal() or not 0 < int(chosen) < 65536:
+            raise _invalid("it has an invalid port")
+        found.append((bare or host, chosen))
+    return found
+
+
+def _address(host: str, port: str, access: SourceAccess) -> str:
+    """The address to connect to, or an empty text for a permitted socket."""
+    if host.startswith(("/", "@")):
+        access.check_socket(host)
+        access.check_ambient("a connection to a database over a socket")
+        return ""
+    return str(access.checked_addresses("postgresql", host, int(port))[0])
+
+
+def _without_ambient(given: Mapping[str, str], access: SourceAccess) -> dict[str, str]:
+    """Parameters that keep libpq from using passwords, certificates and tickets of this machine."""
+    if access.ambient_credentials:
+        return {}
+    certificate = {} if "sslcert" in given else {"sslcertmode": "disable"}
+    return {"passfile": os.devnull, "gssencmode": "disable", **certificate}
+
+
+def _one(query: Mapping[str, Sequence[str]], name: str) -> str:
+    return (query.get(name) or ("",))[-1]
+
+
+def _invalid(reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the URL of the PostgreSQL catalog cannot be used: {reason}; write postgresql://user@host:5432/database",
+        key="location.refused",
+    )

@@ -1,0 +1,114 @@
+"""Locations of files on this machine or in S3, validated before anything is accessed."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from skiway.errors import InvalidArgument
+from skiway.security.secret_shapes import without_secrets
+
+__all__ = ["Location", "location", "web_address"]
+
+_SCHEMES: Final = {"": "file", "file": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
+_SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A file or folder. `path` has no trailing slash; in S3 it is the key, on disk an absolute path."""
+
+    scheme: str
+    bucket: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.path}" if self.scheme == "s3" else self.path
+
+    def __truediv__(self, name: str) -> Location:
+        return Location(self.scheme, self.bucket, f"{self.path}/{name}" if self.path else name)
+
+    @property
+    def name(self) -> str:
+        """The last segment of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Location:
+        return Location(self.scheme, self.bucket, self.path.rpartition("/")[0])
+
+    def real(self) -> Location:
+        """The location without symbolic links; S3 has none."""
+        return self if self.scheme == "s3" else Location("file", "", os.path.realpath(self.path))
+
+    def is_below(self, folder: Location) -> bool:
+        """Is it `folder`, or below it, by name?"""
+        if (self.scheme, self.bucket) != (folder.scheme, folder.bucket):
+            return False
+        return self.path == folder.path or not folder.path or self.path.startswith(f"{folder.path.rstrip('/')}/")
+
+    def is_within(self, folder: Location) -> bool:
+        """Is it `folder`, or below it? On disk, symbolic links are resolved first."""
+        return self.real().is_below(folder.real())
+
+
+def location(uri: str) -> Location:
+    """Parse `uri`: a path on this machine, or a `file:`, `s3:`, `s3a:` or `s3n:` location.
+
+    >>> str(location("s3a://lake/sales/people/"))
+    's3://lake/sales/people'
+    """
+    found = _SCHEME.fullmatch(uri)
+    scheme, rest = (found["scheme"].lower(), found["rest"]) if found else ("", uri)
+    if scheme not in _SCHEMES:
+        raise _invalid(uri, f"unsupported scheme {scheme!r}; give a path, or a file: or s3: location")
+    if not rest or (_SCHEMES[scheme] == "s3" and not rest.strip("/")):
+        raise _invalid(uri, "it is empty")
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in uri):
+        raise _invalid(uri, "it contains control characters")
+    if ".." in re.split(r"[/\\]", rest):
+        raise _invalid(uri, "'..' is not allowed; write the resolved path")
+    return _in_s3(uri, rest) if _SCHEMES[scheme] == "s3" else _on_disk(uri, rest, bare=not scheme)
+
+
+def _in_s3(uri: str, rest: str) -> Location:
+    bucket, _, key = rest.removeprefix("//").partition("/")
+    if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
+        raise _invalid(uri, "it has no valid bucket name; write s3://bucket/path")
+    if "." in key.split("/"):
+        raise _invalid(uri, "'.' is not allowed as a part of the path, because some clients remove it")
+    return Location("s3", bucket, key.strip("/"))
+
+
+def _on_disk(uri: str, rest: str, *, bare: bool) -> Location:
+    if not bare and rest.startswith("//"):
+        host, _, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise _invalid(uri, f"it is on another host ({host}); write file:///path")
+        rest = f"/{path}"
+    if not bare and not rest.startswith("/"):
+        raise _invalid(uri, "the path of a file: location must be absolute; write file:///path")
+    if rest.startswith("/"):
+        rest = f"/{rest.lstrip('/')}"  # two slashes would survive normalization
+    return Location("file", "", os.path.abspath(rest))  # noqa: PTH100 - Path.resolve would follow symbolic links
+
+
+def _invalid(uri: str, reason: str) -> InvalidArgument:
+    shown = without_secrets(uri)
+    return InvalidArgument(f"invalid location {shown!r}: {reason}", key="location.refused", location=shown)
+
+
+def web_address(uri: str) -> str:
+    """Return `uri` if it is the http or https address of a service; raise InvalidArgument otherwise."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _invalid(uri, "the address of a catalog service begins with http:// or https://")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise _invalid(
+            uri, "user names, passwords and queries are not allowed in the address; pass credentials separately"
+        )
+    return uri.rstrip("/")

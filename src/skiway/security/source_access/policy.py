@@ -1,0 +1,259 @@
+"""The decision whether this process may open a location or connect to an address, and with which credentials."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from skiway.config.addresses import AddressRule, IpAddress, is_never_permitted
+from skiway.errors import InvalidArgument, PermissionDenied, Unavailable
+from skiway.security.source_access.locations import Location, location
+
+__all__ = ["EVERY_ADDRESS", "SourceAccess", "is_of_system", "resolved"]
+
+ACCOUNT: Final = "{account}"
+
+EVERY_ADDRESS: Final = tuple(map(AddressRule.parsed, ("public", "private", "loopback")))
+
+SYSTEM_FOLDERS: Final = (
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr"),
+    *("/var/backups", "/var/cache", "/var/log", "/var/mail", "/var/run", "/var/spool", "/System", "/Library"),
+)
+"""Folders of the operating system. They contain keys, passwords, logs and the memory of processes."""
+
+_MEMORY: Final = Location("file", "", "/dev/shm")  # noqa: S108 - not a temporary file
+_PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432}
+
+
+@dataclass(frozen=True)
+class SourceAccess:
+    """What sources may access. The default is what a program may access that reads its own sources.
+
+    `local_roots` are folders on this machine; `{account}` in them stands for the id of the account. `closed` are the
+    server's own locations, on this machine and in S3, which are closed even inside a root; `own_roots` are open folders
+    inside of them, where the server writes examples. `addresses` are rules for the network. With `ambient_credentials`,
+    sources may use the credentials of this machine. `account` is the account on whose behalf a source is opened.
+
+    With `for_callers`, sources are named by callers of a server: the folders of the operating system and the hidden
+    folders of users are closed as well, and redirects of object stores are checked.
+    """
+
+    local_roots: tuple[str, ...] = ("/",)
+    closed: tuple[str, ...] = ()
+    own_roots: tuple[str, ...] = ()
+    addresses: tuple[AddressRule, ...] = EVERY_ADDRESS
+    ambient_credentials: bool = True
+    account: str = ""
+    for_callers: bool = False
+
+    def of_account(self, account_id: str) -> SourceAccess:
+        """The same rules for a source of this account."""
+        return self if account_id == self.account else replace(self, account=account_id)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def check(self, place: Location) -> Location:
+        """The location to open, without symbolic links; raises PermissionDenied if it is not permitted."""
+        real = place.real()
+        if not self._permits(real):
+            raise PermissionDenied(
+                f"location {str(place)!r} is not open to sources; {self._advice(place)}",
+                key="location.refused",
+                location=str(place),
+            )
+        return real
+
+    def hidden(self, folder: Location) -> frozenset[str]:
+        """The names in `folder` that are left out of listings, because they are the server's own."""
+        real = folder.real()
+        return frozenset(each.name for each in self._closed if each.parent == real)
+
+    def _permits(self, real: Location) -> bool:
+        """Whether the most specific rule for a location permits it."""
+        closed = max((len(each.path) for each in self._closed if real.is_below(each)), default=-1)
+        if real.scheme != "file":
+            return closed < 0
+        opened = max((len(each.path) for each in self._own_roots if real.is_below(each)), default=-1)
+        if opened > closed:
+            return True
+        if closed >= 0 or (self.for_callers and (is_of_system(real) or _is_private(real.path))):
+            return False
+        return any(real.is_below(each) for each in self._roots)
+
+    def _advice(self, place: Location) -> str:
+        if place.scheme != "file":
+            return "it belongs to the server itself: use another bucket or folder"
+        roots = ", ".join(str(each) for each in self._roots) or "none"
+        return (
+            f"sources may read {roots}, except for the files of the server and of the system: move the data there, or ask "
+            "the operator to add its folder to sources.local_roots"
+        )
+
+    @cached_property
+    def _roots(self) -> tuple[Location, ...]:
+        known = [each for each in self.local_roots if self.account or ACCOUNT not in each]
+        return tuple(location(each.replace(ACCOUNT, _segment(self.account))).real() for each in known)
+
+    @cached_property
+    def _own_roots(self) -> tuple[Location, ...]:
+        return tuple(location(each).real() for each in self.own_roots)
+
+    @cached_property
+    def _closed(self) -> tuple[Location, ...]:
+        return tuple({location(each).real() for each in self.closed})
+
+    # --- the network --------------------------------------------------------------------------------------------------
+
+    def check_url(self, url: str) -> str:
+        """Return `url` if its host resolves to permitted addresses; raises PermissionDenied or Unavailable otherwise."""
+        scheme, host, port = _parts(url)
+        self.checked_addresses(scheme, host, port)
+        return url
+
+    def checked_addresses(self, scheme: str, host: str, port: int) -> Sequence[IpAddress]:
+        """The addresses of a host, all of which are permitted."""
+        found = list(resolved(host, port))
+        for address in found:
+            self.check_address(scheme, host, port, address)
+        return found
+
+    def check_address(self, scheme: str, host: str, port: int, address: IpAddress) -> None:
+        """Raise PermissionDenied unless sources may connect to `address`, which is one of `host`."""
+        named = any(rule.matches_name(scheme, host, port) for rule in self.addresses)
+        inside = any(rule.matches_address(scheme, address, port) for rule in self.addresses)
+        if is_never_permitted(address) or not (named or inside):
+            raise self._refused(scheme, host, port, str(address))
+
+    def check_named(self, url: str) -> str:
+        """Return `url` unless its host is a forbidden IP address or localhost; host names are not resolved."""
+        scheme, host, port = _parts(url)
+        named = "127.0.0.1" if host == "localhost" or host.endswith(".localhost") else host
+        try:
+            self.check_address(scheme, host, port, ip_address(named))
+        except ValueError:
+            self.check_name(scheme, host, port)
+        return url
+
+    def check_name(self, scheme: str, host: str, port: int) -> None:
+        """Raise PermissionDenied if no address of the host could be permitted."""
+        groups = any(not rule.name and not rule.folder for rule in self.addresses)
+        if not groups and not any(rule.matches_name(scheme, host, port) for rule in self.addresses):
+            raise self._refused(scheme, host, port, host)
+
+    def check_aws(self, region: str) -> None:
+        """Raise PermissionDenied unless sources may connect to S3 of AWS, which has public addresses."""
+        host = f"s3.{region or 'us-east-1'}.amazonaws.com"
+        public = any(
+            rule.word == "public" and rule.scheme in ("", "https") and rule.port in (0, 443) for rule in self.addresses
+        )
+        if not public and not any(rule.matches_name("https", host, 443) for rule in self.addresses):
+            raise self._refused("https", host, 443, host)
+
+    def check_socket(self, folder: str) -> str:
+        """Return the folder of a Unix socket if the operator has named it."""
+        real = os.path.realpath(folder)
+        if self.for_callers and not any(
+            rule.folder and os.path.realpath(rule.folder) == real for rule in self.addresses
+        ):
+            raise PermissionDenied(
+                f"sockets in {folder!r} are not open to sources; give a host name, or ask the operator to add unix:{folder} "
+                "to sources.addresses",
+                key="address.refused",
+                address=folder,
+            )
+        return real
+
+    def _refused(self, scheme: str, host: str, port: int, found: str) -> PermissionDenied:
+        rules = "; ".join(rule.text for rule in self.addresses) or "none"
+        return PermissionDenied(
+            f"{scheme}://{host}:{port} is at {found}, where sources may not be (sources.addresses is {rules}; link-local "
+            "addresses are never permitted); use another address, or ask the operator to permit it",
+            key="address.refused",
+            address=found,
+        )
+
+    # --- credentials --------------------------------------------------------------------------------------------------
+
+    def check_ambient(self, what: str) -> None:
+        """Raise PermissionDenied unless sources may use credentials of this machine; `what` would use them."""
+        if not self.ambient_credentials:
+            raise PermissionDenied(
+                f"{what} would use credentials of the server, which are not lent to connectors; store credentials with the "
+                "connector, or ask the operator to set sources.ambient_credentials",
+                key="credentials.ambient",
+            )
+
+    def s3_properties(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The S3 properties among `given`, after checking the endpoint and whose credentials they use."""
+        found = {key: value for key, value in given.items() if key.startswith("s3.")}
+        if ("s3.access-key-id" in found) != ("s3.secret-access-key" in found):
+            raise InvalidArgument(
+                "s3.access-key-id and s3.secret-access-key belong together: give both or neither",
+                key="source.credentials",
+            )
+        if found.get("s3.ambient-credentials", "").lower() == "true":
+            self.check_ambient("s3.ambient-credentials")
+        if endpoint := found.get("s3.endpoint"):
+            found["s3.endpoint"] = self.check_url(endpoint if "://" in endpoint else f"https://{endpoint}")
+        return found
+
+
+@cache
+def _system() -> tuple[Location, ...]:
+    return tuple({location(each).real() for each in SYSTEM_FOLDERS})
+
+
+def is_of_system(real: Location) -> bool:
+    """Whether a location without links is in a folder of the operating system. Memory used as a disk is not."""
+    return any(real.is_below(each) for each in _system()) and not real.is_below(_MEMORY)
+
+
+def resolved(host: str, port: int) -> Iterator[IpAddress]:
+    """The addresses of a host; raises Unavailable if it has none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Unavailable(
+            f"host {host!r} cannot be resolved; check the address of the source, then try again",
+            key="source.unavailable",
+            detail=str(error),
+        ) from error
+    for *_, address in found:
+        yield ip_address(str(address[0]).partition("%")[0])
+
+
+def _parts(url: str) -> tuple[str, str, int]:
+    """The scheme, host and port of a URL."""
+    try:
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+        port = parts.port
+    except ValueError:
+        raise InvalidArgument(f"{url!r} is not a valid address", key="location.refused", location=url) from None
+    return parts.scheme, (parts.hostname or "").rstrip("."), port or _PORTS.get(parts.scheme, 443)
+
+
+def _segment(account_id: str) -> str:
+    """The id as one segment of a path."""
+    if "/" in account_id or account_id in (".", ".."):
+        raise InvalidArgument(f"the account id {account_id!r} cannot be part of a path", key="location.refused")
+    return account_id
+
+
+def _is_private(path: str) -> bool:
+    """Whether it is, or is in, a hidden file or folder in the home of a user, such as ~/.ssh and ~/.aws."""
+    parts = Path(path).parts
+    homes: list[tuple[str, ...]] = [("/", "root")]
+    with suppress(RuntimeError):  # the user of the process has no home
+        homes.append(Path.home().parts)
+    if parts[1:2] in (("home",), ("Users",)):
+        homes.append(parts[:3])
+    inside = [parts[len(home)] for home in homes if parts[: len(home)] == home and len(parts) > len(home)]
+    return any(name.startswith(".") for name in inside)

@@ -1,0 +1,287 @@
+"""Every action, exchange, ticket and method of the lake's Airport server × callers.
+
+An administrator prepares each call and makes all others that belong to it; the caller makes only the call of the row, with
+the administrator's own request. So a ticket or a listing that somebody passed on does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import grpc
+import pyarrow as pa
+import pytest
+from google.protobuf.message import Message
+
+from authorization.callers import SOME, Caller, Least
+from authorization.worlds import SCHEMA, Worlds, unchanged
+from skiway.airport.server.actions import ACTIONS
+from skiway.airport.server.exchange import EXCHANGES
+from skiway.airport.server.service import METHODS
+from skiway.airport.wire import headers
+from skiway.client import AirportClient
+from skiway.client.connection import Connection, Duplex, Location, Stream
+from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
+from skiway.lake import Handles, Sources, airport_service
+from skiway.model import flight_pb2 as flight
+from skiway.security import MemorySecrets
+
+ADMINISTRATOR = "administrator"
+REFUSALS = (NotFound, PermissionDenied, Unauthorized)
+READ_TABLE, WRITE_TABLE = Least("read", "table"), Least("write", "table")
+WRITE_NAMESPACE, WRITE_CATALOG = Least("write", "namespace"), Least("write", "catalog")
+ANYWHERE = Least("read")
+READ, WRITE, SCHEMAS = "table.read", "table.write", "namespace.write"
+PEOPLE = "sales.people"
+PATH = flight.FlightDescriptor(type=flight.FlightDescriptor.PATH, path=["lake", "sales", "people"])
+ROWS = pa.table({"id": [1, 2], "name": ["Ada", "Grace"], "small": [1, 2]}, SCHEMA)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A statement that makes the call, the role's permission and the least privilege for it.
+
+    A call about `own` catalogs names none, so callers of other accounts may make it, and see nothing. What is not
+    `supported` fails for everybody.
+    """
+
+    run: Callable[[AirportClient], Any]
+    permission: str = "catalog.read"
+    least: Least = READ_TABLE
+    changes: bool = False
+    supported: bool = True
+    for_everybody: bool = False
+    own: bool = False
+    with_rows: bool = False
+
+
+def write(run: Callable[[AirportClient], Any], least: Least = WRITE_TABLE, **more: Any) -> Row:
+    return Row(run, more.pop("permission", WRITE), least, changes=True, **more)
+
+
+def read(run: Callable[[AirportClient], Any], **more: Any) -> Row:
+    return Row(run, READ, **more)
+
+
+def calls(db: AirportClient) -> Any:
+    return db._session.calls
+
+
+def get_schema(db: AirportClient) -> Any:
+    return calls(db).connection.call("GetSchema", PATH, calls(db)._metadata(scan=True, in_catalog=True))
+
+
+def handshake(db: AirportClient) -> list[bytes]:
+    duplex = calls(db).connection.exchange("Handshake", calls(db)._metadata(scan=False, in_catalog=False))
+    duplex.send(flight.HandshakeRequest(payload=b"hello").SerializeToString())
+    duplex.half_close()
+    return list(duplex)
+
+
+def list_actions(db: AirportClient) -> list[bytes]:
+    metadata = calls(db)._metadata(scan=True, in_catalog=False)
+    return list(calls(db).connection.stream("ListActions", flight.Criteria(), metadata))  # an empty message
+
+
+def status_of_own(db: AirportClient) -> Any:
+    return calls(db).transaction_status(calls(db).create_transaction())
+
+
+def row_ids(db: AirportClient) -> list[int]:
+    return [1 << 40]
+
+
+def function_info(db: AirportClient) -> Any:
+    return calls(db)._catalog_action("table_function_flight_info", b"\x80")
+
+
+def exchange(operation: str) -> Callable[[AirportClient], list[bytes]]:
+    def run(db: AirportClient) -> list[bytes]:
+        duplex = calls(db).exchange(db._session.trace(PATH), operation, returning=False)
+        duplex.half_close()
+        return list(duplex)
+
+    return run
+
+
+ACTION_ROWS: Final[dict[str, Row]] = {
+    "list_schemas": Row(lambda db: calls(db).list_schemas()),
+    "catalog_version": Row(lambda db: db.version()),
+    "endpoints": read(lambda db: db.endpoints(PEOPLE)),
+    "flight_info": read(lambda db: db.bind(PEOPLE, at_timestamp="2100-01-01 00:00:00"), with_rows=True),
+    "column_statistics": read(lambda db: db.statistics(PEOPLE, "id")),
+    "table_function_flight_info": Row(function_info, supported=False),
+    "create_transaction": Row(lambda db: calls(db).create_transaction()),
+    "get_transaction_status": Row(status_of_own),
+    "commit_transaction": Row(lambda db: calls(db).end_transaction("commit_transaction", "x"), supported=False),
+    "rollback_transaction": Row(lambda db: calls(db).end_transaction("rollback_transaction", "x"), supported=False),
+    "create_schema": write(lambda db: db.create_schema("new"), WRITE_CATALOG, permission=SCHEMAS),
+    "drop_schema": write(lambda db: db.drop_schema("empty"), WRITE_CATALOG, permission=SCHEMAS),
+    "create_table": write(lambda db: db.create_table("sales.new", SCHEMA), WRITE_NAMESPACE),
+    "drop_table": write(lambda db: db.drop_table(PEOPLE)),
+    "rename_table": write(lambda db: db.rename_table(PEOPLE, "persons")),
+    "add_column": write(lambda db: db.add_column(PEOPLE, pa.field("x", pa.int64()))),
+    "remove_column": write(lambda db: db.remove_column(PEOPLE, "name")),
+    "rename_column": write(lambda db: db.rename_column(PEOPLE, "name", "title")),
+    "change_column_type": write(lambda db: db.change_column_type(PEOPLE, "small", pa.int64())),
+    "set_not_null": write(lambda db: db.set_not_null(PEOPLE, "id"), supported=False),
+    "drop_not_null": write(lambda db: db.drop_not_null(PEOPLE, "id")),
+    "set_default": write(lambda db: db.set_default(PEOPLE, "id", "1"), supported=False),
+    "add_constraint": write(lambda db: db.add_constraint(PEOPLE, "CHECK (id > 0)"), supported=False),
+    "add_field": write(lambda db: db.add_field(PEOPLE, ["name"], pa.field("x", pa.int64())), supported=False),
+    "rename_field": write(lambda db: db.rename_field(PEOPLE, ["name", "x"], "y"), supported=False),
+    "remove_field": write(lambda db: db.remove_field(PEOPLE, ["name", "x"]), supported=False),
+    "delete": write(lambda db: db.json.delete(PEOPLE, row_ids(db)), supported=False),  # there is no such row
+}
+EXCHANGE_ROWS: Final[dict[str, Row]] = {
+    "insert": write(lambda db: db.insert(PEOPLE, ROWS)),
+    "update": write(lambda db: db.update(PEOPLE, pa.table({"rowid": row_ids(db), "id": [5]})), supported=False),
+    "delete": write(lambda db: db.delete(PEOPLE, row_ids(db)), supported=False),
+    "scalar_function": Row(exchange("scalar_function"), supported=False),
+    "table_function_in_out": Row(exchange("table_function_in_out"), supported=False),
+}
+METHOD_ROWS: Final[dict[str, Row]] = {
+    "Handshake": Row(handshake, for_everybody=True),
+    "ListActions": Row(list_actions, for_everybody=True),
+    "ListFlights": Row(lambda db: list(db.flights()), least=ANYWHERE, own=True),
+    "GetFlightInfo": read(lambda db: db.take_flight(["lake", "sales", "people"])),
+    "GetSchema": read(get_schema),
+    "DoGet": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
+    "DoPut": write(lambda db: db.json.insert(PEOPLE, ROWS)),
+}
+TICKET_ROWS: Final[dict[str, Row]] = {
+    "table": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
+    "databases": Row(lambda db: db.databases(), least=ANYWHERE, own=True),
+    "system table": Row(lambda db: db.scan("skiway.tables").read_all()),
+}
+ROWS_BY_CALL: Final = {
+    **{("DoAction", name): row for name, row in ACTION_ROWS.items()},
+    **{("DoExchange", name): row for name, row in EXCHANGE_ROWS.items()},
+    **{(name, ""): row for name, row in METHOD_ROWS.items()},
+    **{("DoGet", name): row for name, row in TICKET_ROWS.items()},
+}
+
+
+class Disguise(Connection):
+    """A connection of the administrator, on which another caller makes the calls of one row."""
+
+    row: tuple[str, str] = ("", "")
+    caller = ADMINISTRATOR
+
+    def call(self, method: str, request: Message, metadata: Any) -> bytes:
+        return super().call(method, request, self._as_caller(method, metadata))
+
+    def stream(self, method: str, request: Message, metadata: Any) -> Stream:
+        return super().stream(method, request, self._as_caller(method, metadata))
+
+    def exchange(self, method: str, metadata: Any) -> Duplex:
+        return super().exchange(method, self._as_caller(method, metadata))
+
+    def _as_caller(self, method: str, metadata: Any) -> Any:
+        given = dict(metadata)
+        wanted, name = self.row
+        named = {"DoAction": headers.ACTION_NAME, "DoExchange": headers.OPERATION}.get(method)
+        if method != wanted or (named and given.get(named) != name):
+            return metadata
+        # A transaction belongs to whoever began it, and that was the administrator.
+        dropped = (headers.AUTHORIZATION, headers.TRANSACTION_ID, headers.JSON_TRANSACTION_ID)
+        kept = [(key, value) for key, value in metadata if key not in dropped]
+        return [*kept, (headers.AUTHORIZATION, f"Bearer {self.caller}")]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    return Worlds(tmp_path_factory.mktemp("matrix"))
+
+
+@pytest.fixture(scope="module")
+def location(worlds: Worlds) -> Iterator[str]:
+    service = airport_service(worlds.access, handles=Handles(Sources(MemorySecrets()), worlds.warehouse), key=b"k" * 32)
+    server = grpc.server(ThreadPoolExecutor(2))
+    service.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"grpc://127.0.0.1:{port}"
+    server.stop(0).wait()
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def connection(location: str) -> Iterator[Disguise]:
+    found = Disguise(Location.parse(location), tls=None, timeout_s=20, max_message_bytes=2**26)
+    yield found
+    found.close()
+
+
+def test_every_call_has_a_rule() -> None:
+    assert ACTION_ROWS.keys() == ACTIONS.keys(), "add what the new action requires to ACTION_ROWS"
+    assert EXCHANGE_ROWS.keys() == set(EXCHANGES), "add what the new exchange requires to EXCHANGE_ROWS"
+    wrappers = {"DoAction", "DoExchange"}
+    assert METHOD_ROWS.keys() | wrappers == METHODS.keys(), "add what the new method requires to METHOD_ROWS"
+
+
+def prepared(connection: Disguise) -> AirportClient:
+    """A client that has the listing of the administrator."""
+    connection.row = ("", "")
+    db = AirportClient(connection.location.text, "lake", token=ADMINISTRATOR)
+    db._session.calls = replace(db._session.calls, connection=connection)
+    db.schemas()
+    for table in ("sales.people", "skiway.tables"):
+        db.table(table)
+    return db
+
+
+def is_allowed(row: Row, caller: Caller) -> bool:
+    if row.for_everybody:
+        return caller.name != "nobody"
+    return (caller.account_id == "a1" or (row.own and bool(caller.account_id))) and (
+        caller.has_role_for([row.permission]) or caller.has_grant_for(row.least)
+    )
+
+
+@pytest.mark.parametrize("which", ROWS_BY_CALL, ids=lambda which: " ".join(filter(None, which)))
+def test_row(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> None:
+    row = ROWS_BY_CALL[which]
+    db = prepared(connection)
+    if row.with_rows:
+        db.insert(PEOPLE, ROWS)
+    for caller in SOME:
+        allowed = is_allowed(row, caller)
+        with unchanged(worlds, allowed=allowed, changes=row.changes and row.supported):
+            connection.row, connection.caller = (which[0], "" if which[0] == "DoGet" else which[1]), caller.name
+            error: SkiwayError | None = None
+            try:
+                found = row.run(db)
+                assert caller.account_id == "a1" or row.for_everybody or "lake" not in str(found)
+            except SkiwayError as raised:
+                error = raised
+            where = f"{which} by {caller}: {error!r}"
+            if not row.supported:
+                assert error is not None, where
+            elif allowed:
+                assert error is None, where
+            else:
+                assert isinstance(error, REFUSALS), where
+        if row.changes and row.supported and allowed:
+            db = prepared(connection)
+
+
+@pytest.mark.parametrize(
+    ("caller", "tables"),
+    [
+        ("read on table", {"people"}),
+        ("read on namespace", {"people", "orders"}),
+        ("manage on catalog", {"people", "orders"}),
+        ("default", {"people", "orders"}),
+    ],
+)
+def test_listing_shows_what_is_granted(caller: str, tables: set[str], location: str) -> None:
+    with AirportClient(location, "lake", token=caller) as db:
+        shown = {schema.name: {table.name for table in schema.tables} for schema in db.schemas()}
+        assert shown["sales"] == tables
+        assert set(db.scan("skiway.tables").read_all()["table_name"].to_pylist()) == tables
+        others = {"other"} if caller == "default" else set()
+        assert set(db.databases()[0].to_pylist()) == {"lake", *others}

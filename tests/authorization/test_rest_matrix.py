@@ -1,0 +1,121 @@
+"""Every route of the Iceberg REST catalog × callers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from authorization.callers import CALLERS, SOME, Caller, Least
+from authorization.worlds import Worlds, unchanged
+from skiway.rest import RestApp
+from skiway.rest.routes import ROUTES
+
+REFUSED = (401, 403, 404)
+SALES = "/v1/lake/namespaces/sales"
+PEOPLE = f"{SALES}/tables/people"
+COLUMNS = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "id", "type": "long", "required": False}],
+}
+RENAMED = {
+    "source": {"namespace": ["sales"], "name": "people"},
+    "destination": {"namespace": ["sales"], "name": "persons"},
+}
+OPEN: Final = Least("read")
+READ_TABLE, WRITE_TABLE = Least("read", "table"), Least("write", "table")
+WRITE_NAMESPACE, WRITE_CATALOG = Least("write", "namespace"), Least("write", "catalog")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request of a route, and the least privilege for it. `is_open` routes are for everybody."""
+
+    path: str
+    least: Least
+    body: Any = None
+    is_open: bool = False
+
+
+ROWS: Final = {
+    "GetConfig": Row("/v1/config?warehouse=lake", READ_TABLE),
+    "GetToken": Row("/v1/oauth/tokens", OPEN, {}, is_open=True),
+    "ListNamespaces": Row("/v1/lake/namespaces", READ_TABLE),
+    "CreateNamespace": Row("/v1/lake/namespaces", WRITE_CATALOG, {"namespace": ["new"]}),
+    "LoadNamespace": Row(SALES, READ_TABLE),
+    "NamespaceExists": Row(SALES, READ_TABLE),
+    "DropNamespace": Row("/v1/lake/namespaces/empty", WRITE_CATALOG),
+    "UpdateProperties": Row(f"{SALES}/properties", WRITE_NAMESPACE, {"updates": {"a": "b"}}),
+    "ListTables": Row(f"{SALES}/tables", READ_TABLE),
+    "CreateTable": Row(f"{SALES}/tables", WRITE_NAMESPACE, {"name": "new", "schema": COLUMNS}),
+    "LoadTable": Row(PEOPLE, READ_TABLE),
+    "TableExists": Row(PEOPLE, READ_TABLE),
+    "CommitTable": Row(
+        PEOPLE, WRITE_TABLE, {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+    ),
+    "DropTable": Row(PEOPLE, WRITE_TABLE),
+    "ReportMetrics": Row(f"{PEOPLE}/metrics", READ_TABLE, {"report-type": "scan-report"}),
+    "RenameTable": Row("/v1/lake/tables/rename", WRITE_TABLE, RENAMED),
+}
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    return Worlds(tmp_path_factory.mktemp("matrix"))
+
+
+@pytest.fixture(scope="module")
+def app(worlds: Worlds) -> Iterator[Starlette]:
+    rest = RestApp(worlds.access, warehouse=worlds.warehouse)
+    yield Starlette(routes=[Mount("/iceberg", rest)])
+    rest.close()
+
+
+def test_every_route_has_a_rule() -> None:
+    assert ROWS.keys() == {route.name for route in ROUTES}, "add what the new route requires to ROWS"
+    assert {route.name for route in ROUTES if not route.permissions} == {
+        name for name, row in ROWS.items() if row.is_open
+    }
+
+
+def sent(app: Starlette, method: str, row: Row, callers: list[Caller]) -> list[httpx.Response]:
+    async def send() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://lake") as client:
+            return [
+                await client.request(
+                    method, f"/iceberg{row.path}", json=row.body, headers={"authorization": f"Bearer {caller.name}"}
+                )
+                for caller in callers
+            ]
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_row(route: Any, app: Starlette, worlds: Worlds) -> None:
+    row = ROWS[route.name]
+    for caller in SOME:
+        by_role = caller.has_role_for(route.permissions) or caller.has_grant_for(row.least)
+        allowed = row.is_open or (caller.account_id == "a1" and by_role)
+        with unchanged(worlds, allowed=allowed, changes=route.changes):
+            (answer,) = sent(app, route.method, row, [caller])
+            where = f"{route.endpoint} by {caller}: {answer.status_code} {answer.text[:300]}"
+            assert allowed == (answer.status_code not in REFUSED), where
+            assert allowed or "hidden" not in answer.text, where
+            assert row.is_open or not allowed or answer.status_code < 300, where
+
+
+@pytest.mark.parametrize(("on", "names"), [("table", ["people"]), ("namespace", ["orders", "people"])])
+def test_listing_shows_what_is_granted(on: str, names: list[str], app: Starlette) -> None:
+    row, caller = ROWS["ListTables"], next(each for each in CALLERS if (each.on, each.privilege) == (on, "read"))
+    (answer,) = sent(app, "GET", row, [caller])
+    assert sorted(each["name"] for each in json.loads(answer.text)["identifiers"]) == names

@@ -1,0 +1,254 @@
+"""Every method of every gRPC service × every caller: who may call it, and what others learn and change (nothing)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import pytest
+
+from authorization.callers import CALLERS, ROLES_ONLY, SOME, ByName, Caller, Least, add_grants
+from authorization.worlds import copied
+from metastore.resource_factory import Ids, ResourceFactory
+from rpc.requests import REQUESTS, Lake, lake
+from rpc.rpc_server import METHODS, RpcServer, opened
+from skiway.metastore.resources import accounts
+from skiway.model import v1
+from skiway.security.principals import MANAGES_ACCOUNTS
+from skiway.storage import Stores, open_stores
+
+CODE = grpc.StatusCode
+REFUSED = (CODE.PERMISSION_DENIED, CODE.UNAUTHENTICATED, CODE.NOT_FOUND)
+ENGINE: dict[str, Any] = {"x_engine_kind": "duckdb", "x_engine_version": "1.5.5"}
+
+ANYWHERE = Least("read")
+READ_TABLE, READ_NAMESPACE = Least("read", "table"), Least("read", "namespace")
+WRITE_TABLE, WRITE_NAMESPACE, WRITE_CATALOG = (
+    Least("write", "table"),
+    Least("write", "namespace"),
+    Least("write", "catalog"),
+)
+MANAGE_TABLE, MANAGE_CATALOG = Least("manage", "table"), Least("manage", "catalog")
+
+LEAST: Final[dict[str, dict[str, Least | None]]] = {
+    "AccountService": dict.fromkeys(
+        ("ListAccounts", "GetAccount", "CreateAccount", "UpdateAccount", "DeleteAccount"), ROLES_ONLY
+    ),
+    "CatalogService": {
+        "ListCatalogs": ANYWHERE,
+        "GetCatalog": READ_TABLE,  # whoever sees something in a catalog sees the catalog
+        "CreateCatalog": ROLES_ONLY,
+        "UpdateCatalog": MANAGE_CATALOG,
+        "DeleteCatalog": MANAGE_CATALOG,
+    },
+    "NamespaceService": {
+        "ListNamespaces": READ_TABLE,
+        "GetNamespace": READ_TABLE,
+        "CreateNamespace": WRITE_CATALOG,
+        "UpdateNamespace": WRITE_NAMESPACE,
+        "DeleteNamespace": WRITE_NAMESPACE,
+    },
+    "TableService": {
+        "ListTables": READ_TABLE,
+        "GetTable": READ_TABLE,
+        "CreateTable": WRITE_NAMESPACE,
+        "UpdateTable": WRITE_TABLE,
+        "DeleteTable": WRITE_TABLE,
+    },
+    "ViewService": {
+        "ListViews": READ_TABLE,  # of the namespace, which is visible
+        "GetView": READ_NAMESPACE,
+        "CreateView": WRITE_NAMESPACE,
+        "UpdateView": WRITE_NAMESPACE,
+        "DeleteView": WRITE_NAMESPACE,
+    },
+    "SnapshotService": {
+        "ListSnapshots": READ_TABLE,
+        "GetSnapshot": READ_TABLE,
+        "CreateSnapshot": WRITE_TABLE,
+        "UpdateSnapshot": WRITE_TABLE,
+        "DeleteSnapshot": WRITE_TABLE,
+        "SetCurrentSnapshot": WRITE_TABLE,
+    },
+    "TableStatisticsService": {
+        "GetTableStats": READ_TABLE,
+        "ListColumnStats": READ_TABLE,
+        "ListFileColumnStats": READ_TABLE,
+        "PutTableStats": WRITE_TABLE,
+        "PutColumnStats": WRITE_TABLE,
+        "PutFileColumnStats": WRITE_TABLE,
+    },
+    "DirectoryService": {
+        "ResolveCatalog": READ_TABLE,
+        "ResolveNamespace": READ_TABLE,
+        "ResolveTable": READ_TABLE,
+        "ResolveView": READ_NAMESPACE,
+        "LookupCatalog": READ_TABLE,
+        "LookupNamespace": READ_TABLE,
+        "LookupTable": READ_TABLE,
+        "LookupView": READ_NAMESPACE,
+        "LookupTableByRef": READ_TABLE,
+        "ResolveFQTables": READ_TABLE,
+        "ResolveFQViews": READ_TABLE,
+    },
+    "GrantService": {"ListGrants": MANAGE_TABLE, "AddGrant": MANAGE_TABLE, "RevokeGrant": MANAGE_TABLE},
+    "ConnectorService": dict.fromkeys(
+        (
+            *("ListConnectors", "GetConnector", "CreateConnector", "UpdateConnector", "DeleteConnector"),
+            *("ValidateConnector", "SyncCapture", "TriggerReconcile"),
+            *("GetReconcileJob", "ListReconcileJobs", "CancelReconcileJob"),
+        ),
+        ROLES_ONLY,
+    ),
+    "QueryService": dict.fromkeys(("BeginQuery", "RenewQuery", "EndQuery", "GetQuery", "FetchScanBundle"), READ_TABLE),
+    "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
+}
+PLATFORM_ONLY = {"AccountService/CreateAccount", "AccountService/DeleteAccount"}
+"""They act on other accounts, for which no permission of an account suffices."""
+
+ABOUT_NOTHING = {
+    "CatalogService/CreateCatalog",
+    "ConnectorService/ValidateConnector",
+    "SystemObjectsService/GetSystemObjects",
+}
+"""They name no object, so a caller of another account may call them there."""
+
+LARGE = {"SystemObjectsService/GetSystemObjects"}
+"""Its response takes long to decode."""
+
+
+@dataclass
+class World:
+    """A lake in memory, the grants of all callers, and which of its ids are in a response."""
+
+    stores: Stores
+    factory: ResourceFactory
+    sample: Lake
+
+    @classmethod
+    def made(cls, stores: Stores) -> World:
+        factory = ResourceFactory(stores)
+        factory.account("empty")
+        factory.account("a2")
+        sample = lake(factory)
+        elsewhere = factory.table("secret", namespace=factory.namespace("hr", catalog=factory.catalog("other")))
+        objects = {
+            "catalog": sample.catalog.resource_id,
+            "namespace": sample.namespace.resource_id,
+            "table": sample.table.resource_id,
+            "elsewhere": elsewhere.resource_id,
+        }
+        add_grants(factory.home, objects)
+        return cls(stores, factory, sample)
+
+    def state(self) -> list[Any]:
+        return list(self.stores.pointers.scan(""))
+
+    def hidden_from(self, caller: Caller) -> list[bytes]:
+        """The ids that no response to the caller may contain."""
+        ids: dict[str, Any] = {
+            "catalog": self.sample.catalog,
+            "namespace": self.sample.namespace,
+            "table": self.sample.table,
+            "view": self.sample.view,
+        }
+        shown = {"elsewhere": set[str](), "table": {"catalog", "namespace", "table"}}
+        visible = shown.get(caller.on, set(ids))
+        return [ids[each].resource_id.id.encode() for each in ids if each not in visible]
+
+
+class Server:
+    """One server for all rows. Its store is replaced by a new one after a change."""
+
+    def __init__(self, rpc_server: RpcServer, worlds: list[World]) -> None:
+        self.client, self._worlds = rpc_server.client, worlds
+
+    @property
+    def world(self) -> World:
+        return self._worlds[-1]
+
+    def renew(self) -> None:
+        first = self._worlds[0]
+        stores = copied(first.stores)
+        self._worlds[1:] = [World(stores, ResourceFactory(stores, ids=Ids("later")), first.sample)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    worlds: list[World] = []
+    with (
+        open_stores("memory://") as stores,
+        opened(
+            stores, authenticator=ByName(), realm_of=lambda _, caller: worlds[-1].factory.realm(caller.account_id)
+        ) as rpc_server,
+    ):
+        worlds.append(World.made(stores))
+        yield Server(rpc_server, worlds)
+
+
+def is_allowed(operation: str, caller: Caller) -> bool:
+    service, name = operation.split("/")
+    permissions = METHODS[operation].rule.permissions
+    if operation in PLATFORM_ONLY:
+        return MANAGES_ACCOUNTS in caller.permissions
+    if service == "AccountService":
+        return caller.has_role_for(permissions) and caller.account_id in ("a1", "")
+    if caller.account_id != "a1" and (not caller.account_id or operation not in ABOUT_NOTHING):
+        return False
+    return caller.has_role_for(permissions) or caller.has_grant_for(LEAST[service][name])
+
+
+def test_every_method_has_a_rule() -> None:
+    ruled = {f"{service}/{name}" for service, rules in LEAST.items() for name in rules}
+    assert ruled == METHODS.keys(), "add what the new method requires to LEAST"
+    assert all(method.rule.permissions for method in METHODS.values())
+
+
+@pytest.mark.parametrize("operation", sorted(METHODS))
+def test_row(operation: str, server: Server) -> None:
+    server.renew()
+    prepare(server, operation)
+    before = server.world.state()
+    for caller in SOME if operation in LARGE else CALLERS:
+        request = REQUESTS[operation](server.world.sample)
+        answer = server.client.as_(caller.name)(operation, request, **ENGINE)
+        where = f"{operation} by {caller}: {answer.code} {answer.text}"
+        shown, asked = answered(answer.message), answered(request)
+        hidden = server.world.hidden_from(caller)
+        assert not [each for each in hidden if each in shown and each not in asked], where
+        if is_allowed(operation, caller):
+            assert answer.code is CODE.OK, where
+            if METHODS[operation].rule.changes:
+                server.renew()
+                prepare(server, operation)
+                before = server.world.state()
+            continue
+        # What a caller does not see, it may delete and look up without an error, and without any effect.
+        assert answer.code in REFUSED or is_harmless(operation, shown), where
+        assert server.world.state() == before, where
+
+
+def prepare(server: Server, operation: str) -> None:
+    if operation == "TableStatisticsService/GetTableStats":
+        put = REQUESTS["TableStatisticsService/PutTableStats"](server.world.sample)
+        assert server.client.as_("administrator")("TableStatisticsService/PutTableStats", put).code is CODE.OK
+
+
+def answered(message: Any) -> bytes:
+    messages = message if isinstance(message, list) else [message] if message is not None else []
+    return b"".join(each.SerializeToString() for each in messages)
+
+
+def is_harmless(operation: str, shown: bytes) -> bool:
+    """Whether an answer without an error says nothing: of a list, a lookup, or the deletion of what does not exist."""
+    name = operation.partition("/")[2]
+    if name.startswith(("Delete", "Revoke")):
+        return b"blob" not in shown
+    return name.startswith(("List", "Lookup", "ResolveFQ")) and len(shown) <= 2
+
+
+def test_account_that_was_not_touched_is_still_there(server: Server) -> None:
+    listed = accounts.list_(server.world.factory.platform, v1.ListAccountsRequest()).accounts
+    assert {each.resource_id.id for each in listed} >= {"a1", "a2"}

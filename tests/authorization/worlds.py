@@ -1,0 +1,95 @@
+"""A small lake with rows, for the doors that serve tables: `lake.sales.people` and `lake.hr.secret`, with all grants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from authorization.callers import ByName, add_grants
+from metastore.resource_factory import ResourceFactory
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import Realm, managed
+from skiway.model import v1
+from skiway.requests import Access
+from skiway.security import PermissionAuthorizer, Principal
+from skiway.storage import Stores, open_stores
+from skiway.storage.pointers.memory import MemoryPointerStore
+
+SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "small": pa.int32()})
+
+
+@dataclass
+class World:
+    """The stores of one state of the lake. The files of all states are in one warehouse."""
+
+    stores: Stores
+
+    @classmethod
+    def made(cls, stores: Stores, warehouse: Warehouse) -> World:
+        factory = ResourceFactory(stores)
+        factory.account("a2")
+        realm = Realm(stores, "a1")
+        catalog, other = factory.catalog("lake"), factory.catalog("other")
+        sales = factory.namespace("sales", catalog=catalog)
+        secret = factory.namespace("secret", catalog=other)
+        people = _table(realm, warehouse, sales, "people")
+        objects = {
+            "catalog": catalog.resource_id,
+            "namespace": sales.resource_id,
+            "table": people.resource_id,
+            "elsewhere": _table(realm, warehouse, secret, "hidden").resource_id,
+        }
+        _table(realm, warehouse, sales, "orders")
+        factory.namespace("empty", catalog=catalog)
+        add_grants(realm, objects)
+        return cls(stores)
+
+    def state(self) -> list[Any]:
+        """Everything but what reading leaves behind."""
+        return [each for each in self.stores.pointers.scan("") if not each.key.startswith(("/expected/", "/folders/"))]
+
+
+def _table(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, name: str) -> v1.Table:
+    return managed.create(realm, warehouse, namespace_id=namespace.resource_id, name=name, schema=SCHEMA).table
+
+
+def copied(stores: Stores) -> Stores:
+    """Another store with the same content. Blobs never change, so they are shared."""
+    pointers = MemoryPointerStore()
+    for pointer in stores.pointers.scan(""):
+        pointers._set(pointer)
+    return Stores(pointers, stores.blobs)
+
+
+class Worlds:
+    """The current state of the lake, and the access that doors get to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.warehouse = Warehouse.at(str(folder / "warehouse"))
+        self.access = Access(self._realm_of, ByName(), PermissionAuthorizer())
+        with open_stores("memory://") as stores:
+            self._first = World.made(stores, self.warehouse)
+        self.renew()
+
+    def renew(self) -> None:
+        """Return to the first state."""
+        self.now = World(copied(self._first.stores))
+
+    def _realm_of(self, caller: Principal) -> Realm:
+        return Realm(self.now.stores, caller.account_id)
+
+
+@contextmanager
+def unchanged(worlds: Worlds, *, allowed: bool, changes: bool) -> Iterator[None]:
+    """Check that a call which is not allowed changes nothing, and begin anew after one that changes something."""
+    before = worlds.now.state()
+    yield
+    if not allowed or not changes:
+        assert worlds.now.state() == before
+    else:
+        worlds.renew()

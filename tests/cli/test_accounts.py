@@ -1,0 +1,132 @@
+"""`skiway accounts` and `skiway tokens`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from skiway.cli.jobs import connector_names
+from skiway.errors import PermissionDenied
+
+
+def test_account_is_created_changed_listed_and_deleted(run: Run) -> None:
+    created = run("accounts", "create", "Acme", "--id", "acme", "--tag", "plan=free", "-o", "json").json
+    assert (created["id"], created["name"], created["tags"]) == ("acme", "Acme", {"plan": "free"})
+    changed = run("accounts", "update", "Acme", "--name", "Acme Inc.", "--description", "anvils", "-o", "json").json
+    assert (changed["name"], changed["description"], changed["tags"]) == ("Acme Inc.", "anvils", {"plan": "free"})
+    assert run("accounts", "get", "Acme Inc.", "-o", "json").json["id"] == "acme"
+    listed = {each["id"] for each in run("accounts", "list", "-o", "json").json}
+    assert listed == {"acme", "default"}
+    assert run("accounts", "delete", "acme").out == "deleted account acme\n"
+    assert {each["id"] for each in run("accounts", "list", "-o", "json").json} == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["get", "moon"], "moon"),
+        (["update", "default"], "nothing to change"),
+        (["delete", "default"], "catalog"),
+        (["create", "x", "--id", "a/b"], "account_id"),
+    ],
+)
+def test_mistakes_are_explained(run: Run, arguments: list[str], message: str) -> None:
+    done = run("accounts", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+
+
+def test_token_is_created_listed_and_revoked(run: Run, tmp_path: Path) -> None:
+    home = ("--home", tmp_path / "home")
+    for days in (["--days", "30"], []):
+        assert run("tokens", "new", "etl", "--account", "default", "--role", "default", *days, *home).code == 0
+    assert run("tokens", "new", "ops", "--account", "", "--role", "platform-monitor", *home).code == 0
+    listed = run("tokens", "list", *home, "-o", "json").json
+    assert [(each["name"], each["account"], each["state"], each["last_used_at"]) for each in listed] == [
+        ("etl", "default", "valid", None),
+        ("etl", "default", "valid", None),
+        ("ops", "", "valid", None),
+    ]
+    assert [each["expires_at"] is None for each in listed] == [False, True, True]
+    assert listed[0]["id"] in run("tokens", "revoke", "etl", *home).err
+    assert run("tokens", "revoke", listed[0]["id"], *home).out == f"revoked token {listed[0]['id']} of etl\n"
+    assert run("tokens", "revoke", "etl", *home).code == 0
+    assert [each["name"] for each in run("tokens", "list", *home, "-o", "json").json] == ["ops"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--account", "moon"], "account 'moon' does not exist"),
+        (["--account", "default", "--role", "platform-admin"], "a role of the platform"),
+        (["--account", "", "--role", "administrator"], "a role of an account"),
+    ],
+)
+def test_token_that_would_be_rejected_is_not_created(
+    run: Run, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = run("tokens", "new", "ada", *arguments, "--home", tmp_path / "home")
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+    assert not (tmp_path / "home" / "tokens.toml").exists()
+
+
+def test_expired_tokens_and_those_of_deleted_accounts_are_marked(run: Run, tmp_path: Path) -> None:
+    entries = {"old": ("default", "2020-01-01T00:00:00Z"), "lost": ("moon", "2099-01-01T00:00:00Z")}
+    text = "".join(
+        f'[[tokens]]\nname = "{name}"\naccount = "{account}"\nexpires_at = {until}\nsha256 = "{name[0].encode().hex() * 32}"\n'
+        for name, (account, until) in entries.items()
+    )
+    (tmp_path / "tokens.toml").write_text(text)
+    run("tokens", "new", "ada", "--account", "default", "--home", tmp_path)
+    listed = json.loads(run("tokens", "list", "--home", tmp_path, "-o", "json").out)
+    assert {each["name"]: each["state"] for each in listed} == {"old": "expired", "lost": "no account", "ada": "valid"}
+
+
+def test_grant_is_added_listed_and_revoked(run: Run) -> None:
+    for name, privilege in (("lake", "manage"), ("lake.raw", "write"), ("lake.raw.orders", "read")):
+        added = run("grants", "add", name, "--to", "user:ada", "--privilege", privilege, "-o", "json").json
+        assert (added["object"], added["grantee"], added["privilege"]) == (name, "user:ada", privilege)
+    assert run("grants", "add", "lake.raw.people", "--to", "role:Analyst").out == (
+        "role:analyst may read table lake.raw.people\n"
+    )
+    listed = run("grants", "list", "--to", "user:ada", "-o", "json").json
+    assert {(each["object"], each["kind"], each["privilege"]) for each in listed} == {
+        ("lake", "catalog", "manage"),
+        ("lake.raw", "namespace", "write"),
+        ("lake.raw.orders", "table", "read"),
+    }
+    assert [each["grantee"] for each in run("grants", "list", "lake.raw.people", "-o", "json").json] == ["role:analyst"]
+    for name, grantee in (
+        *((name, "user:ada") for name in ("lake", "lake.raw", "lake.raw.orders")),
+        ("lake.raw.people", "role:analyst"),
+    ):
+        assert run("grants", "revoke", name, "--to", grantee).out == f"revoked the grant on {name} to {grantee}\n"
+    assert run("grants", "list", "-o", "json").json == []
+    assert run("grants", "revoke", "lake", "--to", "user:ada").out == "user:ada has no grant on lake itself\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lake.raw.moon", "--to", "user:ada"], "there is no namespace, table or view 'lake.raw.moon'"),
+        (["moon", "--to", "user:ada"], "there is no catalog moon"),
+        (["lake.raw", "--to", "ada"], "user:<subject> or role:<name>"),
+        (["lake.raw", "--kind", "table", "--to", "user:ada"], "does not name a table"),
+    ],
+)
+def test_grant_that_cannot_work_is_explained(run: Run, arguments: list[str], message: str) -> None:
+    done = run("grants", "add", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+
+
+def test_tables_are_shown_to_callers_who_may_not_see_connectors() -> None:
+    class Lake:
+        def connectors(self) -> object:
+            raise PermissionDenied("this requires the permission connector.manage")
+
+    assert connector_names(Lake()) == {}  # type: ignore[arg-type]

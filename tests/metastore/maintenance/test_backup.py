@@ -1,0 +1,166 @@
+"""Backup and restore: the restored store has the same contents, and everything that was committed before."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from metastore.managed_table_factory import ManagedTableFactory
+from metastore.resource_factory import ResourceFactory
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.metastore import Realm
+from skiway.metastore.maintenance import Checker, read_manifest, restore_backup, write_backup
+from skiway.metastore.resources import catalogs
+from skiway.model import v1
+from skiway.storage import Stores, open_stores, utc_now
+
+
+def everything(stores: Stores) -> list[tuple[str, str, int]]:
+    return [(each.key, each.blob_uri, each.version) for each in stores.pointers.scan()]
+
+
+@pytest.fixture
+def filled(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
+    managed = ManagedTableFactory.at(factory, tmp_path)
+    table = managed.append(managed.create(), 1)
+    managed.append(table, 2)
+    factory.catalog("été ✓")
+    return managed
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    folder = tmp_path / "secrets"
+    folder.mkdir(mode=0o700)
+    (folder / "one").write_bytes(b"sealed")
+    return folder
+
+
+def test_restored_store_is_the_same(filled: ManagedTableFactory, secrets: Path, tmp_path: Path) -> None:
+    stores, backup = filled.factory.stores, tmp_path / "backup"
+    made = write_backup(stores, backup, secrets=secrets, warehouse=filled.warehouse)
+    assert made == read_manifest(backup)
+    assert (made.pointers, made.secrets, made.missing) == (stores.pointers.count(), 1, ())
+    assert backup.stat().st_mode & 0o777 == 0o700
+    with gzip.open(backup / "warehouse.jsonl.gz", "rt") as lines:
+        listed = [json.loads(line) for line in lines]
+    on_disk = [path for path in Path(filled.warehouse.root.path).rglob("*") if path.is_file()]
+    assert {(uri.removeprefix("file://"), size) for uri, size in listed} == {
+        (str(path), path.stat().st_size) for path in on_disk
+    }
+    with open_stores(f"sqlite:///{tmp_path}/restored.db") as restored:
+        restore_backup(restored, backup, secrets=tmp_path / "new", warehouse=filled.warehouse)
+        assert everything(restored) == everything(stores)
+        assert (tmp_path / "new" / "one").read_bytes() == b"sealed"
+        assert list(Checker(restored, filled.warehouse).defects()) == []
+        request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="after"))
+        assert catalogs.create(Realm(restored, "a1"), request).catalog.display_name == "after"
+
+
+def test_backup_during_writes_has_everything_that_was_committed_before(tmp_path: Path) -> None:
+    with open_stores(f"sqlite:///{tmp_path}/live.db") as stores:
+        factory = ResourceFactory(stores, utc_now)
+        managed = ManagedTableFactory.at(factory, tmp_path)
+        committed: list[str] = []
+        stopped = threading.Event()
+
+        def write(writer: int) -> None:
+            number = 0
+            while not stopped.is_set():
+                made = factory.catalog(f"catalog {writer} {number}")
+                if number % 2:
+                    catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=made.resource_id))
+                else:
+                    committed.append(made.display_name)
+                number += 1
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(3):
+                while len(committed) < 20 * (number + 1):
+                    stopped.wait(0.01)
+                before = list(committed)
+                backup = tmp_path / f"backup-{number}"
+                write_backup(stores, backup, secrets=None, warehouse=managed.warehouse)
+                with open_stores("memory://") as restored:
+                    restore_backup(restored, backup, secrets=None, warehouse=managed.warehouse)
+                    assert list(Checker(restored).defects()) == []
+                    home = ResourceFactory(restored, utc_now).home
+                    assert all(catalogs.find(home, name) for name in before)
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_blob_that_gc_deleted_since_its_pointer_changed_is_not_missing(
+    filled: ManagedTableFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = filled.factory
+    catalog = factory.catalog("renamed meanwhile")
+    stores = factory.stores
+    (old,) = {each.blob_uri for each in stores.pointers.scan() if each.key.endswith(catalog.resource_id.id)}
+    get = stores.blobs.get
+
+    def get_after_gc(uri: str) -> bytes:
+        if uri == old:
+            monkeypatch.undo()
+            request = v1.UpdateCatalogRequest(catalog_id=catalog.resource_id, spec=v1.CatalogSpec(description="new"))
+            request.update_mask.paths.append("description")
+            catalogs.update(factory.home, request)
+            stores.blobs.delete(old)
+        return get(uri)
+
+    monkeypatch.setattr(stores.blobs, "get", get_after_gc)
+    made = write_backup(stores, tmp_path / "backup", secrets=None, warehouse=filled.warehouse)
+    assert made.missing == ()
+    with open_stores("memory://") as restored:
+        restore_backup(restored, tmp_path / "backup", secrets=None, warehouse=filled.warehouse)
+        assert list(Checker(restored).defects()) == []
+
+
+def test_lost_blob_is_reported_and_the_rest_is_backed_up(filled: ManagedTableFactory, tmp_path: Path) -> None:
+    stores = filled.factory.stores
+    lost = next(each.blob_uri for each in stores.pointers.scan("/accounts/a1/catalogs/by-id/"))
+    stores.blobs.delete(lost)
+    made = write_backup(stores, tmp_path / "backup", secrets=None, warehouse=filled.warehouse)
+    assert made.missing == (lost,)
+    assert made.blobs > 3
+
+
+def test_wrong_folders_and_stores_are_rejected(filled: ManagedTableFactory, secrets: Path, tmp_path: Path) -> None:
+    stores, backup, warehouse = filled.factory.stores, tmp_path / "backup", filled.warehouse
+    write_backup(stores, backup, secrets=secrets, warehouse=warehouse)
+    with pytest.raises(InvalidArgument, match="already exists: give a folder that does not exist yet"):
+        write_backup(stores, backup, secrets=None, warehouse=warehouse)
+    with pytest.raises(PreconditionFailed, match="the store is not empty"):
+        restore_backup(stores, backup, secrets=tmp_path / "new", warehouse=warehouse)
+    other = ManagedTableFactory.at(filled.factory, tmp_path / "elsewhere").warehouse
+    with open_stores("memory://") as empty:
+        with pytest.raises(PreconditionFailed, match=r"add --set warehouse\.uri=file://"):
+            restore_backup(empty, backup, secrets=tmp_path / "new", warehouse=other)
+        with pytest.raises(PreconditionFailed, match=r"secrets\.backend is not file"):
+            restore_backup(empty, backup, secrets=None, warehouse=warehouse)
+        with pytest.raises(PreconditionFailed, match="is not empty"):
+            restore_backup(empty, backup, secrets=secrets, warehouse=warehouse)
+        shutil.copytree(backup, tmp_path / "torn")
+        (tmp_path / "torn" / "manifest.json").unlink()
+        with pytest.raises(InvalidArgument, match="not a complete backup"):
+            restore_backup(empty, tmp_path / "torn", secrets=None, warehouse=warehouse)
+        shutil.copytree(backup, tmp_path / "damaged")
+        blob = next(path for path in (tmp_path / "damaged" / "blobs").rglob("*.*") if path.is_file())
+        blob.write_bytes(blob.read_bytes() + b"x")
+        with pytest.raises(InvalidArgument, match="was expected"):
+            restore_backup(empty, tmp_path / "damaged", secrets=tmp_path / "new", warehouse=warehouse)
+        assert everything(empty) == []
+        manifest = json.loads((backup / "manifest.json").read_text()) | {"format": 99}
+        (backup / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(PreconditionFailed, match="upgrade Skiway"):
+            restore_backup(empty, backup, secrets=None, warehouse=warehouse)

@@ -1,0 +1,248 @@
+"""Clients that open calls and send nothing block neither work nor health checks, and their calls end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from skiway.airport import AirportService, BearerAuth, CatalogBuilder, Limits
+from skiway.config.server import Grpc, Http
+from skiway.errors import Unauthorized
+from skiway.metastore import Realm
+from skiway.model import flight_pb2 as flight
+from skiway.requests import Access
+from skiway.rpc import Door
+from skiway.runtime.grpc_door import GrpcDoor, Health
+from skiway.runtime.http_door import HttpDoor
+from skiway.runtime.operators import Operators
+from skiway.security import PermissionAuthorizer, Principal, Roles
+from skiway.storage import open_stores
+
+FLIGHT = "/arrow.flight.protocol.FlightService/"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+CHECK = "/grpc.health.v1.Health/Check"
+TOKEN = (("authorization", "Bearer secret"),)
+Code = grpc.StatusCode
+
+
+class ByToken:
+    def authenticate(self, headers: Any) -> Principal:
+        if headers.get("authorization") != "Bearer secret":
+            raise Unauthorized("who are you?")
+        return Principal("ada", "a1", frozenset({"administrator"}), Roles().permissions(["administrator"]))
+
+
+@contextmanager
+def served(*, opening_s: float = 30, idle_s: float = 30) -> Iterator[str]:
+    """All services of a process on one port, with few threads, and without a store behind them."""
+    stores = open_stores("memory://")
+    access = Access(lambda _: Realm(stores, "a1"), ByToken(), PermissionAuthorizer(Roles()))
+    rpc = Door(access, opening_s=opening_s, idle_s=idle_s)
+    limits = Limits(calls=4, scans=4, exchanges=4, handshakes=2, opening_s=opening_s, idle_s=idle_s)
+    airport = AirportService(CatalogBuilder("demo").build(), auth=BearerAuth({"secret": "ada"}.get), limits=limits)
+    health = Health()
+    settings = Grpc(address="127.0.0.1:0", workers=4, drain_seconds=0)
+    door = GrpcDoor({"rpc": ""}, [rpc, airport, health], settings, operators=Operators.of(access, ("127.0.0.1/32",)))
+    try:
+        with health.serving():
+            yield door.start()["rpc"]
+    finally:
+        door.drain()
+        door.close()
+        for part in (rpc, airport, health):
+            part.close()
+        stores.close()
+
+
+class IdleCalls:
+    """Calls that are open and send nothing."""
+
+    def __init__(self, address: str) -> None:
+        self._address, self._stop = address, threading.Event()
+        self._channels = ExitStack()
+        self._calls: list[Any] = []  # a call that nobody refers to is cancelled
+
+    def __enter__(self) -> IdleCalls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._channels.close()
+
+    def open(self, method: str, count: int, *, metadata: Any = (), timeout: float | None = None) -> list[Any]:
+        channel = self._channels.enter_context(grpc.insecure_channel(self._address))
+        calls = [
+            channel.stream_stream(method)(self._nothing(), metadata=metadata, timeout=timeout) for _ in range(count)
+        ]
+        grpc.channel_ready_future(channel).result(timeout=10)
+        self._calls += calls
+        return calls
+
+    def _nothing(self) -> Iterator[bytes]:
+        self._stop.wait(30)
+        yield from ()
+
+
+def is_served(address: str) -> bool:
+    """Whether a health check, a call of the metastore and one of Airport are answered."""
+    with grpc.insecure_channel(address) as channel:
+        answer = channel.unary_unary(CHECK)(b"", timeout=5)
+        assert health_pb2.HealthCheckResponse.FromString(answer).status == health_pb2.HealthCheckResponse.SERVING
+        channel.unary_unary("/skiway.v1.CatalogService/ListCatalogs")(b"", timeout=5, metadata=TOKEN)
+        action = flight.Action(type="list_schemas", body=b"\x81\xaccatalog_name\xa4demo").SerializeToString()
+        return len(list(channel.unary_stream(FLIGHT + "DoAction")(action, timeout=5, metadata=TOKEN))) == 1
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        REFLECTION,
+        REFLECTION.replace("v1alpha", "v1"),
+        CHECK,
+        CHECK.replace("Check", "Watch"),
+        "/skiway.v1.CatalogService/ListCatalogs",
+        "/skiway.v1.TableStatisticsService/PutTargetStats",
+        *(
+            FLIGHT + name
+            for name in ("Handshake", "ListFlights", "GetFlightInfo", "DoGet", "DoAction", "DoExchange", "DoPut")
+        ),
+    ],
+)
+def test_idle_calls_without_a_token_block_nothing(method: str) -> None:
+    with served() as address, IdleCalls(address) as idle:
+        for _ in range(3):
+            idle.open(method, 32)
+        assert is_served(address)
+
+
+def test_handshakes_never_share_threads_with_other_calls() -> None:
+    with served() as address, IdleCalls(address) as idle:
+        calls = idle.open(FLIGHT + "Handshake", 16, metadata=TOKEN)
+        assert is_served(address)
+        refused = [call.code() for call in calls if call.done() or not call.is_active()]
+        assert set(refused) <= {Code.RESOURCE_EXHAUSTED}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/skiway.v1.CatalogService/ListCatalogs",
+        *(FLIGHT + name for name in ("Handshake", "DoAction", "DoGet", "DoExchange")),
+    ],
+)
+def test_call_without_a_request_ends(method: str) -> None:
+    with served(opening_s=0.2) as address, IdleCalls(address) as idle:
+        (call,) = idle.open(method, 1, metadata=(*TOKEN, ("airport-operation", "insert")), timeout=10)
+        assert call.code() is Code.DEADLINE_EXCEEDED
+        assert "sent no request for 0.2 s, which is the limit of this server" in call.details()
+
+
+def test_stream_that_stays_idle_ends() -> None:
+    with served(idle_s=0.2) as address, grpc.insecure_channel(address) as channel:
+        sent, stop = flight.HandshakeRequest(payload=b"hello").SerializeToString(), threading.Event()
+
+        def messages() -> Iterator[bytes]:
+            yield sent
+            stop.wait(10)
+
+        call = channel.stream_stream(FLIGHT + "Handshake")(messages(), metadata=TOKEN, timeout=10)
+        assert flight.HandshakeResponse.FromString(next(call)).payload == b"hello"
+        assert call.code() is Code.DEADLINE_EXCEEDED
+        assert "neither sent nor read anything for 0.2 s" in call.details()
+        stop.set()
+
+
+# -- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+async def read_all(request: Request) -> Response:
+    return Response(str(len(await request.body())))
+
+
+@pytest.fixture
+def cut() -> list[bool]:
+    """Whether each response of `/much` was cut: its client was gone when it had been sent."""
+    return []
+
+
+@pytest.fixture
+def http(cut: list[bool]) -> Iterator[tuple[str, int]]:
+    async def much(request: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"x" * 16_000_000
+            yield b"waits until the client has read the rest"
+            cut.append(await request.is_disconnected())
+
+        return StreamingResponse(parts())
+
+    app = Starlette(routes=[Route("/read", read_all, methods=["POST"]), Route("/much", much)])
+    settings = Http(address="127.0.0.1:0", header_seconds=0.3, body_seconds=0.3, max_connections=20)
+    door = HttpDoor(app, settings, drain_s=0.1)
+    host, _, port = door.start()["http"].removeprefix("http://").partition(":")
+    yield host, int(port)
+    door.drain()
+    door.close()
+
+
+def closed(client: socket.socket) -> bool:
+    client.settimeout(10)
+    with suppress(ConnectionResetError):
+        while client.recv(1 << 20):
+            pass
+    return True
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /read HTTP/1.1\r\nhost: x\r\n"])
+def test_connection_whose_headers_do_not_arrive_is_closed(http: tuple[str, int], start: bytes) -> None:
+    with socket.create_connection(http) as client:
+        client.sendall(start)
+        assert closed(client)
+
+
+def test_headers_byte_by_byte_do_not_extend_the_deadline(http: tuple[str, int]) -> None:
+    with socket.create_connection(http) as client:
+        started = time.monotonic()
+        with suppress(ConnectionError):
+            for byte in b"GET /read HTTP/1.1\r\nhost: x\r\n" + b"a" * 500:
+                client.sendall(bytes([byte]))
+                time.sleep(0.02)
+        assert time.monotonic() - started < 5
+
+
+def test_connection_whose_response_is_not_read_is_closed(http: tuple[str, int], cut: list[bool]) -> None:
+    with socket.create_connection(http) as client:
+        client.sendall(b"GET /much HTTP/1.1\r\nhost: x\r\n\r\n")
+        deadline = time.monotonic() + 10
+        while not cut and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert cut == [True]
+
+
+def test_requests_on_one_connection_have_a_deadline_each(http: tuple[str, int]) -> None:
+    with socket.create_connection(http) as client:
+        for _ in range(3):
+            client.sendall(b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
+            response = client.makefile("rb")
+            assert b"200" in response.readline()
+            while response.readline().strip():
+                pass
+            assert response.read(1) == b"2"
+            time.sleep(0.2)
+
+
+def test_connections_beyond_the_limit_are_closed(http: tuple[str, int]) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(http)) for _ in range(21)]
+        assert closed(clients[-1])

@@ -1,0 +1,208 @@
+"""Quotas hold in all doors of a process together, and one account's do not touch another's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+
+from airport.raw import SERVICE, descriptor
+from rest.rest_server import listening
+from skiway.airport.wire.frames import metadata_frame
+from skiway.config.quotas import Quota
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.lake import Handles, Sources, airport_service, signing_key
+from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.resources import accounts, catalogs
+from skiway.model import flight_pb2 as flight
+from skiway.model import v1
+from skiway.requests import Access, Quotas
+from skiway.rest import RestApp
+from skiway.rpc import Door
+from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
+from skiway.storage import Stores, open_stores
+
+LIST = "/skiway.v1.CatalogService/ListCatalogs"
+QUERY = "/skiway.v1.QueryService/GetQuery"
+FREE = Quota(calls=0, scans=0, exchanges=0, handshakes=0, queries=0, per_second=0)
+Code = grpc.StatusCode
+
+
+class ByToken:
+    """The token is `subject@account`."""
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        subject, _, account = headers["authorization"].removeprefix("Bearer ").partition("@")
+        return Principal(subject, account, frozenset({"administrator"}), Roles().permissions(["administrator"]))
+
+
+@dataclass
+class Process:
+    """The doors of a process."""
+
+    grpc: str
+    rest: str
+    quotas: Quotas
+
+    def code(self, token: str, method: str, *messages: bytes, headers: Mapping[str, str] | None = None) -> Code:
+        """The status of a call."""
+        with grpc.insecure_channel(self.grpc) as channel:
+            sent = {"authorization": f"Bearer {token}", **(headers or {})}
+            call = channel.stream_stream(method)(iter(messages), metadata=tuple(sent.items()), timeout=10)
+            with suppress(grpc.RpcError):
+                list(call)
+            return call.code()
+
+    def is_refused(self, token: str) -> bool:
+        return self.code(token, LIST, b"") is Code.RESOURCE_EXHAUSTED
+
+    def airport(self, token: str) -> Code:
+        action = flight.Action(type="list_schemas", body=b"\x81\xaccatalog_name\xa4lake").SerializeToString()
+        return self.code(token, SERVICE + "DoAction", action)
+
+    def http(self, token: str) -> int:
+        return httpx.get(f"{self.rest}/v1/lake/namespaces", headers={"authorization": f"Bearer {token}"}).status_code
+
+    @contextmanager
+    def open(self, token: str, method: str, *, sending: bytes = b"", **headers: str) -> Iterator[None]:
+        """A call that is open within the block."""
+        done = threading.Event()
+
+        def messages() -> Iterator[bytes]:
+            if sending:
+                yield sending
+            done.wait(10)
+
+        sent = {
+            "authorization": f"Bearer {token}",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        with grpc.insecure_channel(self.grpc) as channel:
+            call = channel.stream_stream(method)(messages(), metadata=tuple(sent.items()), timeout=10)
+            until(lambda: any(usage.open for usage in self.quotas._usage.values()))
+            yield
+            done.set()
+            call.cancel()
+
+
+@contextmanager
+def process(folder: Path, stores: Stores, caller: Quota, account: Quota, *, pause_s: float = 0.0) -> Iterator[Process]:
+    quotas = Quotas(caller, account, pause_s=pause_s)
+    access = Access(lambda who: Realm(stores, who.account_id), ByToken(), PermissionAuthorizer(), quotas=quotas)
+    warehouse = Warehouse.at(str(folder))
+    secrets = MemorySecrets()
+    key = signing_key(Realm(stores, PLATFORM), secrets)
+    handles = Handles(Sources(secrets), warehouse)
+    rpc, airport = Door(access), airport_service(access, handles=handles, key=key)
+    server = grpc.server(ThreadPoolExecutor(1))
+    for service in (rpc, airport):
+        service.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    rest = RestApp(access, warehouse=warehouse)
+    try:
+        with listening(rest) as uri:
+            yield Process(f"127.0.0.1:{port}", uri, quotas)
+    finally:
+        server.stop(0).wait()
+        for part in (rpc, airport, rest):
+            part.close()
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[Stores]:
+    with open_stores("memory://") as opened:
+        for name in ("a1", "a2"):
+            spec = v1.AccountSpec(display_name=name)
+            accounts.create(
+                Realm(opened, PLATFORM), v1.CreateAccountRequest(spec=spec, account_id=v1.ResourceId(id=name))
+            )
+            catalogs.create(Realm(opened, name), v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake")))
+        yield opened
+
+
+def test_rate_is_shared_by_all_doors(tmp_path: Path, stores: Stores) -> None:
+    with process(tmp_path, stores, FREE, Quota(per_second=0.001)) as served:
+        assert served.code("ada@a1", LIST, b"") is Code.OK
+        assert served.code("bob@a1", LIST, b"") is Code.RESOURCE_EXHAUSTED
+        assert served.airport("ada@a1") is Code.RESOURCE_EXHAUSTED
+        assert served.http("ada@a1") == 429
+        assert served.airport("ada@a2") is Code.OK
+
+
+@pytest.mark.parametrize("door", ["rpc", "airport", "http"])
+def test_every_door_counts(tmp_path: Path, stores: Stores, door: str) -> None:
+    with process(tmp_path, stores, Quota(per_second=0.001), FREE) as served:
+        calls = {"rpc": lambda: served.code("ada@a1", LIST, b""), "airport": lambda: served.airport("ada@a1")}
+        first = calls[door]() if door != "http" else served.http("ada@a1")
+        assert first in (Code.OK, 200)
+        assert served.code("ada@a1", LIST, b"") is Code.RESOURCE_EXHAUSTED
+        assert served.code("bob@a1", LIST, b"") is Code.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "headers"),
+    [
+        ("calls", LIST, {}),
+        ("queries", QUERY, {}),
+        ("scans", SERVICE + "DoGet", {}),
+        ("handshakes", SERVICE + "Handshake", {}),
+        ("exchanges", SERVICE + "DoExchange", {"airport_operation": "insert"}),
+        ("exchanges", SERVICE + "DoPut", {}),
+    ],
+)
+def test_open_calls_of_a_kind_are_limited(
+    tmp_path: Path, stores: Stores, kind: str, method: str, headers: dict[str, str]
+) -> None:
+    """A call that waits for its client's request is open; after it has ended, the next one is accepted."""
+    with process(tmp_path, stores, Quota(**{kind: 1}), FREE) as served:  # type: ignore[arg-type]
+
+        def code(token: str) -> Code:
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            return served.code(token, method, headers=sent)
+
+        with served.open("ada@a1", method, **headers):
+            assert code("ada@a1") is Code.RESOURCE_EXHAUSTED
+            assert code("bob@a1") is not Code.RESOURCE_EXHAUSTED
+            assert code("ada@a2") is not Code.RESOURCE_EXHAUSTED
+        until(lambda: code("ada@a1") is not Code.RESOURCE_EXHAUSTED)
+
+
+def test_bytes_are_charged_by_every_door(tmp_path: Path, stores: Stores) -> None:
+    with process(tmp_path, stores, Quota(bytes_per_second=1), FREE) as served:
+        for subject, use in {
+            "rpc": lambda token: served.code(token, LIST, b""),
+            "airport": served.airport,
+            "http": served.http,
+        }.items():
+            assert use(f"{subject}@a1") in (Code.OK, 200)
+            until(partial(served.is_refused, f"{subject}@a1"))
+        assert served.code("eve@a1", LIST, b"") is Code.OK
+
+
+def test_exchange_that_waits_for_rows_is_open(tmp_path: Path, stores: Stores) -> None:
+    """As DuckDB's UPDATE does: the descriptor was sent, the rows follow later."""
+    opening = metadata_frame(descriptor=descriptor("lake", "s", "t"))
+    with process(tmp_path, stores, FREE, Quota(exchanges=1)) as served:
+        exchange = SERVICE + "DoExchange"
+        headers = {"airport-operation": "insert"}
+        assert served.code("ada@a1", exchange, opening, headers=headers) is Code.NOT_FOUND
+        with served.open("ada@a1", exchange, airport_operation="insert"):
+            assert served.code("bob@a1", exchange, opening, headers=headers) is Code.RESOURCE_EXHAUSTED
+            assert served.code("ada@a2", exchange, opening, headers=headers) is Code.NOT_FOUND
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)

@@ -1,0 +1,94 @@
+"""Readiness: a server whose store or worker does not work says which one, and recovers by itself."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from runtime.servers import eventually
+from skiway.config import load
+from skiway.errors import Unavailable
+from skiway.runtime.process import running
+from skiway.runtime.readiness import Readiness
+
+
+class Parts:
+    """Two parts that work until they are told otherwise, and a clock."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 0.0, 0
+        self.error: Exception | None = None
+        self.hangs = threading.Event()
+        self.hangs.set()
+
+    def store(self) -> None:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+
+    def readiness(self, **options: Any) -> Readiness:
+        checks = {"store": self.store, "worker": lambda: self.hangs.wait(10)}
+        return Readiness(checks, clock=lambda: self.now, **options)
+
+
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+def test_results_are_kept_for_a_second(parts: Parts) -> None:
+    readiness = parts.readiness()
+    assert [readiness.failed() for _ in range(5)] == [()] * 5
+    assert parts.asked == 1
+    parts.error = Unavailable("gone")
+    assert readiness.failed() == ()
+    parts.now = 1.0
+    assert readiness.failed() == ("store",)
+    parts.error, parts.now = None, 2.0
+    assert readiness.failed() == ()
+    assert parts.asked == 3
+    readiness.close()
+
+
+def test_any_exception_is_a_failure(parts: Parts) -> None:
+    parts.error = KeyError("oops")
+    assert parts.readiness().failed() == ("store",)
+
+
+def test_check_that_hangs_is_a_failure_until_it_ends(parts: Parts) -> None:
+    parts.hangs.clear()
+    readiness = parts.readiness(timeout_s=0.05)
+    assert readiness.failed() == ("worker",)
+    parts.now = 1.0
+    assert readiness.failed() == ("worker",)
+    parts.hangs.set()
+    parts.now = 2.0
+    eventually(lambda: not readiness._running["worker"].running())
+    assert readiness.failed() == ()
+    readiness.close()
+
+
+def test_server_says_which_part_does_not_work_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(tmp_path, flags={"server.grpc.address": "127.0.0.1:0", "server.http.address": "127.0.0.1:0"})
+
+    def fail(*_: object, **__: object) -> None:
+        raise Unavailable("the database at db.internal does not answer")
+
+    with running(settings, tmp_path) as process, grpc.insecure_channel(process.addresses["rpc"]) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        ready = f"{process.addresses['http']}/readyz"
+        assert httpx.get(ready).text == "ready\n"
+        for part, broken in {"pointer store": process.stores.pointers, "blob store": process.stores.blobs}.items():
+            with monkeypatch.context() as patched:
+                patched.setattr(broken, "get" if part == "pointer store" else "head", fail)
+                eventually(lambda: httpx.get(ready).status_code == 503)
+                assert httpx.get(ready).text == f"not ready: {part}\n"
+                assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            eventually(lambda: httpx.get(ready).status_code == 200)
+            assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING

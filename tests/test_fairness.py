@@ -1,0 +1,101 @@
+"""Callers take turns, whatever the number of their calls."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import grpc
+import pytest
+
+from skiway.fairness import FairThreads, lane_share
+
+
+def test_a_quiet_lane_does_not_wait_for_a_busy_one() -> None:
+    threads, go = FairThreads(2, "test", per_lane=2), threading.Event()
+    order: list[str] = []
+    blocked = [threads.submit("busy", lambda: go.wait(10)) for _ in range(2)]
+    busy = [threads.submit("busy", lambda: order.append("busy")) for _ in range(100)]
+    quiet = threads.submit("quiet", lambda: order.append("quiet"))
+    go.set()
+    waited: list[Future[Any]] = [*blocked, *busy, quiet]
+    wait(waited, timeout=10)
+    assert order.index("quiet") <= 3
+    threads.shutdown()
+
+
+def test_a_lane_never_uses_all_threads() -> None:
+    threads, go = FairThreads(4, "test", per_lane=lane_share(4)), threading.Event()
+    busy = [threads.submit("busy", lambda: go.wait(10)) for _ in range(50)]
+    assert threads.submit("quiet", lambda: "answered").result(timeout=10) == "answered"
+    assert sum(each.running() for each in busy) == 3
+    go.set()
+    wait(busy, timeout=10)
+    assert all(each.result() for each in busy)
+    threads.shutdown(wait=True)
+
+
+def test_results_errors_and_cancellation_are_those_of_a_pool() -> None:
+    threads, go = FairThreads(1, "test"), threading.Event()
+    first = threads.submit("a", lambda: go.wait(10))
+    failing = threads.submit("a", lambda: 1 // 0)
+    cancelled = threads.submit("b", lambda: "never")
+    assert cancelled.cancel()
+    go.set()
+    assert first.result(timeout=10) is True
+    with pytest.raises(ZeroDivisionError):
+        failing.result(timeout=10)
+    threads.shutdown(wait=True)
+    assert threads.submit("a", lambda: "late").cancelled()
+
+
+@pytest.mark.parametrize(("threads", "share"), [(1, 1), (2, 2), (3, 3), (4, 3), (16, 12), (64, 48)])
+def test_share_of_a_lane(threads: int, share: int) -> None:
+    assert lane_share(threads) == share
+
+
+def test_calls_beyond_a_full_lane_are_rejected_and_other_lanes_are_served() -> None:
+    fair, go, started = FairThreads(2, "test", per_lane=1, waiting=3), threading.Event(), threading.Semaphore(0)
+
+    def answer(data: bytes, _: object) -> bytes:
+        started.release()
+        go.wait(10)
+        return data
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+
+    class Handlers(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> object:  # type: ignore[override]
+            return fair.serve(handler, str(dict(details.invocation_metadata)["caller"]))
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((Handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call: Any = channel.unary_unary("/x/y")
+            first = call.future(b"0", metadata=(("caller", "busy"),), timeout=10)
+            assert started.acquire(timeout=10)
+            busy = [call.future(b"1", metadata=(("caller", "busy"),), timeout=10) for _ in range(10)]
+            refused = [each for each in busy if _settled(each) is grpc.StatusCode.RESOURCE_EXHAUSTED]
+            assert len(refused) == 7
+            quiet = call.future(b"2", metadata=(("caller", "quiet"),), timeout=10)
+            assert started.acquire(timeout=10)
+            go.set()
+            assert quiet.result() == b"2"
+            assert first.result() == b"0"
+            assert "which is the limit of this server" in refused[0].details()
+    finally:
+        server.stop(0).wait()
+        fair.shutdown()
+
+
+def _settled(call: Any) -> Any:
+    """The status of a call that ends soon; None for one that waits."""
+    try:
+        call.exception(timeout=0.3)
+    except grpc.FutureTimeoutError:
+        return None
+    return call.code()
