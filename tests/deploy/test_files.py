@@ -1,0 +1,81 @@
+"""The deployment files use settings, commands and paths that exist. `make lint-deploy` checks them with their own tools."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from skiway.cli.app import app
+from skiway.config import load, shown
+
+PROJECT = Path(__file__).parents[2]
+DEPLOY = PROJECT / "deploy"
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+def as_setting(variable: str) -> str:
+    return variable.removeprefix("SKIWAY__").lower().replace("__", ".")
+
+
+def test_environment_variables_are_settings() -> None:
+    named = {name for path in FILES for name in re.findall(r"SKIWAY__[A-Z0-9_]*[A-Z0-9]", path.read_text())}
+    assert len(named) > 10
+    assert {as_setting(name) for name in named} - shown(load(Path("home"))).keys() == set()
+
+
+def test_servers_of_compose_start_with_valid_settings(tmp_path: Path) -> None:
+    services = compose()["services"]
+    for name in ("server-1", "server-2", "worker"):
+        flags = {
+            as_setting(variable): re.sub(r"\$\{.*\}", "secret", str(value))
+            for variable, value in services[name]["environment"].items()
+        }
+        settings = load(tmp_path, flags=flags | {"auth.mode": "token"})
+        assert settings.reconciler.backend == "remote"
+        assert (settings.kv.url or "").startswith("postgresql://")
+    assert services["server-1"]["environment"] == services["worker"]["environment"]
+
+
+def test_settings_of_the_chart_are_valid(tmp_path: Path) -> None:
+    values = yaml.safe_load((DEPLOY / "helm" / "skiway" / "values.yaml").read_text())
+    file = tmp_path / "skiway.toml"
+    file.write_text(values["settings"])
+    assert tomllib.loads(values["settings"])["auth"]["mode"] == "token"
+    assert load(tmp_path, file=file).auth.mode == "token"
+
+
+def test_commands_exist() -> None:
+    commands = {each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands}
+    used = [*compose()["services"]["worker"]["command"][:1]]
+    for unit in (DEPLOY / "systemd").iterdir():
+        parsed = configparser.RawConfigParser(strict=False)
+        parsed.optionxform = str  # type: ignore[assignment,method-assign]
+        parsed.read_string(unit.read_text())
+        used.append(parsed["Service"]["ExecStart"].split()[1])
+    for template in ("server", "worker"):
+        text = (DEPLOY / "helm" / "skiway" / "templates" / f"{template}.yaml").read_text()
+        used += re.findall(r"args: \[(\w+)", text)
+    used += re.findall(r'CMD \["(\w+)", "--home"', (DEPLOY / "Dockerfile").read_text())
+    assert set(used) == {"serve", "worker"}
+    assert set(used) <= commands
+
+
+def test_image_has_what_the_build_copies() -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    allowed = set(re.findall(r"^!(\S+)$", (PROJECT / ".dockerignore").read_text(), re.MULTILINE))
+    copied = {
+        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", dockerfile, re.MULTILINE) for name in line.split()
+    }
+    assert copied == allowed
+    assert all((PROJECT / name).exists() for name in copied)
+    assert re.search(r"^USER 10001$", dockerfile, re.MULTILINE)
