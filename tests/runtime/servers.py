@@ -32,6 +32,18 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SKIWAY")} | more
 
 
+def s3_warehouse(endpoint: str) -> list[str]:
+    """Arguments of a server that keeps its tables in a bucket at `endpoint`."""
+    settings = {
+        "warehouse.uri": "s3://skiway-test/tables",
+        "storage.aws.s3.endpoint": endpoint,
+        "storage.aws.region": "us-east-1",
+        "storage.aws.access_key_id": "key",
+        "storage.aws.secret_access_key": "planted-secret",
+    }
+    return [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
+
+
 def launch(*arguments: str | Path, fresh: bool = False, **options: Any) -> subprocess.Popen[str]:
     """Start a command; `options` are those of `Popen`. A `fresh` one runs in a new interpreter, as users run it."""
     options = {"env": environment()} | options

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import S3FileSystem
 
 from metastore.upstreams import iceberg
-from runtime.servers import Server, started
+from runtime.servers import Server, s3_warehouse, started
 from skiway.client import AirportClient, Metastore
 from skiway.errors import SkiwayError
 from skiway.model import v1
@@ -112,26 +112,21 @@ def test_warehouse_on_disk_is_closed_to_connectors(tmp_path: Path) -> None:
 
 
 def test_warehouse_in_s3_is_closed_to_connectors(tmp_path: Path) -> None:
-    with running_aws() as endpoint:
-        settings = {
-            "warehouse.uri": "s3://skiway-test/tables",
-            "storage.aws.s3.endpoint": endpoint,
-            "storage.aws.region": "us-east-1",
-            "storage.aws.access_key_id": "key",
-            "storage.aws.secret_access_key": "planted-secret",
-        }
-        arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
-        with started(tmp_path / "home", *arguments) as server, mallory(server) as caller:
-            metadata = victim_writes(server)
-            table = metadata.rpartition("/metadata/")[0]
-            there = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
-            for uri in (table, f"{table}/data", table.replace("s3:", "s3a:"), metadata, "s3://skiway-test/tables"):
-                for kind in ("parquet", "iceberg"):
-                    how = {"kind": kind, "properties": {**EVERY_FOLDER, **there}}
-                    assert caller.finds(uri, **how) == ["location.refused"], (kind, uri)
-            assert caller.finds(table.replace("/tables/", "/./tables/"), properties=there) == ["location.refused"]
-            assert caller.finds("s3://skiway-test/elsewhere", auth=BY_CLI, properties=there) == ["credentials.ambient"]
-            # The bucket without the warehouse is open, as far as the credentials of the connector reach.
-            s3 = S3FileSystem(access_key="k", secret_key="s", endpoint_override=endpoint, region="us-east-1")
-            pq.write_table(ROWS, "skiway-test/public/people.parquet", filesystem=s3)
-            assert caller.finds("s3://skiway-test/", properties=there) == ["public"]
+    with (
+        running_aws() as endpoint,
+        started(tmp_path / "home", *s3_warehouse(endpoint)) as server,
+        mallory(server) as caller,
+    ):
+        metadata = victim_writes(server)
+        table = metadata.rpartition("/metadata/")[0]
+        there = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
+        for uri in (table, f"{table}/data", table.replace("s3:", "s3a:"), metadata, "s3://skiway-test/tables"):
+            for kind in ("parquet", "iceberg"):
+                how = {"kind": kind, "properties": {**EVERY_FOLDER, **there}}
+                assert caller.finds(uri, **how) == ["location.refused"], (kind, uri)
+        assert caller.finds(table.replace("/tables/", "/./tables/"), properties=there) == ["location.refused"]
+        assert caller.finds("s3://skiway-test/elsewhere", auth=BY_CLI, properties=there) == ["credentials.ambient"]
+        # The bucket without the warehouse is open, as far as the credentials of the connector reach.
+        s3 = S3FileSystem(access_key="k", secret_key="s", endpoint_override=endpoint, region="us-east-1")
+        pq.write_table(ROWS, "skiway-test/public/people.parquet", filesystem=s3)
+        assert caller.finds("s3://skiway-test/", properties=there) == ["public"]

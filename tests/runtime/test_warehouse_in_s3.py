@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from runtime.servers import Server, started
+from runtime.servers import Server, s3_warehouse, started
 from skiway.client import AirportClient, col
 from storage.homes import running_aws
 
@@ -22,15 +22,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def server(endpoint: str, tmp_path: Path) -> Iterator[Server]:
-    settings = {
-        "warehouse.uri": "s3://skiway-test/tables",
-        "storage.aws.s3.endpoint": endpoint,
-        "storage.aws.region": "us-east-1",
-        "storage.aws.access_key_id": "key",
-        "storage.aws.secret_access_key": "planted-secret",
-    }
-    arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
-    with started(tmp_path / "home", *arguments) as running:
+    with started(tmp_path / "home", *s3_warehouse(endpoint)) as running:
         yield running
 
 

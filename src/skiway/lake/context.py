@@ -128,13 +128,10 @@ class Callers:
     def require(self, permission: str, on: Message | None = None) -> None:
         """Raise unless the caller has the permission: on an object, or on some object in the account."""
         decision = self._decision()
-        if decision is not None and (
-            decision.may(permission, on) if on is not None else decision.somewhere(permission)
-        ):
-            return
-        if decision is not None and on is not None and decision.somewhere(permission):
+        if decision is None or not decision.somewhere(permission):
+            self._pipeline.access.authorizer.require(self.principal, permission)
+        elif on is not None:
             decision.require(permission, on)
-        self._pipeline.access.authorizer.require(self.principal, permission)
 
     def may(self, permission: str) -> bool:
         """Whether the caller has the permission in the whole account, or on some object in it.

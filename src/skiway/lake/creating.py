@@ -14,11 +14,11 @@ rows, because it believes that the table exists: the result would be an empty ta
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 
 import pyarrow as pa
+from cachetools import FIFOCache
 
 from skiway.airport import Statement, current_request
 from skiway.errors import PreconditionFailed, SkiwayError
@@ -76,17 +76,14 @@ class FailedCreations:
 
     def __init__(self, size: int = 10_000) -> None:
         self._lock = Lock()
-        self._size = size
-        self._known: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._known: FIFOCache[tuple[str, str, str], bool] = FIFOCache(size)
 
     def add(self, session_id: str, namespace_id: str, name: str) -> None:
         """Remember a table that a session still lists."""
         if not session_id:
             return
         with self._lock:
-            self._known[session_id, namespace_id, name.casefold()] = None
-            while len(self._known) > self._size:
-                self._known.popitem(last=False)
+            self._known[session_id, namespace_id, name.casefold()] = True
 
     def check(self, namespace_id: str, name: str) -> None:
         """Raise if the caller still lists such a table."""
@@ -104,7 +101,7 @@ class FailedCreations:
         """Forget such a table of the caller, which drops it; whether there was one."""
         with self._lock:
             key = (current_request().session_id, namespace_id, name.casefold())
-            return self._known.pop(key, self) is None
+            return self._known.pop(key, False)
 
     def attached(self) -> None:
         """Forget all tables of the caller, which loads a new listing."""

@@ -7,10 +7,11 @@ with unknown credentials share one lane: inventing tokens gains nothing.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
+
+from cachetools import FIFOCache
 
 __all__ = ["Lanes"]
 
@@ -23,22 +24,20 @@ class Lanes:
 
     def __init__(self, credentials: Iterable[str] = ("authorization",)) -> None:
         self._credentials = tuple(credentials)
-        self._accounts: OrderedDict[bytes, str] = OrderedDict()
+        self._accounts: FIFOCache[bytes, str] = FIFOCache(_REMEMBERED)
         self._lock = threading.Lock()
 
     def of(self, headers: Mapping[str, str | bytes]) -> str:
         """The lane of a call with these headers."""
-        return self._accounts.get(self._digest(headers), UNKNOWN)
+        digest = self._digest(headers)
+        with self._lock:
+            return self._accounts.get(digest, UNKNOWN)
 
     def learn(self, headers: Mapping[str, str | bytes], account_id: str) -> None:
         """Remember the account of the caller who was authenticated by these headers."""
         digest, lane = self._digest(headers), f"account {account_id}"
-        if self._accounts.get(digest) == lane:
-            return
         with self._lock:
             self._accounts[digest] = lane
-            while len(self._accounts) > _REMEMBERED:
-                self._accounts.popitem(last=False)
 
     def _digest(self, headers: Mapping[str, str | bytes]) -> bytes:
         given = repr([headers.get(name) for name in self._credentials])

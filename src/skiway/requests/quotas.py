@@ -166,9 +166,8 @@ class Slot:
 def _exceeded(whose: str, what: str, found: str, advice: str) -> LimitExceeded:
     """The error for a quota that is used up; the setting that the operator can raise is in its parameters."""
     assert what in {each.name for each in fields(Quota)}
-    owner = "caller" if whose == "caller" else "account"
     return LimitExceeded(
-        f"the quota of this {owner} is used up ({found}): {advice}, or ask the operator to raise quotas.{owner}.{what}",
+        f"the quota of this {whose} is used up ({found}): {advice}, or ask the operator to raise quotas.{whose}.{what}",
         key="quota.exceeded",
-        quota=f"quotas.{owner}.{what}",
+        quota=f"quotas.{whose}.{what}",
     )

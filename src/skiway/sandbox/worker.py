@@ -14,12 +14,10 @@ import pyarrow as pa
 
 from skiway.sandbox.messages import decode_table, encode_table, read_message, write_message
 
-__all__ = ["main"]
+__all__ = ["SETTINGS", "main"]
 
-_LOCKED: Final = {
+SETTINGS: Final = {
     "arrow_lossless_conversion": "true",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
     # filters that DuckDB pushes into Arrow fail for extension types and drop NaN
     "disabled_optimizers": "filter_pushdown,join_filter_pushdown",
     "enable_external_access": "false",
@@ -28,6 +26,8 @@ _LOCKED: Final = {
     "temp_directory": "",
     "threads": "1",
 }
+"""Settings for DuckDB over Arrow tables: nothing outside of them can be reached."""
+_LOCKED: Final = {**SETTINGS, "autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 _REQUEST_BYTES: Final = 1 << 40  # the server is trusted
 _SPARE: Final = 256 * 1024 * 1024  # for Python, Arrow and small requests and responses, besides DuckDB's memory
 

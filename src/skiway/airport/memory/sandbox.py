@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = ["Constraint", "Sandbox"]
-
-_OWN: Final[dict[str, Any]] = {
-    "arrow_lossless_conversion": "true",
-    # filters that DuckDB pushes into Arrow fail for extension types and drop NaN
-    "disabled_optimizers": "filter_pushdown,join_filter_pushdown",
-    "enable_external_access": "false",
-    "lock_configuration": "true",
-    "python_enable_replacements": "false",
-    "temp_directory": "",
-    "threads": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +105,11 @@ class Sandbox:
         """A new cursor for our own SQL. DuckDB's errors are converted to ours."""
         import duckdb
 
+        from skiway.sandbox.worker import SETTINGS
+
         with self._lock:
             if self._database is None:
-                self._database = duckdb.connect(":memory:", config=_OWN)
+                self._database = duckdb.connect(":memory:", config={**SETTINGS})
             cursor = self._database.cursor()
         try:
             yield cursor
