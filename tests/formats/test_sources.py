@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,15 @@ from formats.foreign_tables import make_fixtures
 from formats.oracles import assert_same_rows
 from formats.rest_catalog import TOKEN, serving
 from formats.test_contents import ids, now
-from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
+from skiway.errors import (
+    Conflict,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    Unavailable,
+)
 from skiway.formats import Source, open_source
 from skiway.formats.files import _translated
 from skiway.formats.opening import KINDS
@@ -190,19 +199,42 @@ def bucket() -> Iterator[dict[str, str]]:
         }
 
 
-def test_tables_in_s3_are_read_like_local_ones(bucket: dict[str, str], tmp_path: Path) -> None:
-    from deltalake import write_deltalake
-    from pyarrow.fs import S3FileSystem
-    from pyiceberg.catalog.sql import SqlCatalog
-
+def access(bucket: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options and the credentials of a source in the bucket."""
     secret = ("s3.access-key-id", "s3.secret-access-key")
-    options = {key: value for key, value in bucket.items() if key not in secret}
-    credentials = {key: bucket[key] for key in secret}
-    rows = make_fixtures.without(make_fixtures.rows(0, 20), "ls")  # PyIceberg writes a NULL list as an empty one
+    return {key: value for key, value in bucket.items() if key not in secret}, {key: bucket[key] for key in secret}
+
+
+def in_bucket(bucket: dict[str, str]) -> Any:
+    from pyarrow.fs import S3FileSystem
+
     host = bucket["s3.endpoint"].removeprefix("http://")
-    disk = S3FileSystem(
+    return S3FileSystem(
         access_key="key", secret_key="secret", endpoint_override=host, scheme="http", region="us-east-1"
     )
+
+
+def test_decompression_bomb_in_s3_is_rejected(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from skiway.formats.parquet import pages
+
+    monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 1 << 20)
+    options, credentials = access(bucket)
+    whole = {"use_dictionary": False, "data_page_size": 1 << 30, "max_rows_per_page": 1 << 30}
+    zeros = pa.table({"n": pa.array([0] * (1 << 18))})
+    pq.write_table(zeros, "lake/bombs/t/a.parquet", filesystem=in_bucket(bucket), compression="zstd", **whole)
+    with open_source("parquet", "s3://lake/bombs", options=options, credentials=credentials) as source:
+        table = source.load((), "t")
+        with pytest.raises(LimitExceeded, match=r"'s3://lake/bombs/t/a.parquet': a page takes 2097\d\d\d bytes"):
+            table.read(now(table)).read_all()
+
+
+def test_tables_in_s3_are_read_like_local_ones(bucket: dict[str, str], tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    options, credentials = access(bucket)
+    rows = make_fixtures.without(make_fixtures.rows(0, 20), "ls")  # PyIceberg writes a NULL list as an empty one
+    disk = in_bucket(bucket)
     for part in (0, 1):
         pq.write_table(rows.slice(part * 10, 10), f"lake/files/people/part={part}/a b.parquet", filesystem=disk)
     storage = {"AWS_ENDPOINT_URL": bucket["s3.endpoint"], "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}

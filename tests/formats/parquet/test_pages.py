@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from skiway.errors import LimitExceeded, PreconditionFailed
 from skiway.formats import open_source
-from skiway.formats.parquet import pages
+from skiway.formats.parquet import pages, reading
 from skiway.formats.parquet.pages import PageCheck, page_header
+
+
+@pytest.fixture(params=["local", "remote"], autouse=True)
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Read the files of the tests as local and as remote ones."""
+    if request.param == "remote":
+        monkeypatch.setattr(reading, "_is_local", lambda path: False)
+    return str(request.param)
 
 
 def rows_of(folder: Path) -> int:
@@ -101,16 +109,55 @@ def test_pages_of_all_writers_pass(tmp_path: Path, options: dict[str, Any], monk
     assert rows_of(tmp_path) == count
     footer = pq.read_metadata(tmp_path / "t.parquet")
     with pa.OSFile(str(tmp_path / "t.parquet")) as file:
-        check = PageCheck(file, "t.parquet", footer)
+        check = PageCheck(file, "t.parquet")
+        check.set_footer(footer)
         for group in range(footer.num_row_groups):
             check.check(group, table.column_names)
-            for place in range(footer.num_columns):
-                chunk = footer.row_group(group).column(place)
-                largest = check._largest_page(chunk)
-                assert 0 < largest <= chunk.total_uncompressed_size
+            for place, chunk in enumerate(check._chunks(group, table.column_names)):
+                while not chunk.is_complete:
+                    check._step(chunk)
+                assert 0 < chunk.largest <= footer.row_group(group).column(place).total_uncompressed_size
     monkeypatch.setattr(pages, "MAX_PAGES_BYTES", 5)
     with pytest.raises(LimitExceeded, match="the pages of the requested columns take"):
         rows_of(tmp_path)
+
+
+class Counted:
+    """A file that counts how it is read."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file, self.reads = file, list[tuple[int, int]]()
+
+    def size(self) -> int:
+        return int(self._file.size())
+
+    def read_at(self, size: int, at: int) -> bytes:
+        self.reads.append((at, size))
+        return bytes(self._file.read_at(size, at))
+
+
+def test_headers_of_remote_files_are_checked_without_further_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    table = pa.table({name: rng.integers(0, 1 << 60, 400_000) for name in ("a", "b", "c")})
+    pq.write_table(table, tmp_path / "t.parquet", compression="zstd", use_dictionary=False, data_page_size=1 << 14)
+    with pa.OSFile(str(tmp_path / "t.parquet")) as file:
+        counted = Counted(file)
+        guard = pages.PageGuard(counted, "t.parquet")
+        parquet = pq.ParquetFile(pa.PythonFile(guard, "r"), buffer_size=1 << 20)
+        guard.set_footer(parquet.metadata)
+        stepped = list[int]()
+        step: Any = guard._step
+        monkeypatch.setattr(guard, "_step", lambda chunk, known: (stepped.append(chunk.at), step(chunk, known)))
+        guard.check(0, ["a", "c"])
+        found = pa.Table.from_batches(parquet.iter_batches(10_000, row_groups=[0], columns=["a", "c"]))
+        assert found == table.select(["a", "c"])
+        assert all(chunk.is_complete for chunk in guard._pending)
+        assert len(stepped) > 300
+        spanning = [read for read in counted.reads if read[1] == 512]  # headers at the end of what was read
+        assert len(spanning) <= 8
+        assert len(counted.reads) < 30
 
 
 @given(st.binary(max_size=200))

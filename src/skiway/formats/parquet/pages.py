@@ -2,108 +2,98 @@
 
 A page of a few kilobytes can announce two gigabytes and decompress to them, and a reader keeps a page of each column in
 memory. The header in front of each page has both sizes. The headers are in Thrift's compact protocol; the footer repeats the
-sizes only as totals, which nobody checks.
+sizes only as totals, which readers do not check.
 
-Pages are checked in files on local disks. Reading the headers of a remote file would take a request per page.
+The headers of a local file are read before its pages. In a remote file that would take a request per page, so the headers are
+checked in the bytes that the reader requests, before the reader gets them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from skiway.errors import LimitExceeded
-from skiway.formats.files import Files, corrupt
-from skiway.security.source_access import location
+from skiway.formats.files import corrupt
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-__all__ = ["MAX_PAGES_BYTES", "MAX_PAGE_BYTES", "PageCheck", "checked_pages", "page_header"]
+__all__ = ["MAX_PAGES_BYTES", "MAX_PAGE_BYTES", "PageCheck", "PageGuard", "page_header"]
 
 MAX_PAGE_BYTES: Final = 256 * 1024 * 1024
 MAX_PAGES_BYTES: Final = 2 * 1024 * 1024 * 1024
 """For the largest pages of all columns that are read together."""
 
-_SHORT, _LONGEST = 512, 1 << 20  # bytes of a header: usually, and at most
+_HEADER_BYTES: Final = (512, 4096, 32_768, 1 << 18, 1 << 20)
+"""How much to read for a header: usually the first is enough, and none is longer than the last."""
+
 _RATIOS: Final = {"UNCOMPRESSED": 1, "SNAPPY": 32, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
 """How many bytes a codec can make of one. Others can make almost any number."""
 
 
-@contextmanager
-def checked_pages(files: Files, path: str, footer: FileMetaData) -> Iterator[PageCheck]:
-    """The check of a file, for the duration of the block."""
-    if location(path).scheme != "file":
-        yield PageCheck(None, path, footer)
-        return
-    with files.open(path) as file:
-        yield PageCheck(file, path, footer)
-
-
 class PageCheck:
-    """Checks the pages of row groups of one file; without a `file`, nothing."""
+    """Checks the pages of one file. `check` must be called before the pages of a row group are read."""
 
-    def __init__(self, file: pa.NativeFile | None, path: str, footer: FileMetaData) -> None:
-        self._file, self._path, self._footer = file, path, footer
-        self._roots: list[str] | None = None
+    def __init__(self, file: pa.NativeFile, path: str) -> None:
+        self._file, self._path = file, path
+        self._footer: FileMetaData | None = None
+        self._roots: list[str] = []
+
+    def set_footer(self, footer: FileMetaData) -> None:
+        """Set the footer, which says where the pages are."""
+        self._footer = footer
+        schema = footer.schema
+        self._roots = [schema.column(place).path.split(".")[0] for place in range(len(schema))]
 
     def check(self, group: int, columns: Sequence[str]) -> None:
         """Raise `LimitExceeded` if pages of `columns` in a row group are too large; damaged headers are errors too."""
-        if self._file is None:
-            return
-        wanted, total = frozenset(columns), 0
-        chunks = self._footer.row_group(group)
-        for place, root in enumerate(self._columns()):
+        total = 0
+        for chunk in self._chunks(group, columns):
+            while not chunk.is_complete:
+                self._step(chunk)
+            total = self._added(total, chunk.largest)
+
+    def _chunks(self, group: int, columns: Sequence[str]) -> Iterator[_Chunk]:
+        """The column chunks of `columns` in a row group."""
+        assert self._footer is not None
+        wanted, chunks = frozenset(columns), self._footer.row_group(group)
+        for place, root in enumerate(self._roots):
             if root in wanted:
-                total += self._largest_page(chunks.column(place))
-                if total > MAX_PAGES_BYTES:
-                    raise self._refused("the pages of the requested columns take", total, MAX_PAGES_BYTES)
+                yield _Chunk.of(chunks.column(place))
 
-    def _columns(self) -> list[str]:
-        """The column of the table that each column of the file belongs to."""
-        if self._roots is None:
-            schema = self._footer.schema
-            self._roots = [schema.column(place).path.split(".")[0] for place in range(len(schema))]
-        return self._roots
+    def _step(self, chunk: _Chunk, known: bytes = b"") -> None:
+        """Check the next page of a chunk; `known` are bytes of the file from the page on."""
+        header, length = self._header(chunk.at, known)
+        unpacked, packed = header.get(2, -1), header.get(3, -1)
+        if unpacked < 0 or packed < 0:
+            raise corrupt(self._path, f"the page at byte {chunk.at} announces a negative size")
+        if unpacked > MAX_PAGE_BYTES:
+            raise self._refused("a page takes", unpacked, MAX_PAGE_BYTES)
+        chunk.largest = max(chunk.largest, unpacked)
+        data_page = header.get(5) or header.get(8) or {}
+        chunk.values -= max(0, data_page.get(1, 0))
+        chunk.at += length + packed
 
-    def _largest_page(self, chunk: Any) -> int:
-        """The bytes of the largest page of a column chunk, or a smaller number if no page can be too large."""
-        size: int = chunk.total_compressed_size
-        if size * _RATIOS.get(chunk.compression, MAX_PAGE_BYTES) <= MAX_PAGE_BYTES:
-            return min(size, MAX_PAGE_BYTES)
-        at = chunk.data_page_offset
-        if chunk.dictionary_page_offset and 0 < chunk.dictionary_page_offset < at:
-            at = chunk.dictionary_page_offset
-        end, values, largest = at + size, 0, 0
-        while at < end and values < chunk.num_values:
-            header, length = self._header(at)
-            unpacked, packed = header.get(2, -1), header.get(3, -1)
-            if unpacked < 0 or packed < 0:
-                raise corrupt(self._path, f"the page at byte {at} announces a negative size")
-            if unpacked > MAX_PAGE_BYTES:
-                raise self._refused("a page takes", unpacked, MAX_PAGE_BYTES)
-            largest = max(largest, unpacked)
-            data_page = header.get(5) or header.get(8) or {}
-            values += max(0, data_page.get(1, 0))
-            at += length + packed
-        return largest
-
-    def _header(self, at: int) -> tuple[dict[int, Any], int]:
-        assert self._file is not None
-        size = _SHORT
-        while True:
-            data = self._file.read_at(size, at)
+    def _header(self, at: int, known: bytes) -> tuple[dict[int, Any], int]:
+        for size in (0, *_HEADER_BYTES):
+            data = self._file.read_at(size, at) if size else known
             try:
                 return page_header(data)
             except IndexError:  # it is longer
-                if size >= _LONGEST or len(data) < size:
-                    raise corrupt(self._path, f"the page at byte {at} has no header") from None
-                size *= 8
+                if len(data) < size:
+                    break
             except (ValueError, RecursionError) as error:
                 raise corrupt(self._path, f"the header of the page at byte {at}: {error}") from error
+        raise corrupt(self._path, f"the page at byte {at} has no header")
+
+    def _added(self, total: int, size: int) -> int:
+        if total + size > MAX_PAGES_BYTES:
+            raise self._refused("the pages of the requested columns take", total + size, MAX_PAGES_BYTES)
+        return total + size
 
     def _refused(self, what: str, found: int, limit: int) -> LimitExceeded:
         return LimitExceeded(
@@ -114,6 +104,78 @@ class PageCheck:
             limit=str(limit),
             found=str(found),
         )
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """The pages of one column in a row group, and how far they are checked."""
+
+    begin: int
+    at: int
+    """Where the next page begins."""
+    end: int
+    values: int
+    """How many values the following pages have."""
+    largest: int = 0
+    """The bytes of the largest page so far, or a smaller number if no page can be too large."""
+
+    @classmethod
+    def of(cls, chunk: Any) -> _Chunk:
+        size: int = chunk.total_compressed_size
+        at = chunk.data_page_offset
+        if chunk.dictionary_page_offset and 0 < chunk.dictionary_page_offset < at:
+            at = chunk.dictionary_page_offset
+        if size * _RATIOS.get(chunk.compression, MAX_PAGE_BYTES) <= MAX_PAGE_BYTES:
+            return cls(at, at + size, at + size, 0, min(size, MAX_PAGE_BYTES))
+        return cls(at, at, at + size, chunk.num_values)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.at >= self.end or self.values <= 0
+
+
+class PageGuard(PageCheck):
+    """A remote file, to be read through `pa.PythonFile`. It checks page headers in the bytes that are read."""
+
+    closed = False
+
+    def __init__(self, file: pa.NativeFile, path: str) -> None:
+        super().__init__(file, path)
+        self._pending: list[_Chunk] = []
+        self._position = 0
+
+    def check(self, group: int, columns: Sequence[str]) -> None:
+        """Check the pages of `columns` in a row group when they are read."""
+        self._pending = list(self._chunks(group, columns))
+
+    def read(self, size: int = -1) -> bytes:
+        """Read the next bytes; raise `LimitExceeded` if a page that begins in them is too large."""
+        at = self._position
+        data: bytes = self._file.read_at(self._file.size() - at if size < 0 else size, at)
+        self._position = end = at + len(data)
+        for chunk in self._pending:
+            if chunk.begin < end and at < chunk.end:
+                while not chunk.is_complete and chunk.at < end:
+                    begin = chunk.at - at
+                    self._step(chunk, data[begin : begin + _HEADER_BYTES[0]] if begin >= 0 else b"")
+        total = 0
+        for chunk in self._pending:
+            total = self._added(total, chunk.largest)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to another position."""
+        base = {0: 0, 1: self._position, 2: self._file.size() if whence == 2 else 0}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        """The current position."""
+        return self._position
+
+    def close(self) -> None:
+        """Leave the file open; it belongs to the caller."""
+        self.closed = True
 
 
 # -- Thrift's compact protocol ----------------------------------------------------------------------------------------

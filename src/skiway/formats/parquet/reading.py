@@ -27,9 +27,10 @@ from skiway.errors import Unsupported
 from skiway.formats.conform import Converter, converter, missing_column
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import row_groups
-from skiway.formats.parquet.pages import PageCheck, checked_pages
+from skiway.formats.parquet.pages import PageCheck, PageGuard
 from skiway.formats.pruning import pruned
 from skiway.formats.schemas import Leaf, field_id, leaves
+from skiway.security.source_access import location
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -176,20 +177,38 @@ def read_rows(scan: Scan, files: Iterable[DataFile]) -> pa.RecordBatchReader:
 @contextmanager
 def open_file(files: Files, path: str) -> Iterator[ParquetFile]:
     """Open a Parquet file for the duration of the block; errors in the block name the file."""
+    with files.translated(path), files.open(path) as file:
+        yield _parquet(file)
+
+
+@contextmanager
+def _open_checked(files: Files, path: str) -> Iterator[tuple[ParquetFile, PageCheck]]:
+    """Open a Parquet file as `open_file` does, with the check of its pages."""
+    with files.translated(path), files.open(path) as file:
+        if _is_local(path):
+            parquet, pages = _parquet(file), PageCheck(file, path)
+        else:
+            pages = PageGuard(file, path)
+            parquet = _parquet(pa.PythonFile(pages, "r"))
+        pages.set_footer(parquet.metadata)
+        yield parquet, pages
+
+
+def _is_local(path: str) -> bool:
+    return location(path).scheme == "file"
+
+
+def _parquet(file: pa.NativeFile) -> ParquetFile:
     from pyarrow.parquet import ParquetFile
 
-    with files.translated(path), files.open(path) as file:
-        # As nanoseconds, INT96 timestamps would overflow outside of the years 1677 to 2262.
-        yield ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us")
+    # As nanoseconds, INT96 timestamps would overflow outside of the years 1677 to 2262.
+    return ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us")
 
 
 def _batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     if file.etag is not None:
         scan.files.check_unchanged(file.path, file.etag)
-    with (
-        open_file(scan.files, file.path) as parquet,
-        checked_pages(scan.files, file.path, parquet.metadata) as pages,
-    ):
+    with _open_checked(scan.files, file.path) as (parquet, pages):
         source = scan.assign_ids(parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
         groups = pruned(row_groups(parquet.metadata, source, _filtered(scan)), scan.filter, scan.schema)
         whole = _GroupReader(scan, file, parquet, source, pages)
