@@ -155,6 +155,7 @@ METHOD_ROWS: Final[dict[str, Row]] = {
 TICKET_ROWS: Final[dict[str, Row]] = {
     "table": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
     "databases": Row(lambda db: db.databases(), least=ANYWHERE, own=True),
+    "query": read(lambda db: db.call("skiway.query", "SELECT name FROM sales.people").read_all(), with_rows=True),
     "system table": Row(lambda db: db.scan("skiway.tables").read_all()),
 }
 ROWS_BY_CALL: Final = {

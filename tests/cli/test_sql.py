@@ -15,9 +15,8 @@ from sqlglot import exp
 
 from cli.conftest import ROWS, Run
 from runtime.servers import Server, environment, launch, skiway
-from skiway.cli.sql.pushdown import pushdown_filter
-from skiway.client.airport.catalog import Table
 from skiway.client.airport.predicates import And, Between, Column, Comparison, In, IsNull, Op
+from skiway.sql.pushdown import pushdown_filter
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -334,7 +333,7 @@ SCHEMA = pa.schema(
 def pushed(condition: str, source: str = "lake.s.t") -> object:
     statement = sqlglot.parse_one(f"SELECT * FROM {source} WHERE {condition}", dialect="duckdb")
     node = next(each for each in statement.find_all(exp.Table) if each.name == "t")
-    return pushdown_filter(statement, node, Table("s", "t", SCHEMA))
+    return pushdown_filter(statement, node, SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_worker_has_none_of_the_servers_environment(sandbox: Sandbox) -> None:
     sandbox.select(ROWS, "a")
     worker = pool._pool(200_000_000, 2)._idle[-1]
     environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
-    assert set(dict(item.split(b"=", 1) for item in environment.split(b"\0") if item)) == {b"PATH", b"LC_ALL"}
+    assert set(dict(item.split(b"=", 1) for item in environment.split(b"\0") if item)) == {b"PATH", b"LC_ALL", b"TZ"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from skiway.config.metastore import Gc, Idempotency, Metadata, Metrics, Query, R
 from skiway.config.quotas import Quotas
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
 from skiway.config.source_access import Sources
+from skiway.config.sql import Sql
 from skiway.config.storage import Blob, Kv, Secrets, Storage, Warehouse
 from skiway.config.telemetry import Audit, Log, Telemetry
 
@@ -49,6 +50,7 @@ class Settings:
     secrets: Secrets = Secrets()
     sources: Sources = Sources()
     query: Query = Query()
+    sql: Sql = Sql()
     idempotency: Idempotency = Idempotency()
     gc: Gc = Gc()
     reconciler: Reconciler = Reconciler()

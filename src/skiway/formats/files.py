@@ -103,6 +103,11 @@ class Files:
                 return self._open_local(place.path)
             return self._s3.open_input_file(f"{place.bucket}/{place.path}")
 
+    def local_path(self, uri: str) -> str | None:
+        """The path of a file on a local disk; None if it is elsewhere."""
+        place = self.reach.check(location(uri))
+        return place.path if place.scheme == "file" else None
+
     def _open_local(self, path: str) -> pa.NativeFile:
         """Open a file whose path has no links. For callers, it must still have none when it is open."""
         if not self.reach.access.for_callers or not _DESCRIPTORS.is_dir():

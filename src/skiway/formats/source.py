@@ -245,6 +245,24 @@ class TableHandle(ABC):
         )
         return read_rows(scan, self._data_files(snapshot, chosen))
 
+    def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[str] | None:
+        """The local paths of data files that any Parquet reader can read, with columns matched by field id.
+
+        None if that would be wrong for one of them: rows are deleted, values of columns are stored elsewhere, the file
+        may change or is remote, or the reader would have to check which files callers may read.
+        """
+        if self._files.reach.access.for_callers or set(files["format"].unique().to_pylist()) - {"parquet"}:
+            return None
+        paths = []
+        for file in self._data_files(snapshot, files):
+            path = (
+                None if file.constants or file.deleted is not None or file.etag else self._files.local_path(file.path)
+            )
+            if path is None:
+                return None
+            paths.append(path)
+        return paths
+
     def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:
         """Read the schema of a data file from its footer, with the field ids of the table.
 

@@ -13,6 +13,7 @@ from skiway.airport import (
     Limits,
     Schema,
     SharedListing,
+    Table,
     Transactional,
     Versioned,
     current_request,
@@ -32,7 +33,9 @@ from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm, catalogs, managed, namespaces, platform
 from skiway.model import v1
 from skiway.requests import Access, Observers
+from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
+from skiway.sql import QueryEngine
 
 __all__ = ["LakeCatalog", "LakeCatalogs", "airport_service", "signing_key"]
 
@@ -64,12 +67,12 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
         realm = self._context.callers.realm()
         found = namespaces.scan(realm, self.record.resource_id.id)
         schemas = [LakeSchema(self._context, self.record, namespace) for namespace in found]
-        return [*schemas, SystemSchema(self._context, self.record)]
+        return [*schemas, SystemSchema(self._context, self.record, self._find_table)]
 
     def schema(self, name: str) -> Schema | None:
         """The schema with this name, or None."""
         if name.casefold() == SYSTEM_SCHEMA:
-            return SystemSchema(self._context, self.record)
+            return SystemSchema(self._context, self.record, self._find_table)
         namespace = self._namespace(name)
         return None if namespace is None else LakeSchema(self._context, self.record, namespace)
 
@@ -114,6 +117,17 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
                 f"schema {name!r} is not empty: drop its tables, views and schemas first", key=error.key, schema=name
             ) from error
         self._context.versions.changed(self._context.callers.realm())
+
+    def _find_table(self, catalog: str, schema: str, name: str) -> Table | None:
+        """A table of this catalog, or of another one of the account."""
+        owner = self
+        if catalog.casefold() != self.name.casefold():
+            other = catalogs.find(self._context.callers.realm(), catalog)
+            if other is None:
+                return None
+            owner = LakeCatalog(self._context, other.value)
+        found = owner.schema(schema)
+        return None if found is None else found.table(name)
 
     def _namespace(self, name: str) -> v1.Namespace | None:
         try:
@@ -160,11 +174,13 @@ def airport_service(
     part_bytes: int = PART_BYTES,
     max_parts: int = MAX_PARTS,
     limits: Limits | None = None,
+    queries: QueryEngine | None = None,
 ) -> AirportService:
     """The catalogs of the metastore as a service that can be added to a gRPC server.
 
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
+    `queries` runs the SQL of `skiway.query`.
     """
     callers = Callers(access, observers)
     context = Context(
@@ -173,6 +189,7 @@ def airport_service(
         LakeTransactions(
             key, caller=lambda: (callers.principal.account_id, callers.principal.subject), ttl=transaction_ttl
         ),
+        queries=queries or QueryEngine(Queries()),
         part_bytes=part_bytes,
         max_parts=max_parts,
     )

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Final
 
+import pyarrow as pa
 from cachetools import TTLCache
 from google.protobuf.message import Message
 
@@ -29,8 +30,9 @@ from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.resources.hierarchy import state_digest
 from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
+from skiway.sql import QueryEngine
 
-__all__ = ["COMPONENT", "Callers", "Context", "Versions", "operation_of"]
+__all__ = ["COMPONENT", "Callers", "Context", "QueryShapes", "Versions", "operation_of"]
 
 COMPONENT: Final = "Airport"
 
@@ -202,6 +204,24 @@ class Versions:
         return int.from_bytes(blake2b(minute + state_digest(realm), digest_size=8).digest()) >> 1
 
 
+class QueryShapes:
+    """The columns of queries that were planned lately: DuckDB plans a query, asks for its endpoints, and then reads it."""
+
+    def __init__(self, size: int = 1000, known_s: float = 60.0) -> None:
+        self._lock = Lock()
+        self._known: TTLCache[tuple[str, ...], pa.Schema] = TTLCache(size, known_s)
+
+    def get(self, key: tuple[str, ...]) -> pa.Schema | None:
+        """The columns, if they are known."""
+        with self._lock:
+            return self._known.get(key)
+
+    def put(self, key: tuple[str, ...], schema: pa.Schema) -> None:
+        """Remember the columns."""
+        with self._lock:
+            self._known[key] = schema
+
+
 @dataclass(frozen=True)
 class Context:
     """The state that all catalogs of a server share."""
@@ -209,6 +229,8 @@ class Context:
     callers: Callers
     handles: Handles
     transactions: LakeTransactions
+    queries: QueryEngine
+    query_shapes: QueryShapes = field(default_factory=QueryShapes)
     versions: Versions = field(default_factory=Versions)
     plans: PlanLog = field(default_factory=PlanLog)
     failed_creations: FailedCreations = field(default_factory=FailedCreations)

@@ -41,6 +41,7 @@ from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
 from skiway.metastore import Realm, snapshots, statistics
 from skiway.model import v1
+from skiway.sql import DirectFiles, Files
 
 __all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
 
@@ -92,7 +93,7 @@ def _none(table: OpenedTable, which: str) -> NotFound:
 BATCH_ROWS = 65_536
 
 
-class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
+class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles):
     """A table, for the duration of one call. `columns` are those that the client knows, by default the current ones."""
 
     def __init__(
@@ -253,6 +254,22 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics):
         if options.part is not None:
             return self._read(Part.unpacked(options.part), options)
         return (batch for part in self.plan(options) for batch in self._read(Part.unpacked(part), options))
+
+    def direct_files(self, options: ScanOptions) -> Files | None:
+        """The files for DuckDB to read in a query on the server, if it reads them as `scan` does."""
+        self._context.callers.require("table.read", self.record)
+        snapshot = self._snapshot()
+        if snapshot is None or len(self.columns.wanted):
+            return None
+        readable = self._readable(snapshot)
+        handle = self._opened.at(snapshot)
+        chosen = handle.plan(snapshot, options.filter or None, schema=readable)
+        paths = handle.plain_files(snapshot, chosen)
+        ids = {field.name: number for field in readable if (number := field_id(field)) is not None}
+        if not paths or not {field.name for field in self.columns.stored} <= ids.keys():
+            return None
+        self._log_plan(options, snapshot, chosen, 1)
+        return Files(paths, ids)
 
     def row_count(self) -> int | None:
         """The number of rows of the part that is read; None before a scan."""

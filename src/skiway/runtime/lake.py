@@ -7,7 +7,8 @@ from functools import partial
 
 from skiway.airport import AirportService, Limits
 from skiway.config import Settings
-from skiway.config.server import Grpc, Http
+from skiway.config.server import Http
+from skiway.config.sql import Sql
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -16,11 +17,13 @@ from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.requests import Access, Observers
 from skiway.rest import RestApp, RestOptions
+from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
+from skiway.sql import QueryEngine
 from skiway.storage import Stores
 
-__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "warehouse_of"]
+__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "queries_of", "warehouse_of"]
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
@@ -46,16 +49,33 @@ def handles_of(secrets: SecretsStore, warehouse: Warehouse, access: SourceAccess
 
 
 def lake_over_airport(
-    access: Access, observers: Observers, stores: Stores, handles: Handles, secrets: SecretsStore, settings: Grpc
+    access: Access,
+    observers: Observers,
+    stores: Stores,
+    handles: Handles,
+    secrets: SecretsStore,
+    queries: Queries,
+    settings: Settings,
 ) -> AirportService:
     """The catalogs of all accounts, for DuckDB to attach."""
+    grpc = settings.server.grpc
     limits = Limits(
-        opening_s=settings.opening_seconds,
-        idle_s=settings.idle_seconds,
-        decoded_bytes=settings.max_decoded_bytes,
+        opening_s=grpc.opening_seconds,
+        idle_s=grpc.idle_seconds,
+        decoded_bytes=grpc.max_decoded_bytes,
     )
     key = signing_key(Realm(stores, PLATFORM), secrets)
-    return airport_service(access, observers, handles=handles, key=key, limits=limits)
+    return airport_service(access, observers, handles=handles, key=key, limits=limits, queries=QueryEngine(queries))
+
+
+def queries_of(settings: Sql) -> Queries:
+    """The worker processes that run queries of callers."""
+    return Queries(
+        memory_limit=settings.memory_limit,
+        timeout_s=settings.timeout_seconds,
+        workers=settings.workers,
+        threads=settings.threads,
+    )
 
 
 def iceberg_rest(access: Access, observers: Observers, handles: Handles, settings: Http) -> RestApp:

@@ -48,7 +48,7 @@ from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcService, Health
 from skiway.runtime.http_door import HttpDoor, web_app
-from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, opener_of, warehouse_of
+from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, opener_of, queries_of, warehouse_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.operators import Operators
 from skiway.runtime.readiness import Readiness, checks_of
@@ -112,7 +112,9 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         worker = parts.enter_context(working(settings.reconciler, stores, reconciler))
         services = rpc_door(settings, access, reconciler, observers, warehouse)
         parts.callback(services.close)
-        airport = lake_over_airport(access, observers, stores, handles, secrets, settings.server.grpc)
+        queries = queries_of(settings.sql)
+        parts.callback(queries.close)
+        airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
         parts.callback(airport.close)
         rest = iceberg_rest(access, observers, handles, settings.server.http)
         parts.callback(rest.close)

@@ -6,14 +6,30 @@ A worker runs foreign SQL, so its messages are not trusted: lengths are limited 
 from __future__ import annotations
 
 import json
+import os
+import select
+import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any, Final
 
 import pyarrow as pa
 
-__all__ = ["TooLarge", "decode_table", "encode_table", "read_message", "write_message"]
+__all__ = [
+    "READY",
+    "TooLarge",
+    "decode_table",
+    "encode_table",
+    "exactly",
+    "read_message",
+    "read_until",
+    "write_message",
+]
+
+READY: Final = b"R"
+"""What a process that runs queries writes when it has started."""
 
 _SIZE: Final = 8
+_READ_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -43,6 +59,28 @@ def write_message(to: IO[bytes], header: Mapping[str, Any], parts: list[pa.Buffe
         to.write(len(part).to_bytes(_SIZE, "little"))
         to.write(part)
     to.flush()
+
+
+def exactly(file: IO[bytes], size: int) -> bytes:
+    """Read as many bytes from a file; `EOFError` if it ends before."""
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def read_until(descriptor: int, size: int, deadline: float) -> bytes:
+    """Read as many bytes from a pipe; `EOFError` if it ends before, `TimeoutError` at the deadline."""
+    data = bytearray()
+    while len(data) < size:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        part = os.read(descriptor, min(_READ_BYTES, size - len(data)))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
 
 
 def read_message(read: Callable[[int], bytes], max_bytes: int) -> tuple[dict[str, Any], list[bytes]]:

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +13,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, LimitExceeded, TimedOut
-from skiway.sandbox.messages import TooLarge, decode_table, encode_table, read_message, write_message
+from skiway.sandbox.messages import TooLarge, decode_table, encode_table, read_message
+from skiway.sandbox.processes import WorkerProcess, memory_bytes
 
 __all__ = ["Sandbox"]
 
-_START_S: Final = 60.0
+WORKER: Final = "skiway.sandbox.worker"
 _GRACE_S: Final = 2.0
 """How much longer than its limit SQL may take before its worker is killed: usually it can be interrupted."""
-
-_UNITS: Final = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "B": 1}
-_READ_BYTES: Final = 1 << 20
 
 
 class Sandbox:
@@ -38,7 +31,7 @@ class Sandbox:
 
     def __init__(self, *, memory_limit: str = "1GB", timeout_s: float = 60.0, workers: int = 2) -> None:
         self.memory_limit, self.timeout_s = memory_limit, timeout_s
-        self._memory_bytes = _bytes(memory_limit)
+        self._memory_bytes = memory_bytes(memory_limit)
         self._workers = workers
 
     def select(
@@ -94,16 +87,6 @@ class Sandbox:
         return LimitExceeded(f"{what} uses more than {self.memory_limit} of memory")
 
 
-def _bytes(text: str) -> int:
-    """The number in a size such as `1GB` or `512MiB`."""
-    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text.strip()[len(digits) :].strip().upper() or "B"
-    try:
-        return int(float(digits) * _UNITS[unit])
-    except (KeyError, ValueError):
-        raise InvalidArgument(f"{text!r} is not a size: write a number and a unit, such as 512MB or 1GB") from None
-
-
 class _Pool:
     """The workers with one memory limit."""
 
@@ -120,14 +103,14 @@ class _Pool:
         with self._free:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None
-            if worker is None or not worker.is_alive():
+            if worker is None or not worker.is_alive:
                 if worker is not None:
                     worker.kill()  # closes its pipes
                 worker = _Worker(self._memory_bytes)
             try:
                 yield worker
             finally:
-                if worker.is_alive():
+                if worker.is_alive:
                     with self._lock:
                         self._idle.append(worker)
 
@@ -141,38 +124,21 @@ class _Pool:
 _pool = cache(_Pool)
 
 
-class _Worker:
-    def __init__(self, memory_bytes: int) -> None:
-        self._owner = os.getpid()
-        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            [sys.executable, "-I", "-m", "skiway.sandbox.worker", str(memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-            cwd="/",
-            start_new_session=True,  # Ctrl-C in a terminal ends the server, which ends its workers
-        )
-        self._started = False
-
-    def is_alive(self) -> bool:
-        """Whether it can take another call. A process that was forked from this one does not own it."""
-        return self._owner == os.getpid() and self._process.poll() is None
+class _Worker(WorkerProcess):
+    def __init__(self, memory: int) -> None:
+        super().__init__(WORKER, memory)
 
     def ask(
         self, header: Mapping[str, Any], parts: list[pa.Buffer], timeout_s: float, max_bytes: int
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Send a request and wait for the answer; after any failure the worker is killed."""
-        assert self._process.stdin is not None
-        deadline = time.monotonic() + timeout_s + (0 if self._started else _START_S)
-        watchdog = threading.Timer(deadline - time.monotonic(), self.kill)
+        deadline = time.monotonic() + timeout_s
+        watchdog = threading.Timer(timeout_s, self.stop)
         watchdog.daemon = True
         watchdog.start()
         try:
-            write_message(self._process.stdin, header, parts)
-            answer = read_message(lambda size: self._read(size, deadline), max_bytes)
-            self._started = True
-            return answer
+            self.send(header, parts)
+            return read_message(lambda size: self.read(size, deadline), max_bytes)
         except BaseException as error:
             self.kill()
             if time.monotonic() >= deadline and isinstance(error, EOFError | OSError):
@@ -180,27 +146,3 @@ class _Worker:
             raise
         finally:
             watchdog.cancel()
-
-    def kill(self) -> None:
-        """End the process at once."""
-        if self._owner == os.getpid():
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError, ValueError):
-                        pipe.close()
-
-    def _read(self, size: int, deadline: float) -> bytes:
-        assert self._process.stdout is not None
-        descriptor, data = self._process.stdout.fileno(), bytearray()
-        while len(data) < size:
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            part = os.read(descriptor, min(_READ_BYTES, size - len(data)))
-            if not part:
-                raise EOFError
-            data += part
-        return bytes(data)

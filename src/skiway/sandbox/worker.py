@@ -7,14 +7,14 @@ import resource
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.messages import decode_table, encode_table, read_message, write_message
+from skiway.sandbox.messages import READY, decode_table, encode_table, exactly, read_message, write_message
 
-__all__ = ["SETTINGS", "main"]
+__all__ = ["REQUEST_BYTES", "SETTINGS", "first_line", "limit_process", "main"]
 
 SETTINGS: Final = {
     "arrow_lossless_conversion": "true",
@@ -28,7 +28,7 @@ SETTINGS: Final = {
 }
 """Settings for DuckDB over Arrow tables: nothing outside of them can be reached."""
 _LOCKED: Final = {**SETTINGS, "autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-_REQUEST_BYTES: Final = 1 << 40  # the server is trusted
+REQUEST_BYTES: Final = 1 << 40  # the server is trusted
 _SPARE: Final = 256 * 1024 * 1024  # for Python, Arrow and small requests and responses, besides DuckDB's memory
 
 
@@ -40,10 +40,12 @@ def main(arguments: Sequence[str]) -> None:
     config: dict[str, Any] = {**_LOCKED, "memory_limit": f"{memory_bytes}B"}
     database = duckdb.connect(":memory:", config=config)
     database.from_arrow(pa.table({"warm": pa.nulls(1)})).fetchall()  # loads what DuckDB loads late
-    _limit(memory_bytes)
+    limit_process(memory_bytes, descriptors=32)
+    responses.write(READY)
+    responses.flush()
     while True:
         try:
-            header, parts = read_message(lambda size: _exactly(requests, size), _REQUEST_BYTES)
+            header, parts = read_message(lambda size: exactly(requests, size), REQUEST_BYTES)
         except EOFError:
             return
         tables = {name: decode_table(part) for name, part in zip(header["tables"], parts, strict=True)}
@@ -52,21 +54,14 @@ def main(arguments: Sequence[str]) -> None:
         del tables, found
 
 
-def _limit(memory_bytes: int) -> None:
-    """Limits that the kernel enforces, for what this process does from now on."""
+def limit_process(memory_bytes: int, *, descriptors: int) -> None:
+    """Set limits that the kernel enforces, for what this process does from now on."""
     data = next(line for line in open("/proc/self/status") if line.startswith("VmData"))  # noqa: PTH123, SIM115
     most = int(data.split()[1]) * 1024 + memory_bytes + _SPARE
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
 
 def _answer(
@@ -91,7 +86,7 @@ def _answer(
     except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError):
         return {"error": "memory"}, []
     except (duckdb.Error, _NotOne) as error:
-        return {"error": "sql", "message": _first_line(error)}, []
+        return {"error": "sql", "message": first_line(error)}, []
     finally:
         timer.cancel()
         cursor.close()
@@ -115,7 +110,7 @@ def _run(cursor: duckdb.DuckDBPyConnection, statements: list[str], tables: dict[
     return found
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of the message; what DuckDB reports as JSON is shortened to its message."""
     text = str(error)
     try:

@@ -16,10 +16,10 @@ from sqlglot import exp
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.cli.command import suggestion
 from skiway.cli.sql.engine import INTERRUPTED, Answer, Engine, quoted
-from skiway.cli.sql.pushdown import pushdown_filter
 from skiway.cli.sql.scans import LakeName, LakeScan, Source
 from skiway.client import Rows
 from skiway.errors import InvalidArgument, NotFound
+from skiway.sql.pushdown import pushdown_filter
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call
@@ -232,7 +232,7 @@ class Session:
                 rewritten = True
             else:
                 alone = names.count(name) == 1
-                where = pushdown_filter(statement, node, source.table) if alone else None
+                where = pushdown_filter(statement, node, source.schema) if alone else None
                 self._create_view(replace(source, where=where), name, f"scan_{number}")
         return rewritten
 

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport import ScanOptions, Schema, Table, filters
+from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
+from skiway.lake.system.functions import FindTable, QueryFunction
 from skiway.lake.system.tables import MOMENT, NAMED, SystemScan, VisibleTable, arrow_table, enum_name, moment_of
 from skiway.metastore import connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
@@ -32,13 +33,18 @@ class SystemSchema(Schema):
     name = SYSTEM_SCHEMA
     comment = "system tables of the metastore"
 
-    def __init__(self, context: Context, catalog: v1.Catalog) -> None:
+    def __init__(self, context: Context, catalog: v1.Catalog, find: FindTable) -> None:
         self._context = context
         self._catalog = catalog
+        self._find = find
 
     def tables(self) -> Sequence[Table]:
         """All system tables."""
         return [SystemTable(self._context, self._catalog, *definition) for definition in _ALL]
+
+    def table_functions(self) -> Sequence[TableFunction]:
+        """What DuckDB's client cannot express as a statement."""
+        return [QueryFunction(self._context, self._catalog.display_name, self._find)]
 
 
 class SystemTable(Table):

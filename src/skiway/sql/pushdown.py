@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -16,9 +16,6 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from skiway.client.airport.predicates import Between, Column, Comparison, In, IsNull, Op, Predicate, literal
 from skiway.errors import SkiwayError
-
-if TYPE_CHECKING:
-    from skiway.client.airport.catalog import Table
 
 __all__ = ["pushdown_filter"]
 
@@ -42,8 +39,11 @@ class _NotPushed(Exception):
     """The condition cannot be pushed down; DuckDB applies it."""
 
 
-def pushdown_filter(statement: exp.Expr, node: exp.Table, table: Table) -> Predicate | None:
-    """Return a predicate that all rows of `table` must match which the statement reads at `node`; None if there is none."""
+def pushdown_filter(statement: exp.Expr, node: exp.Table, columns: pa.Schema) -> Predicate | None:
+    """Return a predicate that all rows must match which the statement reads at `node`; None if there is none.
+
+    `columns` are those of the table.
+    """
     try:
         scopes = [scope for scope in traverse_scope(statement) if any(each is node for each in scope.sources.values())]
     except SqlglotError:
@@ -53,7 +53,7 @@ def pushdown_filter(statement: exp.Expr, node: exp.Table, table: Table) -> Predi
     found = None
     for condition in _conditions(scopes[0]):
         try:
-            part = _predicate(condition, scopes[0], node, table)
+            part = _predicate(condition, scopes[0], node, columns)
         except _NotPushed:
             continue
         found = part if found is None else found & part
@@ -75,9 +75,9 @@ def _conditions(scope: Scope) -> Iterator[exp.Expr]:
     yield from whole.flatten() if isinstance(whole, exp.And) else [whole]
 
 
-def _predicate(condition: exp.Expr, scope: Scope, node: exp.Table, table: Table) -> Predicate:
+def _predicate(condition: exp.Expr, scope: Scope, node: exp.Table, columns: pa.Schema) -> Predicate:
     def column(of: exp.Expr) -> pa.Field:
-        return _field(of, scope, node, table)
+        return _field(of, scope, node, columns)
 
     match condition.unnest():
         case exp.Is() as test if isinstance(test.expression, exp.Null):
@@ -106,18 +106,18 @@ def _comparison(test: exp.Binary, column: Any) -> Predicate:
     return Comparison(MIRRORED.get(op, op), field.name, _value(test.this, field))
 
 
-def _field(of: exp.Expr, scope: Scope, node: exp.Table, table: Table) -> pa.Field:
-    """Return the column of `table`; an unqualified name is accepted only if there is no other table."""
+def _field(of: exp.Expr, scope: Scope, node: exp.Table, columns: pa.Schema) -> pa.Field:
+    """Return the column of the table; an unqualified name is accepted only if there is no other table."""
     if not isinstance(of, exp.Column) or of.find(exp.Dot):
         raise _NotPushed
     if of.table and of.table.lower() != node.alias_or_name.lower():
         raise _NotPushed
     if not of.table and len(scope.sources) != 1:
         raise _NotPushed
-    named = [name for name in table.columns if name.lower() == of.name.lower()]
+    named = [field for field in columns if field.name.lower() == of.name.lower()]
     if len(named) != 1:
         raise _NotPushed
-    return table.schema.field(table.position(named[0]))
+    return named[0]
 
 
 def _value(of: exp.Expr, field: pa.Field) -> Any:

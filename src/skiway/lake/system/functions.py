@@ -1,0 +1,67 @@
+"""The functions of the schema `skiway`: what DuckDB's client cannot express as a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+
+from skiway.airport import Parameter, ScanOptions, Table, TableFunction, current_request
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.lake.context import Context
+from skiway.sql import Query
+
+__all__ = ["FindTable", "QueryFunction"]
+
+FindTable = Callable[[str, str, str], Table | None]
+"""Looks up a table by catalog, schema and name, with the rights of the caller."""
+
+
+class QueryFunction(TableFunction):
+    """`query(sql)`: runs a query on the server and returns its rows."""
+
+    name = "query"
+    comment = "Runs a SELECT on the server, next to the files, and returns only its rows."
+    parameters = (Parameter("sql", pa.string()), Parameter("schema", pa.string(), named=True))
+
+    def __init__(self, context: Context, catalog: str, find: FindTable) -> None:
+        self._context, self._catalog, self._find = context, catalog, find
+
+    def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
+        """The columns of the query. They are looked up once for each statement of a client."""
+        query = self._query(arguments)
+        key = self._key(query)
+        schema = self._context.query_shapes.get(key)
+        if schema is None:
+            schema = self._context.queries.columns(query)
+            self._context.query_shapes.put(key, schema)
+        return schema
+
+    def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """Run the query."""
+        query = self._query(arguments)
+        schema = self.schema_for(arguments)
+        wanted = schema.names if options.columns is None else options.columns
+        for batch in self._context.queries.rows(query):
+            if not batch.schema.equals(schema):
+                raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
+            yield batch.select(wanted)
+
+    def _query(self, arguments: Mapping[str, pa.Scalar]) -> Query:
+        sql, schema = arguments["sql"].as_py(), arguments["schema"].as_py()
+        if not sql or not sql.strip():
+            raise InvalidArgument("query needs SQL: write query('SELECT …')", key="sql.invalid")
+        account = self._context.callers.principal.account_id
+        return Query(sql, self._find, catalog=self._catalog, schema=schema or "", owner=account)
+
+    def _key(self, query: Query) -> tuple[str, ...]:
+        """What identifies the columns: another caller may see other tables, and another transaction other snapshots."""
+        principal, request = self._context.callers.principal, current_request()
+        return (
+            principal.account_id,
+            principal.subject,
+            request.transaction_id or request.trace_id or "",
+            query.catalog,
+            query.schema,
+            query.sql,
+        )

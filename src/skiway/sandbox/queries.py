@@ -1,0 +1,360 @@
+"""Queries of callers, streamed: the server's side.
+
+A query runs in a worker process of its own kind. Its relations are Parquet files that DuckDB reads itself, or scans: DuckDB
+asks for columns of a relation, and the server sends the rows through a pipe. Rows of the result are streamed, too, so
+neither side holds more than a few batches, and a client that reads slowly slows down the query.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
+from skiway.sandbox.messages import encode_table
+from skiway.sandbox.processes import WorkerProcess, memory_bytes
+
+__all__ = ["FileColumn", "NamedTable", "Parsed", "Queries", "QueryProcess", "Relation", "TableName"]
+
+WORKER: Final = "skiway.sandbox.query_worker"
+_MAX_LINE: Final = 1 << 20
+_MAX_SCANS: Final = 64
+"""How many scans of one query may be open at a time."""
+
+TableName = tuple[str, str, str]
+"""Catalog, schema and table, as the query names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of Parquet files: its field id, its name in the table, and its type in DuckDB."""
+
+    id: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table of a query. DuckDB reads `files` itself, if there are any, else `scan` returns batches of some columns."""
+
+    name: TableName
+    schema: pa.Schema
+    scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+    files: Sequence[str] = ()
+    columns: Sequence[FileColumn] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A table that a query names; `unit` and `value` are its point in time, and `alias` is its name in the rewritten query."""
+
+    name: TableName
+    unit: str = ""
+    value: str = ""
+    alias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A query: its tables, and its text, in which tables with a point in time have other names."""
+
+    sql: str
+    tables: Sequence[NamedTable]
+
+
+class Queries:
+    """Runs queries in worker processes, each with at most `memory_limit` and `timeout_s`. It is thread-safe.
+
+    `workers` queries run at a time; one owner may use all but one of them, so that others do not wait for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_limit: str = "1GB",
+        timeout_s: float = 300.0,
+        workers: int = 4,
+        threads: int = 2,
+        wait_s: float = 10.0,
+    ) -> None:
+        self.memory_limit, self.timeout_s = memory_limit, timeout_s
+        self._memory_bytes, self._threads = memory_bytes(memory_limit), threads
+        self._workers, self._wait_s = workers, wait_s
+        self._idle: list[QueryProcess] = []
+        self._used: Counter[str] = Counter()
+        self._changed = threading.Condition()
+        atexit.register(self.close)
+
+    def start(self, owner: str = "") -> QueryProcess:
+        """A process for one query; close it afterwards. `LimitExceeded` if all stay busy."""
+        share = max(1, self._workers - 1)
+        with self._changed:
+            free = self._changed.wait_for(
+                lambda: self._used.total() < self._workers and self._used[owner] < share, self._wait_s
+            )
+            if not free:
+                raise LimitExceeded(
+                    f"all {share} queries that may run at a time are running: try again later", key="sql.busy"
+                )
+            self._used[owner] += 1
+            process = self._idle.pop() if self._idle else None
+        try:
+            if process is not None and not process.is_alive:
+                process.kill()
+                process = None
+            if process is None:
+                process = QueryProcess(self, self._memory_bytes, self._threads)
+            process.begin(owner)
+        except BaseException:
+            self._leave(owner)
+            raise
+        return process
+
+    def give_back(self, process: QueryProcess, owner: str) -> None:
+        """Take back a process, which is kept for the next query if it still works."""
+        if process.is_alive:
+            with self._changed:
+                self._idle.append(process)
+        self._leave(owner)
+
+    def _leave(self, owner: str) -> None:
+        with self._changed:
+            self._used[owner] -= 1
+            self._used += Counter()  # drops zeros
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Kill the idle processes."""
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()
+
+
+class QueryProcess:
+    """A worker process while it serves one query: `parse` it, `run` it, and `close`."""
+
+    def __init__(self, queries: Queries, memory: int, threads: int) -> None:
+        self._queries, self._max_bytes = queries, memory
+        self._socket, theirs = socket.socketpair()
+        try:
+            self._process = WorkerProcess(WORKER, theirs.fileno(), memory, threads, descriptors=[theirs.fileno()])
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        self._scans = _ScanServer(self._socket)
+        self._is_clean, self._owner = True, ""
+        self._deadline = 0.0
+        self._watchdog: threading.Timer | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can serve a query."""
+        return self._process.is_alive
+
+    def begin(self, owner: str) -> None:
+        """Start the time of a query."""
+        self._owner, self._is_clean = owner, True
+        self._deadline = time.monotonic() + self._queries.timeout_s
+        self._watchdog = threading.Timer(self._queries.timeout_s, self._process.stop)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def parse(self, sql: str) -> Parsed:
+        """The tables of a query; `InvalidArgument` unless the text is exactly one query."""
+        self._send({"parse": sql}, [])
+        kind, payload = self._frame()
+        if kind != b"P":
+            raise self._error(kind, payload)
+        found = json.loads(payload)
+        tables = [
+            NamedTable(tuple(each["name"]), each.get("unit", ""), each.get("value", ""), each.get("as", ""))
+            for each in found["tables"]
+        ]
+        return Parsed(found["sql"], tables)
+
+    def run(
+        self, sql: str, relations: Sequence[Relation], *, default: Sequence[str], describe: bool = False
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]] | None:
+        """The columns and the rows of a query; None if DuckDB cannot read the files of a relation as its format requires.
+
+        Names without a catalog are looked up in `default`, a catalog and optionally a schema. With `describe`, there
+        are no rows.
+        """
+        header: dict[str, Any] = {"sql": sql, "default": list(default), "describe": describe, "relations": []}
+        parts: list[pa.Buffer] = []
+        for each in relations:
+            entry: dict[str, Any] = {"name": list(each.name)}
+            if each.files:
+                columns = [[column.id, column.name, column.type] for column in each.columns]
+                entry |= {"files": list(each.files), "columns": columns}
+            else:
+                entry["schema"] = len(parts)
+                parts.append(encode_table(each.schema.empty_table()))
+            header["relations"].append(entry)
+        self._scans.serve(relations)
+        self._is_clean = False
+        self._send(header, parts)
+        kind, payload = self._frame()
+        if kind == b"F":
+            self._is_clean = True
+            return None
+        if kind != b"S":
+            raise self._error(kind, payload)
+        schema = pa.ipc.read_schema(pa.py_buffer(payload))
+        return schema, self._batches(schema)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        while True:
+            kind, payload = self._frame()
+            if kind == b"B":
+                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+                batch.validate(full=True)  # the process runs foreign SQL
+                yield batch
+            elif kind == b".":
+                self._scans.check()
+                self._is_clean = True
+                return
+            else:
+                raise self._error(kind, payload)
+
+    def close(self) -> None:
+        """Return the process, or kill it if the query has not ended."""
+        if self._watchdog is None:
+            return
+        self._watchdog.cancel()
+        self._watchdog = None
+        self._scans.serve(())
+        if not self._is_clean or not self.is_alive:
+            self.kill()
+        self._queries.give_back(self, self._owner)
+
+    def kill(self) -> None:
+        """End the process at once, and close everything that belongs to it."""
+        self._process.kill()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends the thread that reads from it
+        self._socket.close()
+
+    def _send(self, header: Mapping[str, Any], parts: list[pa.Buffer]) -> None:
+        try:
+            self._process.send(header, parts)
+        except OSError:
+            raise self._ended() from None
+
+    def _frame(self) -> tuple[bytes, bytes]:
+        try:
+            head = self._process.read(9, self._deadline)
+            size = int.from_bytes(head[1:], "little")
+            if size > self._max_bytes:
+                raise EOFError
+            return head[:1], self._process.read(size, self._deadline)
+        except TimeoutError:
+            self._is_clean = False
+            raise self._late() from None
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def _error(self, kind: bytes, payload: bytes) -> SkiwayError:
+        """The error of a query that failed. A scan that failed is the cause."""
+        self._is_clean = kind == b"E"
+        self._scans.check()
+        if kind == b"M":
+            return self._too_large()
+        return InvalidArgument(payload.decode("utf-8", "replace") or "invalid SQL", key="sql.invalid")
+
+    def _ended(self) -> SkiwayError:
+        """The error of a process that has ended: it was killed by a limit, or crashed."""
+        self._is_clean = False
+        self._scans.check()
+        return self._late() if time.monotonic() >= self._deadline else self._too_large()
+
+    def _late(self) -> TimedOut:
+        return TimedOut(
+            f"the query took longer than {self._queries.timeout_s:g} s and was cancelled", key="sql.timeout"
+        )
+
+    def _too_large(self) -> LimitExceeded:
+        return LimitExceeded(
+            f"the query uses more than {self._queries.memory_limit} of memory: read fewer columns or rows, or aggregate less",
+            key="sql.memory",
+        )
+
+
+@dataclass
+class _ScanServer:
+    """Answers the requests of a process for rows: each gets a pipe, and a thread that writes the batches to it."""
+
+    socket: socket.socket
+    relations: Sequence[Relation] = ()
+    failures: list[BaseException] = field(default_factory=list)
+    context: Context = field(default_factory=Context)
+    _open: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MAX_SCANS))
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._answer, name="query-scans", daemon=True).start()
+
+    def serve(self, relations: Sequence[Relation]) -> None:
+        """Serve these relations from now on, in the context of the caller."""
+        self.relations, self.failures, self.context = relations, [], copy_context()
+
+    def check(self) -> None:
+        """Raise the first error of a scan, if there is one."""
+        if self.failures:
+            raise self.failures[0]
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError), self.socket.makefile("rb") as requests:
+            while line := requests.readline(_MAX_LINE):
+                wanted = json.loads(line)
+                relation = self.relations[int(wanted["relation"])]
+                columns = [relation.schema.field(str(name)).name for name in wanted["columns"]]
+                self._open.acquire()
+                theirs, ours = os.pipe()
+                try:
+                    socket.send_fds(self.socket, [b"."], [theirs])
+                finally:
+                    os.close(theirs)
+                run = self.context.copy().run
+                arguments = (self._send, relation, columns, ours, self.failures)
+                threading.Thread(target=run, args=arguments, name="query-scan", daemon=True).start()
+
+    def _send(self, relation: Relation, columns: Sequence[str], pipe: int, failures: list[BaseException]) -> None:
+        schema = pa.schema([relation.schema.field(name) for name in columns])
+        batches = _until_failure(relation.scan, columns, failures)
+        with (
+            contextlib.suppress(OSError),  # the process may stop reading at any time
+            contextlib.closing(batches),
+            os.fdopen(pipe, "wb") as file,
+            pa.ipc.new_stream(file, schema) as writer,
+        ):
+            for batch in batches:
+                writer.write_batch(batch)
+        self._open.release()
+
+
+def _until_failure(
+    scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]], columns: Sequence[str], failures: list[BaseException]
+) -> Generator[pa.RecordBatch]:
+    """The batches of a scan. A failure is remembered before the pipe is closed, which would look like the end of the rows."""
+    try:
+        yield from scan(columns)
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - raised to the caller by `check`
+        failures.append(error)

@@ -1,0 +1,323 @@
+"""Queries of callers: they read their relations and nothing else, and stay within their limits."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from skiway.errors import InvalidArgument, LimitExceeded, NotFound, SkiwayError, TimedOut, Unavailable
+from skiway.sandbox import Sandbox, pool
+from skiway.sandbox import queries as module
+from skiway.sandbox.queries import FileColumn, Queries, QueryProcess, Relation
+
+ROWS = pa.table(
+    {
+        "id": range(30),
+        "v": [math.nan if i % 10 == 0 else i / 2 for i in range(30)],
+        "text": [None if i % 7 == 0 else f"t{i % 3}" for i in range(30)],
+    }
+)
+NAME = ("lake", "s", "t")
+
+
+@pytest.fixture(scope="module")
+def queries() -> Iterator[Queries]:
+    made = Queries(memory_limit="300MB", timeout_s=60, workers=2, threads=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def process(queries: Queries) -> Iterator[QueryProcess]:
+    found = queries.start()
+    yield found
+    found.close()
+
+
+def scanned(rows: pa.Table = ROWS, asked: list[Any] | None = None) -> Relation:
+    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if asked is not None:
+            asked.append(list(columns))
+        yield from rows.select(columns).to_batches(max_chunksize=7)
+
+    return Relation(NAME, rows.schema, scan)
+
+
+def result(process: QueryProcess, sql: str, *relations: Relation) -> list[dict[str, Any]]:
+    parsed = process.parse(sql)
+    found = process.run(parsed.sql, relations, default=["lake"])
+    assert found is not None
+    rows: list[dict[str, Any]] = pa.Table.from_batches(found[1], found[0]).to_pylist()
+    return rows
+
+
+def test_query_reads_the_columns_that_it_needs(process: QueryProcess) -> None:
+    asked = list[Any]()
+    assert result(process, "SELECT count(*) AS n, max(id) AS m FROM s.t WHERE text = 't1'", scanned(asked=asked)) == [
+        {"n": 8, "m": 25}
+    ]
+    assert [sorted(columns) for columns in asked] == [["id", "text"]]
+
+
+def test_nan_is_the_greatest_number(process: QueryProcess) -> None:
+    assert result(process, "SELECT count(*) AS n FROM s.t WHERE v > 1000", scanned()) == [{"n": 3}]
+
+
+def test_relation_can_be_read_several_times(process: QueryProcess) -> None:
+    sql = "WITH x AS (SELECT id FROM s.t) SELECT count(*) AS n FROM x a, x b, lake.s.t c WHERE a.id = b.id AND b.id = c.id"
+    assert result(process, sql, scanned()) == [{"n": 30}]
+
+
+def test_columns_have_different_names(process: QueryProcess) -> None:
+    assert result(process, "SELECT 1 AS a, 2 AS A, 3 AS a") == [{"a": 1, "A_1": 2, "a_2": 3}]
+
+
+def test_order_of_the_query_is_kept(process: QueryProcess) -> None:
+    found = result(process, "SELECT range AS n FROM range(100000) ORDER BY n DESC")
+    assert [row["n"] for row in found] == list(range(99_999, -1, -1))
+
+
+def test_description_reads_no_rows(process: QueryProcess) -> None:
+    asked = list[Any]()
+    found = process.run(
+        "SELECT text, count(*) AS n FROM s.t GROUP BY 1", [scanned(asked=asked)], default=["lake"], describe=True
+    )
+    assert found is not None
+    assert found[0] == pa.schema({"text": pa.string(), "n": pa.int64()})
+    assert (list(found[1]), asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("", "found 0 statements"),
+        ("SELECT 1; SELECT 2", "found 2 statements"),
+        ("CREATE TABLE x AS SELECT 1", "CREATE is not a query"),
+        ("INSERT INTO s.t VALUES (1)", "INSERT is not a query"),
+        ("SET threads = 8", "SET is not a query"),
+        ("COPY (SELECT 1) TO '/tmp/x'", "COPY is not a query"),
+        ("ATTACH '/tmp/x.db'", "ATTACH is not a query"),
+        ("LOAD httpfs", "LOAD is not a query"),
+        ("PRAGMA database_list", "not a query|cannot be used here|Only SELECT"),
+        ("SELECT * FROM read_text('/etc/passwd')", "read_text cannot be used here"),
+        ("SELECT (SELECT content FROM read_text('/etc/passwd'))", "read_text cannot be used here"),
+        ("WITH x AS (FROM read_csv('/etc/passwd')) FROM x", "read_csv cannot be used here"),
+        ("SELECT * FROM parquet_schema('/etc/passwd')", "parquet_schema cannot be used here"),
+        ("SELECT * FROM glob('/*')", "glob cannot be used here"),
+        ("SELECT * FROM query('SELECT 1')", "query cannot be used here"),
+        ("SELECT * FROM duckdb_settings()", "duckdb_settings cannot be used here"),
+        ("SELECT * FROM '/etc/passwd'", "does not exist|disabled by configuration"),
+        ("SELECT * FROM '/tmp/x.parquet'", "disabled by configuration"),
+        ("SELECT getenv('HOME')", "getenv does not exist"),
+        ("SELECT * FROM nowhere", "Table with name nowhere does not exist"),
+    ],
+)
+def test_everything_but_a_query_over_relations_is_rejected(process: QueryProcess, sql: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        result(process, sql)
+    assert result(process, "SELECT 1 AS one") == [{"one": 1}]  # the process still works
+
+
+def test_points_in_time_become_relations_of_their_own(process: QueryProcess) -> None:
+    parsed = process.parse("SELECT a.id FROM s.t AS a AT (VERSION => 1 + 2) JOIN s.t USING (id)")
+    past, now = parsed.tables
+    assert (past.name, past.unit.lower(), past.value) == (("", "s", "t"), "version", "3")
+    assert (now.name, now.unit, now.alias) == (("", "s", "t"), "", "")
+    then = Relation(("memory", "main", past.alias), ROWS.schema, scanned(ROWS.slice(0, 5)).scan)
+    found = process.run(parsed.sql, [then, scanned()], default=["lake"])
+    assert found is not None
+    assert pa.Table.from_batches(found[1]).num_rows == 5
+
+
+def test_failure_of_a_scan_is_the_error_of_the_query(process: QueryProcess) -> None:
+    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from ROWS.select(columns).to_batches()
+        raise NotFound("a file is gone")
+
+    with pytest.raises(NotFound, match="a file is gone"):
+        result(process, "SELECT count(*) FROM s.t", Relation(NAME, ROWS.schema, scan))
+
+
+def test_context_of_the_caller_is_that_of_its_scans(process: QueryProcess) -> None:
+    from contextvars import ContextVar
+
+    caller: ContextVar[str] = ContextVar("caller")
+    seen = list[str]()
+
+    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        seen.append(caller.get())
+        yield from ROWS.select(columns).to_batches()
+
+    token = caller.set("ada")
+    assert result(process, "SELECT count(*) AS n FROM s.t", Relation(NAME, ROWS.schema, scan)) == [{"n": 30}]
+    caller.reset(token)
+    assert seen == ["ada"]
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT repeat('x', 4000000000) AS x",
+        "SELECT list(range) AS l FROM range(100000000)",
+    ],
+)
+def test_memory_is_limited(queries: Queries, sql: str) -> None:
+    process = queries.start()
+    try:
+        with pytest.raises(LimitExceeded, match="more than 300MB"):
+            result(process, sql)
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT count(*) FROM range(10000000) a, range(10000000) b", "SELECT sum(i) FROM range(9000000000000) t(i)"]
+)
+def test_time_is_limited(sql: str, queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "timeout_s", 0.5)
+    process = queries.start()
+    try:
+        with pytest.raises(TimedOut, match=r"longer than 0\.5 s"):
+            result(process, sql)
+    finally:
+        process.close()
+    assert not process.is_alive
+
+
+def test_one_owner_leaves_a_worker_for_others() -> None:
+    queries = Queries(workers=2, wait_s=0.05)
+    first = queries.start("a")
+    with pytest.raises(LimitExceeded, match="all 1 queries that may run at a time are running"):
+        queries.start("a")
+    other = queries.start("b")
+    first.close()
+    again = queries.start("a")
+    for process in (other, again):
+        process.close()
+        process.kill()
+
+
+def test_query_that_is_not_read_to_its_end_is_cancelled(queries: Queries) -> None:
+    process = queries.start()
+    found = process.run("SELECT range AS n FROM range(100000000000)", [], default=["lake"])
+    assert found is not None
+    assert next(found[1]).num_rows
+    process.close()
+    assert not process.is_alive
+    another = queries.start()
+    assert result(another, "SELECT 1 AS one") == [{"one": 1}]
+    another.close()
+
+
+def test_scan_ends_with_its_query(queries: Queries) -> None:
+    ended = threading.Event()
+
+    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            while True:
+                yield ROWS.select(columns).to_batches()[0]
+        finally:
+            ended.set()
+
+    process = queries.start()
+    found = process.run("SELECT * FROM s.t", [Relation(NAME, ROWS.schema, scan)], default=["lake"])
+    assert found is not None
+    next(found[1])
+    process.close()
+    assert ended.wait(20)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptors_are_left_open(queries: Queries) -> None:
+    def use() -> None:
+        process = queries.start()
+        result(process, "SELECT count(*) FROM s.t", scanned())
+        process.close()
+
+    use()
+    before = open_descriptors()
+    for _ in range(3):
+        use()
+    assert open_descriptors() <= before
+
+
+def test_process_that_cannot_start_is_no_question_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (pool, module):
+        monkeypatch.setattr(each, "WORKER", "skiway.sandbox.no_such_module")
+    with pytest.raises(Unavailable, match="could not be started"):
+        Sandbox(memory_limit="123MB").run(["SELECT 1"])
+    queries = Queries(workers=1, wait_s=0)
+    for _ in range(2):  # the failed one does not count as running
+        with pytest.raises(Unavailable, match="could not be started"):
+            queries.start()
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def with_ids(rows: pa.Table, ids: dict[str, int]) -> pa.Table:
+    fields = [field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+COLUMNS = [FileColumn(1, "id", "BIGINT"), FileColumn(2, "v", "DOUBLE"), FileColumn(3, "text", "VARCHAR")]
+
+
+def in_files(*paths: Path) -> Relation:
+    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        raise AssertionError("DuckDB reads the files itself")
+
+    return Relation(NAME, ROWS.schema, scan, [str(path) for path in paths], COLUMNS)
+
+
+def test_files_are_read_by_field_id(process: QueryProcess, tmp_path: Path) -> None:
+    now, then = tmp_path / "it's now.parquet", tmp_path / "then.parquet"
+    pq.write_table(with_ids(ROWS, {"id": 1, "v": 2, "text": 3}), now, row_group_size=5)
+    old = pa.table({"number": pa.array([100], pa.int32()), "text": [7]})
+    pq.write_table(with_ids(old, {"number": 1, "text": 9}), then)
+    relation = in_files(now, then)
+    assert result(process, "SELECT count(*) AS n, max(id) AS m FROM s.t", relation) == [{"n": 31, "m": 100}]
+    assert result(process, "SELECT count(*) AS n FROM s.t WHERE v > 1000", relation) == [{"n": 3}]
+    assert result(process, "SELECT * FROM s.t WHERE id = 100", relation) == [{"id": 100, "v": None, "text": None}]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(pa.table({"id": [1]}), id="no ids"),
+        pytest.param(with_ids(pa.table({"id": ["1"]}), {"id": 1}), id="another type"),
+        pytest.param(with_ids(pa.table({"v": pa.array([1], pa.timestamp("us"))}), {"v": 1}), id="a time as a number"),
+        pytest.param(with_ids(pa.table({"v": [[1]]}), {"v": 1}), id="a list"),
+    ],
+)
+def test_files_with_other_columns_are_left_to_scans(process: QueryProcess, rows: pa.Table, tmp_path: Path) -> None:
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert process.run("SELECT * FROM s.t", [in_files(tmp_path / "a.parquet")], default=["lake"]) is None
+    assert result(process, "SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_only_files_of_relations_can_be_read(process: QueryProcess, tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        pq.write_table(with_ids(ROWS, {"id": 1, "v": 2, "text": 3}), tmp_path / f"{name}.parquet")
+    relation = in_files(tmp_path / "mine.parquet")
+    for sql in (
+        f"SELECT * FROM '{tmp_path}/other.parquet'",
+        f"SELECT * FROM '{tmp_path}/*.parquet'",
+        f'SELECT * FROM "{tmp_path}/mine.parquet/../other.parquet"',
+    ):
+        with pytest.raises(SkiwayError, match=r"disabled by configuration|does not exist"):
+            result(process, sql, relation)
