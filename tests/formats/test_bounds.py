@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -12,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from formats.pushed_filters import sent_filter
+from skiway.airport import filters
 from skiway.client import col
+from skiway.client.airport.filters import filter_json
 from skiway.client.airport.predicates import Predicate
 from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.canonical import canonical_columns
@@ -79,6 +83,47 @@ def test_bounds_of_delta_are_exact_unless_their_type_or_a_deletion_says_otherwis
     by_name = {leaf.path[0]: stats[str(leaf.id)] for leaf in leaves(table.schema.arrow)}
     assert {name: found["exact"] for name, found in by_name.items()} == {"id": True, "name": False, "at": False}
     assert (by_name["id"]["min"], by_name["id"]["max"]) == (1, 2)
+
+
+def test_delta_commit_without_a_time_has_that_of_its_file(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"id": [1]}))
+    log = tmp_path / "t" / "_delta_log" / "00000000000000000000.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("\n".join(json.dumps(each) for each in actions if "commitInfo" not in each))
+    moment = datetime(2020, 2, 3, 4, 5, 6, tzinfo=UTC)
+    os.utime(log, (moment.timestamp(), moment.timestamp()))
+    with open_source("delta", str(tmp_path)) as source:
+        assert now(source.load((), "t")).created_at == moment
+
+
+# --- other orders ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("info", "files"),
+    [
+        ({"alias": "", "collation": ""}, []),
+        ({"alias": "", "collation": "nocase"}, [0]),
+        ({"alias": "JSON", "collation": ""}, []),
+        ({"alias": "mood", "collation": ""}, [0]),
+    ],
+)
+def test_values_in_another_order_leave_no_file_out(tmp_path: Path, info: dict[str, str], files: list[int]) -> None:
+    table = parquet_table(tmp_path, pa.table({"name": ["B", "C"]}))
+    plain = json.loads(filter_json(col("name") == "b", ["name"], {"name": table.schema.arrow.field("name")}))
+
+    def with_info(node: Any) -> Any:
+        if isinstance(node, list):
+            return [with_info(each) for each in node]
+        if isinstance(node, dict):
+            found = {key: with_info(each) for key, each in node.items()}
+            return (
+                found | {"type_info": {"type": "STRING_TYPE_INFO", **info}} if found.get("id") == "VARCHAR" else found
+            )
+        return node
+
+    condition = filters.parse(json.dumps(with_info(plain)))
+    assert table.plan(now(table), condition)["ordinal"].to_pylist() == files
 
 
 # --- nanoseconds -----------------------------------------------------------------------------------------------------
