@@ -15,7 +15,8 @@ import pytest
 
 from lake.lakes import Lake, opened_lake
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.lake.context import QueryShapes
 from skiway.lake.table import LakeTable
 from skiway.sandbox.queries import Queries
 from skiway.sql import QueryEngine
@@ -118,6 +119,42 @@ def test_changed_tables_are_read_as_they_are_now(db: AirportClient) -> None:
     assert query(db, "SELECT label FROM s.plain WHERE id = 500") == [{"label": "changed"}]
     with pytest.raises(InvalidArgument, match="text"):
         query(db, "SELECT text FROM s.plain")
+
+
+def test_columns_may_change_within_a_transaction(db: AirportClient) -> None:
+    with db.transaction():
+        assert query(db, "SELECT * FROM s.plain ORDER BY id LIMIT 1")[0]["text"] is None
+        db.rename_column("s.plain", "text", "label")
+        (row,) = query(db, "SELECT * FROM s.plain ORDER BY id LIMIT 1")
+        assert "label" in row
+
+
+def test_stale_columns_are_noticed_and_forgotten(db: AirportClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client reads a query some time after it was planned."""
+    bound = db.call("skiway.query", "SELECT text FROM s.plain WHERE id = 1")
+    first = QueryEngine.columns
+    monkeypatch.setattr(QueryEngine, "columns", lambda self, asked: pa.schema({"text": pa.int64()}))
+    assert bound.read_all().to_pylist() == [{"text": "t1"}]  # it is known
+    with pytest.raises(PreconditionFailed, match="the tables of the query have changed since it was planned"):
+        query(db, "SELECT text FROM s.plain WHERE id = 2")
+    monkeypatch.setattr(QueryEngine, "columns", first)
+    assert query(db, "SELECT text FROM s.plain WHERE id = 2") == [{"text": "t2"}]
+
+
+def test_columns_of_a_statement_are_found_once() -> None:
+    shapes, found = QueryShapes(), list[int]()
+
+    def find() -> pa.Schema:
+        found.append(1)
+        return pa.schema({"a": pa.int64()})
+
+    for key, count in ((("x",), 1), (("x",), 1), (("y",), 2), (None, 3), (None, 4)):
+        assert shapes.get(key, find) == pa.schema({"a": pa.int64()})
+        assert len(found) == count
+    shapes.forget(("x",))
+    shapes.forget(None)
+    shapes.get(("x",), find)
+    assert len(found) == 5
 
 
 def test_points_in_time(db: AirportClient) -> None:

@@ -211,15 +211,23 @@ class QueryShapes:
         self._lock = Lock()
         self._known: TTLCache[tuple[str, ...], pa.Schema] = TTLCache(size, known_s)
 
-    def get(self, key: tuple[str, ...]) -> pa.Schema | None:
-        """The columns, if they are known."""
+    def get(self, key: tuple[str, ...] | None, find: Callable[[], pa.Schema]) -> pa.Schema:
+        """The columns that are known under a key, or else those that `find` returns."""
         with self._lock:
-            return self._known.get(key)
+            known = None if key is None else self._known.get(key)
+        if known is not None:
+            return known
+        found = find()
+        if key is not None:
+            with self._lock:
+                self._known[key] = found
+        return found
 
-    def put(self, key: tuple[str, ...], schema: pa.Schema) -> None:
-        """Remember the columns."""
-        with self._lock:
-            self._known[key] = schema
+    def forget(self, key: tuple[str, ...] | None) -> None:
+        """Forget columns that have changed."""
+        if key is not None:
+            with self._lock:
+                self._known.pop(key, None)
 
 
 @dataclass(frozen=True)

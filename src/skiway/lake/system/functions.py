@@ -30,12 +30,7 @@ class QueryFunction(TableFunction):
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
         """The columns of the query. They are looked up once for each statement of a client."""
         query = self._query(arguments)
-        key = self._key(query)
-        schema = self._context.query_shapes.get(key)
-        if schema is None:
-            schema = self._context.queries.columns(query)
-            self._context.query_shapes.put(key, schema)
-        return schema
+        return self._context.query_shapes.get(self._key(query), lambda: self._context.queries.columns(query))
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query."""
@@ -44,6 +39,7 @@ class QueryFunction(TableFunction):
         wanted = schema.names if options.columns is None else options.columns
         for batch in self._context.queries.rows(query):
             if not batch.schema.equals(schema):
+                self._context.query_shapes.forget(self._key(query))
                 raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
             yield batch.select(wanted)
 
@@ -54,14 +50,13 @@ class QueryFunction(TableFunction):
         account = self._context.callers.principal.account_id
         return Query(sql, self._find, catalog=self._catalog, schema=schema or "", owner=account)
 
-    def _key(self, query: Query) -> tuple[str, ...]:
-        """What identifies the columns: another caller may see other tables, and another transaction other snapshots."""
+    def _key(self, query: Query) -> tuple[str, ...] | None:
+        """What identifies the columns in the calls of one statement; None if the client does not say which these are.
+
+        Another caller may see other tables, and another transaction other snapshots.
+        """
         principal, request = self._context.callers.principal, current_request()
-        return (
-            principal.account_id,
-            principal.subject,
-            request.transaction_id or request.trace_id or "",
-            query.catalog,
-            query.schema,
-            query.sql,
-        )
+        statement = request.transaction_id or request.trace_id
+        if not statement:
+            return None
+        return (principal.account_id, principal.subject, statement, query.catalog, query.schema, query.sql)
