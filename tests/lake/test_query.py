@@ -215,3 +215,14 @@ def test_reading_stops_when_the_client_does(db: AirportClient, queries: QueryEng
 def test_columns_that_are_not_requested_are_not_sent(db: AirportClient) -> None:
     found = db.call("skiway.query", "SELECT id, text FROM s.plain ORDER BY id LIMIT 2", columns=["text"]).read_all()
     assert found.to_pylist() == [{"text": None}, {"text": "t1"}]
+
+
+def test_commands_are_queries(db: AirportClient) -> None:
+    found = db.take_flight(
+        "SELECT text, count(*) AS n FROM s.plain WHERE id < 6 GROUP BY text ORDER BY text"
+    ).read_all()
+    assert found.to_pylist() == [{"text": text, "n": 1} for text in ("t0", "t1", "t2", "t3", "t4", None)]
+    with pytest.raises(NotFound, match=r"table managed\.s\.missing does not exist"):
+        db.take_flight("SELECT * FROM s.missing")
+    with pytest.raises(InvalidArgument, match="syntax error"):
+        db.take_flight("{}")

@@ -14,6 +14,7 @@ from skiway.airport.catalog import (
     Catalog,
     CatalogVersion,
     ColumnStatistics,
+    Commands,
     HasStatistics,
     Planned,
     Schema,
@@ -88,7 +89,7 @@ __all__ = [  # noqa: RUF022  (grouped by topic)
     # build a catalog
     "CatalogBuilder", "SchemaBuilder",
     # implement a catalog
-    "Catalog", "Schema", "Table", "Versioned", "CatalogVersion", "SharedListing",
+    "Catalog", "Schema", "Table", "Versioned", "CatalogVersion", "SharedListing", "Commands",
     "Transactional", "TransactionManager", "TransactionStatus",
     # read
     "ScanOptions", "TimePoint", "TimeTravel", "Planned", "Bindable", "HasStatistics", "ColumnStatistics",

@@ -28,6 +28,7 @@ __all__ = [
     "Catalog",
     "CatalogVersion",
     "ColumnStatistics",
+    "Commands",
     "HasStatistics",
     "Planned",
     "Schema",
@@ -131,6 +132,17 @@ class Versioned(ABC):
     @abstractmethod
     def version(self) -> CatalogVersion:
         """The current version."""
+
+
+class Commands(ABC):
+    """A catalog that answers commands: `airport_take_flight(location, 'any text')` reads the table that it returns.
+
+    A command that DuckDB sends names no catalog, so this must be the catalog for calls that name none.
+    """
+
+    @abstractmethod
+    def command(self, text: str) -> Table:
+        """The table that the command stands for. It is called for each step of a scan."""
 
 
 class SharedListing(ABC):

@@ -19,6 +19,7 @@ from skiway.airport.catalog import (
     UNREACHABLE_SCHEMA,
     Bindable,
     Catalog,
+    Commands,
     HasStatistics,
     Planned,
     Schema,
@@ -67,7 +68,7 @@ log = logging.getLogger("skiway.airport")
 _WRITES: Final = (Insertable, Updatable, UpdatableBatch, Deletable, DeletableBatch)
 _OF_TABLES: Final = (TimeTravel, Planned, Bindable, HasStatistics, DynamicTable, Writable, *_WRITES)
 _OF_SCHEMAS: Final = (DynamicSchema,)
-_OF_CATALOGS: Final = (Versioned, SharedListing, Transactional, DynamicCatalog)
+_OF_CATALOGS: Final = (Versioned, Commands, SharedListing, Transactional, DynamicCatalog)
 
 
 class Mistake(InvalidArgument):

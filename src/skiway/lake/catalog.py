@@ -9,6 +9,7 @@ from skiway.airport import (
     AirportService,
     Catalog,
     CatalogVersion,
+    Commands,
     DynamicCatalog,
     Limits,
     Schema,
@@ -28,6 +29,7 @@ from skiway.lake.context import Callers, Context
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema, namespace_path
+from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm, catalogs, managed, namespaces, platform
@@ -40,7 +42,7 @@ from skiway.sql import QueryEngine
 __all__ = ["LakeCatalog", "LakeCatalogs", "airport_service", "signing_key"]
 
 
-class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatalog):
+class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, DynamicCatalog):
     """One catalog. The object is cached while its record is unchanged; permissions are checked with every call."""
 
     def __init__(self, context: Context, record: v1.Catalog) -> None:
@@ -75,6 +77,10 @@ class LakeCatalog(Catalog, Versioned, SharedListing, Transactional, DynamicCatal
             return SystemSchema(self._context, self.record, self._find_table)
         namespace = self._namespace(name)
         return None if namespace is None else LakeSchema(self._context, self.record, namespace)
+
+    def command(self, text: str) -> Table:
+        """The rows of a query, which is the text of the command."""
+        return QueryTable(QueryFunction(self._context, self.name, self._find_table), text)
 
     def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> Schema:
         """Create a namespace, and its missing parents."""

@@ -426,8 +426,9 @@ def test_very_long_message_is_truncated_to_the_header_limit(server: Server) -> N
 
 def test_a_flight_descriptor_of_kind_command(raw: Raw) -> None:
     command = flight.FlightDescriptor(type=flight.FlightDescriptor.CMD, cmd=b"SELECT 1").SerializeToString()
-    code, _ = code_of(lambda: raw.unary("GetFlightInfo", command))
-    assert code is Code.INVALID_ARGUMENT
+    code, text = code_of(lambda: raw.unary("GetFlightInfo", command))
+    assert code is Code.NOT_FOUND
+    assert "the call names no catalog" in text
 
 
 def broken_lists() -> pa.Array:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skiway.airport import CatalogBuilder, ScanOptions, Server
+from skiway.airport import Catalog, CatalogBuilder, Commands, ScanOptions, Schema, Server, Table
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.server.tickets import ObjectPath, object_path
 from skiway.airport.wire import headers
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, NotFound
 from skiway.model.flight_pb2 import FlightDescriptor
 
 names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -36,10 +38,50 @@ def test_plain_names_form_a_readable_path() -> None:
     assert object_path(typed) == ObjectPath("demo", "sales", "Größe")
 
 
-@pytest.mark.parametrize("command", [b"", b"q", b"{}", b"[]", b"[1]", b'["a"', b'["a"]', b'["a","b","c","d"]', b"\xff"])
-def test_other_commands_are_rejected(command: bytes) -> None:
+@pytest.mark.parametrize("command", [b"", b" ", b'["a"]', b'["a","b","c","d"]', b"\xff"])
+def test_paths_of_another_length_are_rejected(command: bytes) -> None:
     with pytest.raises(InvalidArgument, match=r"name a table as \[catalog, schema, table\]"):
         object_path(FlightDescriptor(type=FlightDescriptor.CMD, cmd=command))
+
+
+@pytest.mark.parametrize("command", ["q", "{}", "[]", "[1]", '["a"', "SELECT 'Größe'"])
+def test_other_commands_are_for_catalogs_that_answer_commands(command: str) -> None:
+    descriptor = FlightDescriptor(type=FlightDescriptor.CMD, cmd=command.encode())
+    path = object_path(descriptor)
+    assert (path.kind, path.name, path.descriptor()) == ("command", command, descriptor)
+
+
+class Echo(Catalog, Commands):
+    """Answers a command with its words."""
+
+    def schemas(self) -> list[Schema]:
+        return []
+
+    def command(self, text: str) -> Table:
+        class Words(Table):
+            name = "words"
+            schema = pa.schema({"word": pa.string(), "length": pa.int64()})
+
+            def scan(self, options: ScanOptions) -> Any:
+                if text == "gone":
+                    raise NotFound("there are no words")
+                return [{"word": word, "length": len(word)} for word in text.split()]
+
+        return Words()
+
+
+def test_commands_are_answered_by_the_catalog() -> None:
+    with Server(Echo(), port=0) as server, AirportClient(server.location, "") as db:
+        assert db.take_flight("two words", columns=["length"]).read_all().to_pylist() == [{"length": 3}, {"length": 5}]
+        with pytest.raises(NotFound, match="there are no words"):
+            db.take_flight("gone").read_all()
+    without = CatalogBuilder("").build()
+    with (
+        Server(without, port=0) as server,
+        AirportClient(server.location, "") as db,
+        pytest.raises(InvalidArgument, match="not a path"),
+    ):
+        db.take_flight("two words")
 
 
 @pytest.mark.parametrize("name", ["Größe", "表", "🛬", "a\nb", "x" * 5000])

@@ -74,7 +74,7 @@ class Host:
             raise InvalidArgument(
                 f"the descriptor names catalog {path.catalog!r}, but the header names {request.catalog!r}"
             )
-        request, catalog = self.open_catalog(request, path.catalog or "", schema=path.schema, name=path.name)
+        request, catalog = self.open_catalog(request, path.catalog or "", schema=path.schema, name=path.label)
         return (
             request,
             catalog,

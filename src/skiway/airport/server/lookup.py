@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from skiway.airport.builder import CatalogBuilder, SchemaBuilder
-from skiway.airport.catalog import Bindable, Catalog, Schema, Table, TimeTravel
+from skiway.airport.catalog import Bindable, Catalog, Commands, Schema, Table, TimeTravel
 from skiway.airport.checks import Mistake, check_catalog, instead_of
 from skiway.airport.ddl import DynamicSchema
 from skiway.airport.functions import AnyFunction, AnyType, ScalarFunction, TableFunction, TableInOutFunction
@@ -23,7 +23,7 @@ from skiway.airport.request import call_of, current_request
 from skiway.airport.scan import TimePoint
 from skiway.airport.server.bindings import as_listed, as_plain, fingerprint, table_changed
 from skiway.airport.server.discovery import function_path
-from skiway.airport.server.tickets import ObjectPath
+from skiway.airport.server.tickets import ObjectPath, not_a_path
 from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest, TableRef
 from skiway.airport.wire.sizes import check_stream
 from skiway.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
@@ -177,6 +177,10 @@ class OpenedTable:
 
 def find_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
     """The current table or table reference at `path`, whatever the client knows about it."""
+    if path.kind == "command":
+        if not isinstance(catalog, Commands):
+            raise not_a_path()
+        return catalog.command(path.name)
     if path.kind != "table":
         raise InvalidArgument(f"{path} is a {path.kind.replace('_', ' ')}, not a table")
     schema = open_schema(catalog, path.schema)

@@ -6,7 +6,8 @@ of the table the client knows. A function adds its kind and its signature, which
 the catalog because clients before DuckDB 1.5 do not send it in a header.
 
 DuckDB repeats the path in a header. If the path is too long for a header, or has characters that a header cannot carry,
-the same parts are sent as a command instead, a JSON list, which DuckDB does not repeat.
+the same parts are sent as a command instead, a JSON list, which DuckDB does not repeat. Any other command is for catalogs that
+answer commands.
 
 A ticket is opaque to clients: a version byte, the payload, and a MAC of both under the server's key. It says what to
 scan but grants no access: the caller is authorized again when the ticket is redeemed.
@@ -29,9 +30,9 @@ from skiway.airport.wire import headers
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.model.flight_pb2 import FlightDescriptor
 
-__all__ = ["DATABASES", "ObjectPath", "Ticket", "TicketOffice", "object_path", "parse_descriptor"]
+__all__ = ["DATABASES", "ObjectPath", "Ticket", "TicketOffice", "not_a_path", "object_path", "parse_descriptor"]
 
-Kind = Literal["table", "scalar_function", "table_function"]
+Kind = Literal["table", "scalar_function", "table_function", "command"]
 
 DATABASES: Final = "__databases"  # the path that DuckDB's airport_databases() reads
 VERSION: Final = b"\x01"
@@ -52,6 +53,8 @@ class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
 
     def descriptor(self) -> FlightDescriptor:
         """The path as a Flight descriptor that every client can send back."""
+        if self.kind == "command":
+            return FlightDescriptor(type=FlightDescriptor.CMD, cmd=self.name.encode())
         parts = [self.catalog or "", self.schema, self.name]
         if self.kind != "table" or self.signature:
             parts += [self.kind, self.signature]
@@ -59,8 +62,13 @@ class ObjectPath(msgspec.Struct, frozen=True, array_like=True):
             return FlightDescriptor(type=FlightDescriptor.PATH, path=parts)
         return FlightDescriptor(type=FlightDescriptor.CMD, cmd=json.dumps(parts, ensure_ascii=False).encode())
 
+    @property
+    def label(self) -> str:
+        """The name of the object for logs. The text of a command may be long."""
+        return "command" if self.kind == "command" else self.name
+
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return "the command" if self.kind == "command" else f"{self.schema}.{self.name}"
 
 
 def parse_descriptor(data: bytes) -> FlightDescriptor:
@@ -77,7 +85,7 @@ def object_path(descriptor: FlightDescriptor) -> ObjectPath:
     """The object that a descriptor names."""
     parts = _parts(descriptor)
     if not parts:
-        raise InvalidArgument("the descriptor is not a path: name a table as [catalog, schema, table]")
+        return _command_path(descriptor)
     match parts:
         case [schema, name]:
             return ObjectPath(None, schema, name)
@@ -87,6 +95,22 @@ def object_path(descriptor: FlightDescriptor) -> ObjectPath:
             return ObjectPath(catalog, schema, name, kind, signature)
         case _:
             raise InvalidArgument(f"invalid descriptor path {parts!r}: name a table as [catalog, schema, table]")
+
+
+def _command_path(descriptor: FlightDescriptor) -> ObjectPath:
+    """The path of a command: its name is the text."""
+    try:
+        text = descriptor.cmd.decode() if descriptor.type == FlightDescriptor.CMD else ""
+    except UnicodeDecodeError:
+        text = ""
+    if not text.strip():
+        raise not_a_path()
+    return ObjectPath(None, "", text, "command")
+
+
+def not_a_path() -> InvalidArgument:
+    """The error for a descriptor that names no object."""
+    return InvalidArgument("the descriptor is not a path: name a table as [catalog, schema, table]")
 
 
 def _parts(descriptor: FlightDescriptor) -> list[str]:

@@ -11,7 +11,7 @@ from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import Context
 from skiway.sql import Query
 
-__all__ = ["FindTable", "QueryFunction"]
+__all__ = ["FindTable", "QueryFunction", "QueryTable"]
 
 FindTable = Callable[[str, str, str], Table | None]
 """Looks up a table by catalog, schema and name, with the rights of the caller."""
@@ -60,3 +60,22 @@ class QueryFunction(TableFunction):
         if not statement:
             return None
         return (principal.account_id, principal.subject, statement, query.catalog, query.schema, query.sql)
+
+
+class QueryTable(Table):
+    """The rows of a query, as a table: `airport_take_flight(location, 'SELECT …')`."""
+
+    name = "query"
+
+    def __init__(self, function: QueryFunction, sql: str) -> None:
+        self._function = function
+        self._arguments = {"sql": pa.scalar(sql), "schema": pa.scalar(None, pa.string())}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the query."""
+        return self._function.schema_for(self._arguments)
+
+    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """Run the query."""
+        return self._function.execute(self._arguments, options)
