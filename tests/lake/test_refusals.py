@@ -182,7 +182,11 @@ def test_explicit_transaction_cannot_write(db: AirportClient) -> None:
     """It could not be rolled back, so it is rejected."""
     with db.transaction(explicit=True), pytest.raises(Unsupported, match="commits by itself"):
         db.insert("s.t", pa.table({"id": [4], "name": ["d"]}))
+    with db.transaction(explicit=True), pytest.raises(Unsupported, match="commits by itself"):
+        db.create_table_as("s.new", pa.table({"id": [4]}))
     assert db.count("s.t") == 3
+    with pytest.raises(NotFound):
+        db.table("s.new")
 
 
 def test_if_exists_and_if_not_exists_suppress_errors(db: AirportClient) -> None:
@@ -208,3 +212,13 @@ def test_table_with_lost_metadata_is_reported_and_can_be_dropped(lake: Lake, db:
         fresh.drop_table("s.t")
         fresh.create_table("s.t", ONE)
         assert fresh.count("s.t") == 0
+
+
+def test_schemas_of_a_mirrored_catalog_are_those_of_its_source(lake: Lake) -> None:
+    lake.namespace(lake.catalog("mirrored", connector_ref="files"), ["empty"])
+    with lake.client("mirrored") as db:
+        for change in (lambda: db.create_schema("new"), lambda: db.drop_schema("empty")):
+            with pytest.raises(PreconditionFailed, match="change the tables there, or use a managed catalog"):
+                change()
+        db.reload()
+        assert [each.name for each in db.schemas()] == ["empty", "skiway"]
