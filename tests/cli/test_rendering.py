@@ -136,6 +136,7 @@ def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
     ("state", "job_progress", "shown"),
     [
         (v1.JS_QUEUED, None, "queued, waiting for a worker"),
+        (v1.JS_PARTIAL, progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3), "partial"),
         (v1.JS_RUNNING, None, "running"),
         (
             v1.JS_RUNNING,
@@ -157,7 +158,7 @@ def test_progress_of_a_job_shows_phase_and_counts(
 
 
 @pytest.mark.parametrize(
-    ("state", "failed", "code"), [("succeeded", 0, 0), ("succeeded", 1, 1), ("failed", 0, 1), ("cancelled", 0, 1)]
+    ("state", "failed", "code"), [("succeeded", 0, 0), ("partial", 1, 3), ("failed", 0, 1), ("cancelled", 0, 1)]
 )
 def test_exit_code_is_0_only_if_all_tables_succeeded(
     capsys: pytest.CaptureFixture[str], state: str, failed: int, code: int
@@ -172,5 +173,6 @@ def test_exit_code_is_0_only_if_all_tables_succeeded(
         ended = exit_.exit_code
     captured = capsys.readouterr()
     assert ended == code
-    assert captured.out == f"job j {state}: 2 tables, 0 changed, {failed} failed\n"
+    shown = "succeeded only in part" if state == "partial" else state
+    assert captured.out == f"job j {shown}: 2 tables, 0 changed, {failed} failed\n"
     assert captured.err == ("  t0: broken\n" if failed else "")

@@ -106,7 +106,7 @@ def test_corrupt_file_stops_only_its_table_and_leaves_it_unchanged(lake: Metasto
     (tmp_path / "bad" / "b.parquet").write_bytes(b"PAR1 what is this PAR1")
     parquet(tmp_path / "good", "b", id=[2, 3])
     job = synced(lake, "torn")
-    assert (job.state, list(job.errors)) == ("succeeded", ["bad"])
+    assert (job.state, list(job.errors)) == ("partial", ["bad"])
     assert f"file '{tmp_path}/bad/b.parquet' is corrupt" in job.errors["bad"]
     after = {table.name: table.message for table in lake.tables("lake.torn")}
     assert after["bad"] == before["bad"]
@@ -134,7 +134,7 @@ def test_missing_data_file_is_reported_and_the_other_tables_are_profiled(lake: M
         policy=v1.ConnectorPolicy(scope=v1.SNS_CURRENT),
     )
     job = synced(lake, "holes")
-    assert (job.state, list(job.errors)) == ("succeeded", ["sales.holed"])
+    assert (job.state, list(job.errors)) == ("partial", ["sales.holed"])
     assert "1 files could not be profiled" in job.errors["sales.holed"]
     assert str(lost) in job.errors["sales.holed"]
     assert tables(lake, "holes") == ["holed", "whole"]
@@ -152,7 +152,7 @@ def test_column_of_an_unsupported_type_stops_only_its_table(lake: Metastore, tmp
     pq.write_table(pa.table({"d": pa.array([1], pa.duration("us"))}), tmp_path / "odd" / "a.parquet")
     lake.connectors.create("types", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="types")
     job = synced(lake, "types")
-    assert (job.state, list(job.errors)) == ("succeeded", ["odd"])
+    assert (job.state, list(job.errors)) == ("partial", ["odd"])
     assert "column 'd' has type duration[us]" in job.errors["odd"]
     assert tables(lake, "types") == ["good"]
     assert lake.statistics.get("lake.types.good").row_count == 1

@@ -20,7 +20,8 @@ from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots_of
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.jobs.queue import JobQueue, JobRules, Progress, Stage
+from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
@@ -81,7 +82,7 @@ def test_completed_job_has_succeeded(factory: ResourceFactory):
 @pytest.mark.parametrize(
     ("outcome", "state", "errors"),
     [
-        (Outcome(3, 2, {"a": "broken"}), v1.JS_SUCCEEDED, 1),
+        (Outcome(3, 2, {"a": "broken"}), v1.JS_PARTIAL, 1),
         (Outcome(1, 0, {"a": "broken"}), v1.JS_FAILED, 1),
         (Outcome(3, 2, {"a": "no answer"}, transient=True), v1.JS_QUEUED, 1),
     ],
@@ -91,7 +92,15 @@ def test_table_failures_are_reported_and_retried_only_if_transient(factory: Reso
     worker(factory, lambda *_: outcome).work_once()
     done = job(factory, job_id)
     assert (done.state, done.errors, done.table_errors[0].table) == (state, errors, "a")
-    assert done.message.startswith("partial failure")
+    assert done.message == f"1 of {outcome.scanned} tables failed: a: {outcome.failures['a']}"
+
+
+def test_last_attempt_with_transient_failures_of_some_tables_is_partial(factory: ResourceFactory):
+    job_id = triggered(factory)
+    outcome = Outcome(3, 2, {"a": "no answer"}, transient=True)
+    with worker(factory, lambda *_: outcome):
+        until(lambda: job(factory, job_id).state not in (v1.JS_QUEUED, v1.JS_RUNNING))
+    assert (job(factory, job_id).state, job(factory, job_id).attempt) == (v1.JS_PARTIAL, 3)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +313,8 @@ def test_job_runs_both_phases_in_its_own_account(factory: ResourceFactory, tmp_p
 PROGRAM = """
     import sys, time
     from skiway.metastore import Realm
-    from skiway.metastore.jobs.queue import JobQueue, JobRules, Progress, Stage
+    from skiway.metastore.jobs.attempts import Progress, Stage
+    from skiway.metastore.jobs.queue import JobQueue, JobRules
     from skiway.metastore.reconcile import Reconciler
     from skiway.pipeline.worker import jobs_of
     from skiway.pipeline.worker import Worker

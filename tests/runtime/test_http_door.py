@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -13,6 +15,7 @@ from starlette.responses import PlainTextResponse
 
 from runtime.servers import started
 from runtime.test_operators import operators
+from skiway.client import Metastore
 from skiway.config.server import Http
 from skiway.errors import Unavailable
 from skiway.runtime import http_door
@@ -41,6 +44,22 @@ def open_door(address: str | None) -> tuple[HttpDoor, str]:
 def close_door(door: HttpDoor) -> None:
     door.drain()
     door.close()
+
+
+def test_server_reports_its_jobs(tmp_path) -> None:
+    with started(tmp_path / "home", "--set", "log.format=json") as server, Metastore(server.address) as lake:
+        lake.connectors.create("gone", kind="parquet", uri=str(tmp_path / "nothing"), catalog="lake")
+        job = lake.jobs.wait(lake.connectors.sync("gone"), timeout_s=60)
+        _, text = get(f"{server.addresses['http']}/metrics")
+        server.stop()
+        logged = [json.loads(line) for line in server.output().splitlines()]
+    figures = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines()}
+    names = ("queued", "running", "oldest_age_seconds", "attempts_total", "duration_seconds_bucket")
+    assert figures >= {f"skiway_service_jobs_{name}" for name in names}
+    assert re.search(r'skiway_service_jobs_attempts_total\{[^}]*result="failed"\} 1', text)
+    [record] = [each for each in logged if each.get("job_id") == job.id]
+    assert (record["level"], record["result"]) == ("ERROR", "failed")
+    assert "there is nothing at" in record["message"]
 
 
 def test_server_reports_health_readiness_and_metrics(tmp_path) -> None:

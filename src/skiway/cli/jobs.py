@@ -30,6 +30,7 @@ __all__ = [
     "sync",
 ]
 
+PARTIAL: Final = 3
 INTERRUPTED: Final = 130
 MAX_ERRORS: Final = 10
 
@@ -45,6 +46,7 @@ class State(StrEnum):
     queued = "queued"
     running = "running"
     succeeded = "succeeded"
+    partial = "partial"
     failed = "failed"
     cancelled = "cancelled"
 
@@ -125,14 +127,14 @@ def cancel(call: Call, job: JobId) -> None:
     """Cancel a queued job, or ask a running one to stop."""
     record = JobRecord.of(call.lake.jobs.cancel(job), connector_names(call.lake))
     results = {"running": "is stopping", "cancelled": "is cancelled"}
-    call.print_result(f"job {record.id} {results.get(record.state, f'has already {record.state}')}", record)
+    call.print_result(f"job {record.id} {results.get(record.state, f'has already {_ended(record.state)}')}", record)
 
 
 @command(app, "watch")
 def watch(call: Call, job: JobId) -> None:
     """Follow a job until it ends.
 
-    The exit code is 0 if all of it succeeded, else 1. Ctrl-C does not stop the job.
+    The exit code is 0 if all of it succeeded, 3 if some tables failed, else 1. Ctrl-C does not stop the job.
     """
     follow(call, call.lake.jobs.get(job))
 
@@ -175,7 +177,7 @@ def sync(call: Call, name: str, selection: Selection, *, full: bool, watch: bool
 
 
 def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
-    """Run one pass without a job, however long it takes; exit with 1 if a table failed."""
+    """Run one pass without a job, however long it takes; exit with 3 if some tables failed, and 1 if all of them did."""
     with call.metastore(timeout_s=None) as lake:
         result = lake.connectors.capture(
             name, statistics=mode == "stats", namespaces=selection.namespaces, table=selection.table
@@ -187,7 +189,7 @@ def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
         if call.is_for_people:
             for table, message in errors.items():
                 typer.echo(f"  {table}: {message}", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(PARTIAL if record.failed < record.tables else 1)
 
 
 def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
@@ -201,7 +203,7 @@ def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool)
 
 
 def follow(call: Call, job: Job) -> None:
-    """Report the progress of a job until it ends; exit with 1 unless all of it succeeded. Ctrl-C does not stop it."""
+    """Report the progress of a job until it ends, and exit as `report_end` does. Ctrl-C does not stop the job."""
     try:
         with _progress_reporter() as report:
             ended = call.lake.jobs.wait(job, on_change=report)
@@ -216,14 +218,20 @@ def follow(call: Call, job: Job) -> None:
 
 
 def report_end(call: Call, job: JobRecord) -> None:
-    """Print the result of a job that has ended; exit with 1 unless all of it succeeded."""
+    """Print the result of a job that has ended; exit with 3 if some tables failed, and with 1 if it failed."""
     counts = _counts(job.tables, job.changed, job.failed)
-    call.print_result(f"job {job.id} {job.state}{f': {counts}' if job.tables else ''}", job)
+    call.print_result(f"job {job.id} {_ended(job.state)}{f': {counts}' if job.tables else ''}", job)
     if call.is_for_people:
         for line in _error_lines(job.errors, job.failed) or ([job.message] if job.message else []):
             typer.echo(line, err=True)
+    if job.state == "partial":
+        raise typer.Exit(PARTIAL)
     if job.state != "succeeded" or job.failed:
         raise typer.Exit(1)
+
+
+def _ended(state: str) -> str:
+    return "succeeded only in part" if state == "partial" else state
 
 
 def _counts(tables: int, changed: int, failed: int) -> str:
@@ -283,6 +291,8 @@ def _line_reporter() -> Reporter:
 def describe_progress(job: Job) -> str:
     """Return the state of a job in a few words, such as `metadata, 1 of 3 tables`."""
     match job.state:
+        case "queued" if job.message.attempt:
+            return f"attempt {job.message.attempt} failed, waiting for the next one"
         case "queued":
             return "queued, waiting for a worker"
         case "running" if job.tables_total:

@@ -46,6 +46,7 @@ MIN_TEXT_WIDTH: Final = 20
 """The width to which a column of text may shrink before other columns are left out."""
 STATES: Final = {
     "succeeded": "green",
+    "partial": "yellow",
     "failed": "red",
     "cancelled": "yellow",
     "running": "cyan",

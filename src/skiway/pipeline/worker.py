@@ -20,7 +20,8 @@ from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
-from skiway.metastore.jobs.queue import JobQueue, Lease, Progress
+from skiway.metastore.jobs.attempts import Progress
+from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
@@ -241,14 +242,13 @@ class Worker:
         except Cancelled as error:
             return queue.release if error.key == "job.stopping" else queue.cancelled
         except SkiwayError as error:
-            log.warning("job %s failed: %s", job.job_id, error)
             message, retry = error.message, isinstance(error, TRANSIENT)
             return lambda lease: queue.fail(lease, message, retry=retry)
         except Exception:
             log.exception("job %s failed with an internal error", job.job_id)
             return lambda lease: queue.fail(lease, "internal error; see the log of the worker", retry=True)
-        if outcome.transient or (outcome.failures and len(outcome.failures) >= outcome.scanned):
-            return lambda lease: queue.fail(lease, outcome.message, done=outcome.progress, retry=outcome.transient)
+        if outcome.transient:
+            return lambda lease: queue.fail(lease, outcome.message, done=outcome.progress)
         return lambda lease: queue.complete(lease, outcome.progress)
 
     def __enter__(self) -> Worker:

@@ -30,6 +30,7 @@ from skiway.config.server import Grpc, Server
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.memory_budget import MemoryBudget, available_bytes
 from skiway.metastore import Realm, managed
+from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.platform import AccountDirectory, TokenUses
 from skiway.metastore.queries.leases import QueryRules
@@ -54,7 +55,7 @@ from skiway.runtime.operators import Operators
 from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
-from skiway.runtime.telemetry import GcMetrics, measure_usage, observing
+from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.workers import spark_place, working
 from skiway.security import Principal, SecretsStore
 from skiway.storage import PointerStore, Stores
@@ -109,7 +110,8 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         access, handles = access_of(settings, stores), handles_of(secrets, warehouse, sources)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
-        worker = parts.enter_context(working(settings.reconciler, stores, reconciler))
+        worker = parts.enter_context(working(settings.reconciler, stores, reconciler, observers.metrics))
+        measure_queue(observers.metrics, JobQueue(stores))
         services = rpc_door(settings, access, reconciler, observers, warehouse)
         parts.callback(services.close)
         queries = queries_of(settings.sql)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from skiway.config import Settings, replaced, without_effect
 from skiway.config.metastore import StorageUsage
 from skiway.metastore import platform
+from skiway.metastore.jobs.attempts import Attempt
+from skiway.metastore.jobs.queue import JobQueue
 from skiway.requests import Observers
 from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.storage import Stores
@@ -17,7 +19,15 @@ from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.metrics import Metrics, Stored, observe_usage
 from skiway.telemetry.traces import Traces
 
-__all__ = ["GcMetrics", "logging_as_configured", "measure_usage", "observing"]
+__all__ = [
+    "GcMetrics",
+    "count_attempts",
+    "logging_as_configured",
+    "measure_queue",
+    "measure_usage",
+    "measuring",
+    "observing",
+]
 
 log = logging.getLogger("skiway.runtime")
 
@@ -27,14 +37,23 @@ def observing(settings: Settings) -> Iterator[Observers]:
     """Collect telemetry for the duration of the block; pending data is written or sent at its end."""
     with ExitStack() as parts:
         parts.enter_context(logging_as_configured(settings))
-        metrics = Metrics.start(settings.telemetry)
-        parts.callback(metrics.close)
+        metrics = parts.enter_context(measuring(settings))
         traces = Traces.start(settings.telemetry)
         parts.callback(traces.close)
         audit = AuditLog.open(settings.audit, metrics=metrics)
         if audit is not None:
             parts.callback(audit.close)
         yield Observers(metrics, traces, audit)
+
+
+@contextmanager
+def measuring(settings: Settings) -> Iterator[Metrics]:
+    """Collect metrics for the duration of the block; the latest values are exported at its end."""
+    metrics = Metrics.start(settings.telemetry)
+    try:
+        yield metrics
+    finally:
+        metrics.close()
 
 
 @contextmanager
@@ -59,6 +78,26 @@ def measure_usage(metrics: Metrics, stores: Stores, settings: StorageUsage) -> N
         blob_sizes=lambda account: platform.blob_sizes(stores, account),
     )
     observe_usage(metrics, stored, settings)
+
+
+def measure_queue(metrics: Metrics, queue: JobQueue) -> None:
+    """Export the depth of the job queue, and the age of the oldest job in it."""
+    metrics.observe(definitions.JOB_QUEUED, lambda: [(queue.queued(), {})])
+    metrics.observe(definitions.JOB_RUNNING, lambda: [(queue.running(), {})])
+    metrics.observe(definitions.JOB_OLDEST_AGE, lambda: [(queue.oldest_age_s(), {})])
+
+
+def count_attempts(metrics: Metrics) -> Callable[[Attempt], None]:
+    """An `on_attempt` argument for `JobQueue` that counts and times every attempt."""
+
+    def on_attempt(attempt: Attempt) -> None:
+        account, job = attempt.job.account_id, attempt.job
+        metrics.add(definitions.JOB_ATTEMPTS, account=account, result=attempt.result)
+        metrics.record(definitions.JOB_DURATION, attempt.seconds, account=account, result=attempt.result)
+        if job.errors:
+            metrics.add(definitions.JOB_FAILED_TABLES, job.errors, account=account)
+
+    return on_attempt
 
 
 class GcMetrics:

@@ -25,8 +25,9 @@ from skiway.runtime.lake import opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
-from skiway.runtime.telemetry import logging_as_configured
+from skiway.runtime.telemetry import count_attempts, logging_as_configured, measuring
 from skiway.storage import Stores
+from skiway.telemetry.metrics import Metrics
 
 __all__ = ["at_work", "job_rules", "spark_place", "work", "worker_of", "working"]
 
@@ -43,19 +44,20 @@ def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = la
     with ExitStack() as parts:
         signals = parts.enter_context(StopSignals())
         parts.enter_context(logging_as_configured(settings))
-        stores = parts.enter_context(stores_of(settings, home))
+        metrics = parts.enter_context(measuring(settings))
+        stores = parts.enter_context(stores_of(settings, home, metrics=metrics))
         warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         opener = opener_of(warehouse, sources)
         reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources)
-        parts.enter_context(at_work(settings.reconciler, stores, reconciler))
+        parts.enter_context(at_work(settings.reconciler, stores, reconciler, metrics))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
         log.info("received %s: returning unfinished jobs to the queue", signals.wait().name)
 
 
 @contextmanager
-def working(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[Worker | None]:
+def working(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Iterator[Worker | None]:
     """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs.
 
     Yields the worker, if there is one.
@@ -63,16 +65,16 @@ def working(settings: Settings, stores: Stores, reconciler: Reconciler) -> Itera
     if settings.backend != "local":
         yield None
         return
-    with at_work(settings, stores, reconciler) as worker:
+    with at_work(settings, stores, reconciler, metrics) as worker:
         yield worker
 
 
 @contextmanager
-def at_work(settings: Settings, stores: Stores, reconciler: Reconciler) -> Iterator[Worker]:
+def at_work(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Iterator[Worker]:
     """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
     schedule = JobSchedule(stores, lambda account_id: Realm(stores, account_id))
     every_s = settings.poll_every.total_seconds()
-    with worker_of(settings, stores, reconciler) as worker, scheduling(schedule, every_s=every_s):
+    with worker_of(settings, stores, reconciler, metrics) as worker, scheduling(schedule, every_s=every_s):
         yield worker
 
 
@@ -104,10 +106,10 @@ def spark_place(settings: Spark) -> SparkPlace:
     return SparkPlace(settings.master, settings.remote or "", conf)
 
 
-def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler) -> Worker:
+def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Worker:
     """A worker for the jobs of all accounts."""
     return Worker(
-        JobQueue(stores, rules=job_rules(settings.job_store)),
+        JobQueue(stores, rules=job_rules(settings.job_store), on_attempt=count_attempts(metrics)),
         jobs_of(lambda account_id: Realm(stores, account_id), reconciler),
         name=worker_name(),
         poll_s=settings.poll_every.total_seconds(),

@@ -25,6 +25,12 @@ __all__ = [
     "GC_ERRORS",
     "GC_PAUSE",
     "GC_REMOVED",
+    "JOB_ATTEMPTS",
+    "JOB_DURATION",
+    "JOB_FAILED_TABLES",
+    "JOB_OLDEST_AGE",
+    "JOB_QUEUED",
+    "JOB_RUNNING",
     "METRICS",
     "RPC_ACTIVE",
     "RPC_BYTES",
@@ -122,6 +128,27 @@ ACCOUNT_BYTES = Metric(
     _ACCOUNT,
     "Estimated size of an account's blobs, from a sample.",
     "By",
+)
+
+JOB_QUEUED = Metric("skiway.service.jobs.queued", "gauge", (), "Jobs in the queue of the store, of all accounts.")
+JOB_RUNNING = Metric("skiway.service.jobs.running", "gauge", (), "Jobs that workers of the store hold.")
+JOB_OLDEST_AGE = Metric(
+    "skiway.service.jobs.oldest.age",
+    "gauge",
+    (),
+    "How long the job that is due longest has been waiting for a worker; 0 if none is due.",
+    "s",
+)
+_JOB = ("account", "result")
+JOB_ATTEMPTS = Metric(
+    "skiway.service.jobs.attempts",
+    "counter",
+    _JOB,
+    "Attempts of this process: `succeeded`, `partial`, `failed`, `cancelled`, `retried` or `released`.",
+)
+JOB_DURATION = Metric("skiway.service.jobs.duration", "histogram", _JOB, "Duration of these attempts.", "s")
+JOB_FAILED_TABLES = Metric(
+    "skiway.service.jobs.failed.tables", "counter", _ACCOUNT, "Tables that failed in these attempts."
 )
 
 METRICS: tuple[Metric, ...] = tuple(each for each in list(vars().values()) if isinstance(each, Metric))

@@ -15,7 +15,7 @@ from skiway.telemetry.definitions import Metric
 
 __all__ = ["BOUNDS", "MAX_SERIES", "Distribution", "Family", "Observation", "Point", "Series"]
 
-BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0)
 """Upper bounds of the histogram buckets, in seconds."""
 
 MAX_SERIES = 5_000

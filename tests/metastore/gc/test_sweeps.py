@@ -169,6 +169,7 @@ def test_old_finished_jobs_are_deleted(factory):
     for job_id, state, age in [
         ("old", v1.JS_SUCCEEDED, week),
         ("failed", v1.JS_FAILED, week),
+        ("partial", v1.JS_PARTIAL, week),
         ("young", v1.JS_SUCCEEDED, timedelta(days=6)),
         ("running", v1.JS_RUNNING, week),
     ]:
@@ -176,7 +177,7 @@ def test_old_finished_jobs_are_deleted(factory):
         job = v1.Job(account_id="a1", job_id=job_id, state=state, finished_at=finished_at)
         factory.home.all(JOB).create(job)
     removed = gc.sweep_jobs(factory.stores, clock=factory.clock).removed
-    assert removed == (keys.job("a1", "failed"), keys.job("a1", "old"))
+    assert removed == tuple(keys.job("a1", name) for name in ("failed", "old", "partial"))
 
 
 @behavior(77)

@@ -12,7 +12,7 @@ from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import connectors, gc, queries
 from skiway.metastore.gc import sweeps as gc_sweeps
-from skiway.metastore.jobs.queue import Progress
+from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.resources import tables
 from skiway.model import v1
 from skiway.storage import Stores

@@ -15,7 +15,8 @@ from metastore.resource_factory import ResourceFactory, behavior
 from metastore.test_concurrency import errors, race
 from skiway.errors import Conflict
 from skiway.metastore import Realm, connectors, jobs, queries
-from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease, Progress
+from skiway.metastore.jobs.attempts import Progress
+from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease
 from skiway.model import v1
 from skiway.storage import open_stores
 

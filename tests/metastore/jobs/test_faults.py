@@ -16,7 +16,8 @@ from metastore.resource_factory import ResourceFactory, behavior
 from skiway.errors import NotFound
 from skiway.metastore import connectors, gc, jobs, queries
 from skiway.metastore.gc import sweeps as gc_sweeps
-from skiway.metastore.jobs.queue import ACTIVE, Progress
+from skiway.metastore.jobs.attempts import Progress
+from skiway.metastore.jobs.queue import ACTIVE
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock

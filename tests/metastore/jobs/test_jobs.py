@@ -14,7 +14,8 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFaile
 from skiway.metastore import connectors, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs import schedule as jobs_schedule
-from skiway.metastore.jobs.queue import MAX_MESSAGE, MAX_TABLE_ERRORS, JobRules, Lease, Progress
+from skiway.metastore.jobs.attempts import MAX_MESSAGE, MAX_TABLE_ERRORS, Progress
+from skiway.metastore.jobs.queue import JobRules, Lease
 from skiway.metastore.records import keys
 from skiway.model import v1
 

@@ -17,7 +17,8 @@ from metastore.mirrors import RULES, connector, queue
 from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import gc, jobs
-from skiway.metastore.jobs.queue import ACTIVE, FINISHED, Lease, Progress
+from skiway.metastore.jobs.attempts import Progress
+from skiway.metastore.jobs.queue import ACTIVE, FINISHED, Lease
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -99,19 +100,21 @@ class Queue(RuleBasedStateMachine):
             held.until = self.clock.later(RULES.lease_s)
             assert renewed.cancel_requested == held.cancel
 
-    @rule(lease=leases)
-    def complete(self, lease):
+    @rule(lease=leases, failed=st.integers(0, 2))
+    def complete(self, lease, failed):
         held = self._held(lease)
-        self._attempt(lambda: self.queue.complete(lease, Progress()), held)
+        done = Progress(2, failures={f"t{number}": "broken" for number in range(failed)})
+        self._attempt(lambda: self.queue.complete(lease, done), held)
         if held:
-            self._finish(held, v1.JS_SUCCEEDED)
+            self._finish(held, [v1.JS_SUCCEEDED, v1.JS_PARTIAL, v1.JS_FAILED][failed])
 
-    @rule(lease=leases, retry=st.booleans())
-    def fail(self, lease, retry):
+    @rule(lease=leases, retry=st.booleans(), partial=st.booleans())
+    def fail(self, lease, retry, partial):
         held = self._held(lease)
-        self._attempt(lambda: self.queue.fail(lease, "no luck", retry=retry), held)
+        done = Progress(2, failures={"t": "broken"}) if partial else None
+        self._attempt(lambda: self.queue.fail(lease, "no luck", done=done, retry=retry), held)
         if held:
-            self._failed(held, retry=retry)
+            self._failed(held, retry=retry, finally_=v1.JS_PARTIAL if partial else v1.JS_FAILED)
 
     @rule(lease=leases)
     def stop(self, lease):
@@ -202,11 +205,11 @@ class Queue(RuleBasedStateMachine):
             self._failed(job)
         return len(expired)
 
-    def _failed(self, job: Model, *, retry: bool = True) -> None:
+    def _failed(self, job: Model, *, retry: bool = True, finally_: int = v1.JS_FAILED) -> None:
         if job.cancel:
             self._finish(job, v1.JS_CANCELLED)
         elif not retry or job.attempt >= RULES.max_attempts:
-            self._finish(job, v1.JS_FAILED)
+            self._finish(job, finally_)
         else:
             delay_s = min(RULES.base_backoff_s * 2 ** (job.attempt - 1), RULES.max_backoff_s)
             job.state, job.until = v1.JS_QUEUED, self.clock.later(delay_s)

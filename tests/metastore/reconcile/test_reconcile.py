@@ -223,7 +223,7 @@ def test_full_rescan_repairs_only_what_differs(factory: ResourceFactory, folder)
 
 
 @behavior(71)
-def test_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder):
+def test_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder, caplog):
     parquet(folder, "a", id=[1])
     parquet(folder, "z", id=[1])
     (folder / "broken.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
@@ -231,7 +231,8 @@ def test_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder
     assert (outcome.scanned, outcome.changed) == (3, 2)
     assert list(outcome.failures) == ["broken"]
     assert "broken.parquet" in outcome.failures["broken"]
-    assert outcome.message.startswith("partial failure, 1 of 3 tables: broken: ")
+    assert outcome.message.startswith("1 of 3 tables failed: broken: ")
+    assert [record.levelname for record in caplog.records if "table broken of connector" in record.message] == ["WARNING"]
     assert set(mirrored(factory)) >= {"files.a", "files.z"}
 
 

@@ -14,7 +14,7 @@ from metastore.upstreams import CORE, SECRETS, STATS, connector, mirrored, parqu
 from skiway.errors import Cancelled, InvalidArgument, PreconditionFailed
 from skiway.formats import open_source
 from skiway.metastore import statistics
-from skiway.metastore.jobs.queue import Progress, Stage
+from skiway.metastore.jobs.attempts import Progress, Stage
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, unread
 from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
 from skiway.model import v1

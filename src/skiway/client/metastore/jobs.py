@@ -20,7 +20,7 @@ __all__ = ["Job", "Jobs"]
 STATES: Final = {
     name.removeprefix("JS_").lower(): number for name, number in v1.JobState.items() if number != v1.JS_UNSPECIFIED
 }
-FINAL_STATES: Final = ("succeeded", "failed", "cancelled")
+FINAL_STATES: Final = ("succeeded", "partial", "failed", "cancelled")
 PHASES: Final = {v1.CAP_METADATA_ONLY_CORE: "metadata", v1.CAP_STATS_ONLY_ASYNC: "statistics"}
 
 
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """`queued`, `running`, `succeeded`, `failed` or `cancelled`."""
+        """`queued`, `running`, `succeeded`, `partial` (some tables failed), `failed` or `cancelled`."""
         return v1.JobState.Name(self.message.state).removeprefix("JS_").lower()
 
     @property

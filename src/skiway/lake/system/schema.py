@@ -105,6 +105,8 @@ JOBS: Final = pa.schema(
         pa.field("created_at", MOMENT),
         pa.field("started_at", MOMENT),
         pa.field("finished_at", MOMENT),
+        pa.field("next_attempt_at", MOMENT),
+        pa.field("table_errors", pa.map_(pa.string(), pa.string())),
     ]
 )
 
@@ -121,9 +123,10 @@ def jobs(scan: SystemScan) -> pa.Table:
             found = connectors.find(scan.realm, connector_id)
             names[connector_id] = None if found is None else found.value.display_name
         counts = (job.attempt, job.tables_scanned, job.tables_changed, job.errors)
-        moments = map(moment_of, (job.created_at, job.started_at, job.finished_at))
+        moments = map(moment_of, (job.created_at, job.started_at, job.finished_at, job.next_attempt_at))
         state = enum_name(v1.JobState, job.state, "JS_")
-        return (job.job_id, names[connector_id], state, job.message, *counts, *moments)
+        failures = [(each.table, each.message) for each in job.table_errors]
+        return (job.job_id, names[connector_id], state, job.message, *counts, *moments, failures)
 
     return arrow_table(JOBS, map(row, metastore_jobs.scan(scan.realm)))
 

@@ -13,7 +13,8 @@ from skiway.metastore.jobs.api import (
     list_,
     scan,
 )
-from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease, Progress, Stage
+from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease
 
 __all__ = [
     "JobQueue",

@@ -12,12 +12,14 @@ happens completely or not at all, and nothing has to be cleaned up after a proce
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 
 from skiway.errors import Conflict, Contention, Internal, NotFound, PreconditionFailed
+from skiway.metastore.jobs.attempts import Attempt, Progress, clipped, log_attempt
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import JOB
@@ -33,18 +35,13 @@ __all__ = [
     "JobQueue",
     "JobRules",
     "Lease",
-    "Progress",
-    "Stage",
     "amended",
-    "clipped",
     "end",
 ]
 
 ACTIVE = (v1.JS_QUEUED, v1.JS_RUNNING)
-FINISHED = (v1.JS_SUCCEEDED, v1.JS_FAILED, v1.JS_CANCELLED)
+FINISHED = (v1.JS_SUCCEEDED, v1.JS_PARTIAL, v1.JS_FAILED, v1.JS_CANCELLED)
 
-MAX_MESSAGE = 512
-MAX_TABLE_ERRORS = 100
 PAGE = 16
 """How many queued jobs are read at once: a few more than workers usually ask at the same moment."""
 
@@ -74,51 +71,6 @@ class JobRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """The progress of a pass: tables in all, done and in progress, and the files of the tables started so far."""
-
-    mode: v1.CaptureMode.ValueType = v1.CAP_UNSPECIFIED
-    tables_total: int = 0
-    tables_done: int = 0
-    tables: tuple[str, ...] = ()
-    files_total: int = 0
-    files_done: int = 0
-
-    @property
-    def message(self) -> v1.JobProgress:
-        """The stage as a message."""
-        return v1.JobProgress(
-            **{"pass": self.mode},
-            tables_total=self.tables_total,
-            tables_done=self.tables_done,
-            tables=map(clipped, self.tables),
-            files_total=self.files_total,
-            files_done=self.files_done,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What an attempt has done so far. `failures` maps tables to error messages."""
-
-    tables_scanned: int = 0
-    tables_changed: int = 0
-    failures: Mapping[str, str] = field(default_factory=dict)
-    message: str = ""
-    stage: Stage = Stage()
-
-    def write_to(self, job: v1.Job) -> None:
-        """Replace the progress in the job's record. All failures are counted, the first 100 are stored."""
-        job.progress.CopyFrom(self.stage.message)
-        job.tables_scanned, job.tables_changed = self.tables_scanned, self.tables_changed
-        job.errors = len(self.failures)
-        job.message = clipped(self.message)
-        stored = list(self.failures.items())[:MAX_TABLE_ERRORS]
-        del job.table_errors[:]
-        job.table_errors.extend(v1.TableError(table=clipped(table), message=clipped(error)) for table, error in stored)
-
-
-@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to work on a job until `expires_at`, with the job as of the last call."""
 
@@ -144,13 +96,15 @@ class Lease:
 class JobQueue:
     """All jobs of a store, for workers. Delays are those of the rules times `jitter()`.
 
-    Calls with a lease raise `Conflict` with the key `job.lease.lost` once the lease is lost: the worker must stop.
+    The end of every attempt is logged and passed to `on_attempt`. Calls with a lease raise `Conflict` with the key
+    `job.lease.lost` once the lease is lost: the worker must stop.
     """
 
     stores: Stores
     rules: JobRules = field(default_factory=JobRules)
     clock: Clock = utc_now
     jitter: Callable[[], float] = half_to_whole
+    on_attempt: Callable[[Attempt], None] = lambda _: None
 
     def lease(self, worker: str) -> Lease | None:
         """Lease the job that has been due longest to a worker; None if no job is due."""
@@ -178,27 +132,28 @@ class JobQueue:
         return Lease(self._write(lease, edit))
 
     def complete(self, lease: Lease, done: Progress) -> v1.Job:
-        """Finish the job as succeeded."""
+        """Finish the job: as succeeded, or as partial if some tables failed, or as failed if all of them did."""
 
         def edit(job: v1.Job) -> None:
             done.write_to(job)
-            end(job, v1.JS_SUCCEEDED, now=self.clock(), message=done.message)
+            end(job, _final_state(done), now=self.clock(), message=done.message)
 
-        return self._write(lease, edit)
+        return self._ended(self._write(lease, edit))
 
     def fail(self, lease: Lease, message: str, *, done: Progress | None = None, retry: bool = True) -> v1.Job:
-        """Queue the job for another attempt, or finish it as failed if it must not be retried."""
+        """Queue the job for another attempt. If it must not be retried, finish it as failed, or as partial."""
 
         def edit(job: v1.Job) -> None:
             if done is not None:
                 done.write_to(job)
-            self._retry_or_end(job, message, retry=retry)
+            self._retry_or_end(job, message, done=done, retry=retry)
 
-        return self._write(lease, edit)
+        return self._ended(self._write(lease, edit))
 
     def cancelled(self, lease: Lease, message: str = "cancelled") -> v1.Job:
         """Finish the job as cancelled, after its worker has stopped."""
-        return self._write(lease, lambda job: end(job, v1.JS_CANCELLED, now=self.clock(), message=message))
+        edit = partial(end, state=v1.JS_CANCELLED, now=self.clock(), message=message)
+        return self._ended(self._write(lease, edit))
 
     def release(self, lease: Lease) -> v1.Job:
         """Return the job to the queue without counting the attempt, because its worker shuts down."""
@@ -210,7 +165,7 @@ class JobQueue:
             else:
                 _requeue(job, now=self.clock(), delay_s=0)
 
-        return self._write(lease, edit)
+        return self._ended(self._write(lease, edit), released=True)
 
     def reclaim(self, *, limit: int = PAGE) -> int:
         """Take up to `limit` jobs from workers whose leases have expired, and return how many. Each attempt has failed."""
@@ -218,8 +173,27 @@ class JobQueue:
         for pointer in self.stores.pointers.page(keys.job_leased(), size=limit).items:
             if keys.queue_time(pointer.key) > _micros(self.clock()):
                 break
-            reclaimed += self._changed(pointer, self._give_up) is not None
+            job = self._changed(pointer, self._give_up)
+            if job is not None:
+                self._ended(job)
+                reclaimed += 1
         return reclaimed
+
+    # --- figures of the queue -----------------------------------------------------------------------------------------
+
+    def queued(self) -> int:
+        """The number of jobs in the queue, of all accounts, including those that are due later."""
+        return self.stores.pointers.count(keys.job_ready())
+
+    def running(self) -> int:
+        """The number of jobs that workers hold."""
+        return self.stores.pointers.count(keys.job_leased())
+
+    def oldest_age_s(self) -> float:
+        """How long the job that is due longest has been waiting; 0 if none is due."""
+        for pointer in self.stores.pointers.page(keys.job_ready(), size=1).items:
+            return max(0, _micros(self.clock()) - keys.queue_time(pointer.key)) / 1e6
+        return 0.0
 
     # --- changes of a job ---------------------------------------------------------------------------------------------
 
@@ -239,15 +213,22 @@ class JobQueue:
     def _give_up(self, job: v1.Job) -> None:
         self._retry_or_end(job, f"{job.lease_owner} did not renew its lease in time")
 
-    def _retry_or_end(self, job: v1.Job, message: str, *, retry: bool = True) -> None:
+    def _retry_or_end(self, job: v1.Job, message: str, *, done: Progress | None = None, retry: bool = True) -> None:
         now = self.clock()
         if job.cancel_requested:
             end(job, v1.JS_CANCELLED, now=now, message=message)
         elif not retry or job.attempt >= self.rules.max_attempts:
-            end(job, v1.JS_FAILED, now=now, message=message)
+            end(job, v1.JS_PARTIAL if done is not None and done.is_partial else v1.JS_FAILED, now=now, message=message)
         else:
             _requeue(job, now=now, delay_s=self.rules.backoff_s(job.attempt) * self.jitter())
             job.message = clipped(message)
+
+    def _ended(self, job: v1.Job, *, released: bool = False) -> v1.Job:
+        """Report the end of an attempt. Returns the job."""
+        attempt = Attempt.ended(job, now=self.clock(), max_attempts=self.rules.max_attempts, released=released)
+        log_attempt(attempt)
+        self.on_attempt(attempt)
+        return job
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -314,10 +295,10 @@ def end(job: v1.Job, state: v1.JobState.ValueType, *, now: datetime, message: st
     job.ClearField("next_attempt_at")
 
 
-def clipped(text: str) -> str:
-    """`text`, without its middle if it is long: what failed is said first, and why last."""
-    half = MAX_MESSAGE // 2
-    return text if len(text) <= MAX_MESSAGE else f"{text[: half - 1]}…{text[len(text) - half :]}"
+def _final_state(done: Progress) -> v1.JobState.ValueType:
+    if not done.failures:
+        return v1.JS_SUCCEEDED
+    return v1.JS_PARTIAL if done.is_partial else v1.JS_FAILED
 
 
 def _requeue(job: v1.Job, *, now: datetime, delay_s: float) -> None:

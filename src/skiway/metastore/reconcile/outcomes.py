@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from skiway.errors import Cancelled, Contention, PreconditionFailed, TimedOut, Unavailable
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore.connectors.specs import ColumnChoice
-from skiway.metastore.jobs.queue import Progress, Stage
+from skiway.metastore.jobs.attempts import Progress, Stage
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -120,7 +120,7 @@ class Outcome:
         if not self.failures:
             return ""
         details = "; ".join(f"{table}: {reason}" for table, reason in self.failures.items())
-        return f"partial failure, {len(self.failures)} of {self.scanned} tables: {details}"
+        return f"{len(self.failures)} of {self.scanned} tables failed: {details}"
 
     def and_then(self, later: Outcome) -> Outcome:
         """This pass and the next one, over the same tables."""

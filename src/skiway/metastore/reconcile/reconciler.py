@@ -231,9 +231,12 @@ class _Pass:
         self._report()
 
     def _failed(self, table: str, error: Exception) -> None:
-        if not isinstance(error, SkiwayError):
-            log.error("table %s could not be mirrored", table, exc_info=error)
-        self.outcome.failures[table] = self.upstream.describe(error)
+        reason = self.upstream.describe(error)
+        if isinstance(error, SkiwayError):
+            log.warning("table %s of connector %s failed: %s", table, self.connector.display_name, reason)
+        else:
+            log.error("table %s of connector %s failed", table, self.connector.display_name, exc_info=error)
+        self.outcome.failures[table] = reason
         self.outcome.transient |= isinstance(error, TRANSIENT)
 
     def _report(self) -> None:

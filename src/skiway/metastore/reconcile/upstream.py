@@ -16,7 +16,7 @@ from skiway.errors import InvalidArgument, SkiwayError, TimedOut, Unsupported
 from skiway.formats import Source, open_source
 from skiway.metastore.connectors.credentials import check_credentials, credentials
 from skiway.metastore.connectors.specs import check
-from skiway.metastore.jobs.queue import clipped
+from skiway.metastore.jobs.attempts import clipped
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.names import dotted

@@ -33,6 +33,8 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JS_SUCCEEDED: _JobState.ValueType  # 3
     JS_FAILED: _JobState.ValueType  # 4
     JS_CANCELLED: _JobState.ValueType  # 5
+    JS_PARTIAL: _JobState.ValueType  # 6
+    """ended: some tables failed, the others are done"""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper): ...
 
@@ -42,6 +44,8 @@ JS_RUNNING: JobState.ValueType  # 2
 JS_SUCCEEDED: JobState.ValueType  # 3
 JS_FAILED: JobState.ValueType  # 4
 JS_CANCELLED: JobState.ValueType  # 5
+JS_PARTIAL: JobState.ValueType  # 6
+"""ended: some tables failed, the others are done"""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 class _CaptureMode:
