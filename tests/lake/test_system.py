@@ -91,14 +91,14 @@ def test_jobs_are_visible_only_to_connector_managers(mirrors: Lake) -> None:
         assert rows(reader, "jobs") == []
 
 
-def test_partial_job_is_shown_with_the_errors_of_its_tables(mirrors: Lake) -> None:
-    found = connectors.list_(mirrors.realm, v1.ListConnectorsRequest()).connectors[0]
-    jobs.enqueue(mirrors.realm, found.resource_id)
-    queue = jobs.JobQueue(mirrors.realm.stores)
+def test_partial_job_is_shown_with_the_errors_of_its_tables(lake: Lake) -> None:
+    made = lake.connector(lake.catalog("files"), "parquet", "/data", {})
+    jobs.enqueue(lake.realm, made.resource_id)
+    queue = jobs.JobQueue(lake.realm.stores)
     lease = queue.lease("w")
     assert lease is not None
     queue.complete(lease, jobs.Progress(3, 2, {"t": "is corrupt"}, "1 of 3 tables failed"))
-    with mirrors.client("iceberg") as db:
+    with lake.client() as db:
         [row] = rows(db, "jobs")
     assert (row["state"], row["errors"], row["message"]) == ("partial", 1, "1 of 3 tables failed")
     assert row["table_errors"] == [("t", "is corrupt")]

@@ -81,6 +81,24 @@ def test_missing_warehouse_selects_the_only_catalog(rest_server: RestServer) -> 
     assert "lake, other" in response.text
 
 
+def test_damaged_tables_and_namespaces_are_listed_and_marked(shop: RestServer) -> None:
+    stores = shop.factory.stores
+    assert shop.call("POST", HERE, {**PEOPLE, "name": "lost"}).status_code == 200
+    assert shop.call("POST", "/v1/lake/namespaces", {"namespace": ["gone"]}).status_code == 200
+    for pointer in list(stores.pointers.scan("/accounts/a1/")):
+        if pointer.key.endswith(("/tables/by-name/lost", "/namespaces/by-path/gone")):
+            stores.blobs.delete(pointer.blob_uri)
+    lost = "its record is missing in the blob store"
+    listed = shop.call("GET", HERE).json()
+    assert [each["name"] for each in listed["identifiers"]] == ["lost", "people"]
+    assert listed["damaged"] == [{"identifier": {"namespace": ["sales"], "name": "lost"}, "damage": lost}]
+    assert [name for _, name in shop.pyiceberg().list_tables("sales")] == ["lost", "people"]
+    spaces = shop.call("GET", "/v1/lake/namespaces").json()
+    assert spaces["namespaces"] == [["gone"], ["sales"]]
+    assert spaces["damaged"] == [{"identifier": ["gone"], "damage": lost}]
+    assert shop.call("GET", "/v1/lake/namespaces/gone/tables").json()["identifiers"] == []
+
+
 @pytest.mark.parametrize("route", [route for route in ROUTES if "{prefix}" in route.path], ids=lambda each: each.name)
 def test_every_declared_endpoint_is_served(shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")

@@ -34,8 +34,9 @@ class AccountRecord:
     name: str
     description: str | None
     tags: dict[str, str]
-    created_at: datetime
-    updated_at: datetime
+    created_at: datetime | None
+    updated_at: datetime | None
+    damage: str | None = None
 
     @classmethod
     def of(cls, account: Account) -> AccountRecord:
@@ -45,8 +46,9 @@ class AccountRecord:
             account.name,
             account.description,
             dict(account.tags),
-            account.created_at,
-            account.updated_at,
+            None if account.damage else account.created_at,
+            None if account.damage else account.updated_at,
+            account.damage or None,
         )
 
 

@@ -40,8 +40,9 @@ class ContainerRecord:
     id: str
     description: str | None
     properties: dict[str, str]
-    created_at: datetime
-    updated_at: datetime
+    created_at: datetime | None
+    updated_at: datetime | None
+    damage: str | None = None
 
     @classmethod
     def of(cls, container: Catalog | Namespace) -> ContainerRecord:
@@ -51,8 +52,9 @@ class ContainerRecord:
             str(container.id),
             container.description,
             dict(container.properties),
-            container.created_at,
-            container.updated_at,
+            None if container.damage else container.created_at,
+            None if container.damage else container.updated_at,
+            container.damage or None,
         )
 
 

@@ -91,7 +91,15 @@ class Call:
         """Print records: these columns for people, all fields for programs. `empty` is the message for no records."""
         from skiway.cli import rendering
 
-        rendering.write_records(self.output, records, columns, empty=empty)
+        if self.output not in (Output.table, Output.markdown):
+            rendering.write_records(self.output, records, columns, empty=empty)
+            return
+        shown = list(records)
+        damaged = sum(1 for each in shown if getattr(each, "damage", None))
+        wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
+        rendering.write_records(self.output, shown, wanted, empty=empty)
+        if damaged:
+            typer.echo(f"{damaged} of {len(shown)} records are damaged: run skiway check on the server", err=True)
 
     def print_record(self, record: object) -> None:
         """Print one record, one line for each field."""

@@ -105,13 +105,16 @@ class ConnectorRecord:
     every: timedelta | None
     description: str | None
     properties: dict[str, str]
-    created_at: datetime
-    updated_at: datetime
+    created_at: datetime | None
+    updated_at: datetime | None
+    damage: str | None = None
 
     @classmethod
     def of(cls, connector: Connector, call: Call) -> ConnectorRecord:
         """Convert a resource of the client."""
         message = connector.message
+        if connector.damage:
+            return cls._damaged(connector)
         return cls(
             connector.name,
             str(connector.id),
@@ -132,6 +135,11 @@ class ConnectorRecord:
             connector.created_at,
             connector.updated_at,
         )
+
+    @classmethod
+    def _damaged(cls, connector: Connector) -> ConnectorRecord:
+        place = (connector.name, str(connector.id), "-", "-", "damaged", "-")
+        return cls(*place, None, None, None, None, (), (), False, None, None, {}, None, None, connector.damage)
 
 
 @command(app, "list")

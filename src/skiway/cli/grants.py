@@ -59,13 +59,16 @@ class GrantRecord:
     object_id: str
     grantee: str
     privilege: str
-    created_at: datetime
+    created_at: datetime | None
+    damage: str | None = None
 
     @classmethod
     def of(cls, call: Call, grant: Grant) -> GrantRecord:
         """Convert a grant of the client, and look up the name of its object."""
         from skiway.client.metastore import dotted
 
+        if grant.damage:
+            return cls("(unknown)", "-", str(grant.object_id), grant.grantee, "none", None, grant.damage)
         directory = call.lake.directory
         paths = {
             "catalog": directory.catalog_path,

@@ -74,6 +74,7 @@ class JobRecord:
     took: timedelta | None
     message: str
     errors: dict[str, str]
+    damage: str | None = None
 
     @classmethod
     def of(cls, job: Job, names: Mapping[str, str]) -> JobRecord:
@@ -97,6 +98,7 @@ class JobRecord:
             finished - started if started and finished else None,
             message.message,
             job.errors,
+            job.damage or None,
         )
 
 

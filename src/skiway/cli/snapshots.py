@@ -30,13 +30,14 @@ class SnapshotRecord:
     id: int
     current: bool
     created_at: datetime | None
-    ingested_at: datetime
+    ingested_at: datetime | None
     operation: str | None
     rows: int | None
     data_files: int | None
     parent_id: int | None
     schema_id: int
     summary: dict[str, str]
+    damage: str | None = None
 
     @classmethod
     def of(cls, snapshot: Snapshot, current_id: int | None) -> SnapshotRecord:
@@ -46,13 +47,14 @@ class SnapshotRecord:
             snapshot.id,
             snapshot.id == current_id,
             snapshot.created_at,
-            snapshot.ingested_at,
+            None if snapshot.damage else snapshot.ingested_at,
             summary.get("operation"),
             _number(summary.get("total-records")),
             _number(summary.get("total-data-files")),
             snapshot.parent_id,
             snapshot.message.schema_id,
             summary,
+            snapshot.damage or None,
         )
 
 

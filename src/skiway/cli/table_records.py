@@ -9,8 +9,11 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
+from skiway.errors import PreconditionFailed
+
 if TYPE_CHECKING:
     from skiway.client.metastore import Table
+    from skiway.client.metastore.resources import TableStats
     from skiway.model import v1
 
 __all__ = [
@@ -52,13 +55,14 @@ class TableRecord:
     snapshot_id: int | None
     columns: tuple[ColumnRecord, ...]
     properties: dict[str, str]
-    created_at: datetime
-    updated_at: datetime
+    created_at: datetime | None
+    updated_at: datetime | None
+    damage: str | None = None
 
     @classmethod
     def of(cls, table: Table, names: dict[str, str]) -> TableRecord:
         """Convert a resource of the client; `names` are the names of connectors by id."""
-        stats, upstream = table.stats, table.upstream
+        (stats, damage), upstream = _stats(table), table.upstream
         metadata = table.message.metadata_location
         return cls(
             str(table),
@@ -73,9 +77,22 @@ class TableRecord:
             stats.snapshot_id,
             _columns(table.schema_json),
             dict(table.properties),
-            table.created_at,
-            table.updated_at,
+            None if table.damage else table.created_at,
+            None if table.damage else table.updated_at,
+            damage,
         )
+
+
+def _stats(table: Table) -> tuple[TableStats, str | None]:
+    """Return the statistics of a table, and what is wrong if it or they are damaged."""
+    from skiway.client.metastore.resources import TableStats
+
+    try:
+        return table.stats, table.damage or None
+    except PreconditionFailed as error:
+        if error.key != "resource.damaged":
+            raise
+        return TableStats(None), error.message
 
 
 def _format(table: Table) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from skiway.airport import CreateTable, DynamicSchema, Schema
+from skiway.airport import CreateTable, DynamicSchema, ScanOptions, Schema, Table
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema
@@ -26,6 +26,7 @@ from skiway.lake.context import Context
 from skiway.lake.inserting import PendingCreate, PendingTable, Target
 from skiway.lake.writable import WritableTable
 from skiway.metastore import managed, tables
+from skiway.metastore.records.damage import damaged, explaining_damage
 from skiway.metastore.records.names import exact_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -75,18 +76,22 @@ class LakeSchema(Schema, DynamicSchema):
 
     def __init__(self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace) -> None:
         self.name = schema_name(full_path(namespace))
-        self.comment = namespace.description
+        self.comment = f"damaged: {namespace.damage}" if namespace.damage else namespace.description
         self._context = context
         self._catalog = catalog
         self._namespace = namespace
 
-    def tables(self) -> Sequence[WritableTable]:
-        """All tables. A table with an invalid schema is left out and logged."""
+    def tables(self) -> Sequence[Table]:
+        """All tables. A table with an invalid schema is left out and logged; one with a damaged record is marked."""
         realm = self._context.callers.realm()
         if not self._context.callers.may("table.read"):
             return []
         found = tables.scan(realm, self._namespace.resource_id.id)
-        return [self._table(record, listing=True) for record in found if self._has_valid_schema(record)]
+        return [
+            DamagedTable(record) if record.damage else self._table(record, listing=True)
+            for record in found
+            if record.damage or self._has_valid_schema(record)
+        ]
 
     def table(self, name: str) -> WritableTable | None:
         """The table with this name, or None."""
@@ -221,7 +226,12 @@ class LakeSchema(Schema, DynamicSchema):
 
     def _record(self, name: str) -> v1.Table | None:
         """The table with this name, or else the one whose name differs in case only, as in SELECT."""
-        return tables.find_any_case(self._context.callers.realm(), self._catalog, self._namespace.resource_id.id, name)
+        realm = self._context.callers.realm()
+        with explaining_damage("table", f"{self.name}.{name}"):
+            found = tables.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
+        if found is not None and found.damage:
+            raise damaged("table", f"{self.name}.{name}", found.damage)
+        return found
 
     def _table(self, record: v1.Table, *, listing: bool = False, columns: Columns | None = None) -> WritableTable:
         return WritableTable(
@@ -240,6 +250,20 @@ class LakeSchema(Schema, DynamicSchema):
             log.warning("table %s.%s is not shown: %s", self.name, record.display_name, _first_line(error))
             return False
         return True
+
+
+class DamagedTable(Table):
+    """The place of a table with a damaged record in a listing. Reading it fails."""
+
+    schema = pa.schema({"damage": pa.string()})
+
+    def __init__(self, record: v1.Table) -> None:
+        self.name, self.comment = record.display_name, f"damaged: {record.damage}"
+        self._damage = record.damage
+
+    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
+        """Raise the reason why the table cannot be read."""
+        raise damaged("table", self.name, self._damage)
 
 
 def _iceberg_columns(create: CreateTable) -> pa.Schema:

@@ -139,7 +139,7 @@ def short_header(headers: Mapping[str, str], name: str) -> str:
 
 # -- pagination -------------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
+T = TypeVar("T", v1.Table, v1.Namespace)
 
 
 def listing(
@@ -149,6 +149,8 @@ def listing(
     shown: Callable[[T], Any],
 ) -> RestResponse:
     """List what `page` returns as `field`, each item converted by `shown`; items converted to None are left out.
+
+    Damaged items are in the list, because their names are taken, and in `damaged` with the reasons.
 
     A request without pagination gets everything at once.
     """
@@ -161,7 +163,9 @@ def listing(
         items += found
     listed = [each for each in map(shown, items) if each is not None]
     # Always present: some clients take a list without a token for one that is not paginated.
-    return json_response({field: listed, "next-page-token": response.next_page_token or None})
+    body = {field: listed, "next-page-token": response.next_page_token or None}
+    damaged = [{"identifier": shown(each), "damage": each.damage} for each in items if each.damage]
+    return json_response({**body, "damaged": damaged} if damaged else body)
 
 
 def _size(text: str | None) -> int:

@@ -116,7 +116,7 @@ def _parent(request: RestRequest, catalog: v1.Catalog, given: str) -> tuple[str,
     """The path of the parent. Some clients encode its levels twice."""
     path = resolve.levels(given)
     try:
-        return full_path(resolve.namespace_at(request.realm, catalog, path))
+        return full_path(resolve.namespace_at(request.realm, catalog, path, damaged=True))
     except NotFound:
         again = tuple(map(unquote, path))
         if again == path:

@@ -14,6 +14,7 @@ from typing import Final
 from skiway.errors import AlreadyExists, NotFound, PermissionDenied
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.metastore import Realm, catalogs, connectors, namespaces, tables
+from skiway.metastore.records.damage import damaged as damaged_error
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.resources.hierarchy import require_path
@@ -95,19 +96,21 @@ def named_catalog(realm: Realm, given: str) -> v1.Catalog:
 def writable(request: RestRequest) -> v1.Catalog:
     """The catalog in the path, for a change; catalogs of connectors are read-only."""
     found = catalog(request)
+    if found.damage:
+        raise damaged_error("catalog", found.display_name, found.damage)
     if found.connector_ref:
         raise _mirrored(f"catalog {found.display_name}", _connector_name(request.realm, found.connector_ref))
     return found
 
 
-def namespace(request: RestRequest, of: v1.Catalog) -> v1.Namespace:
-    """The namespace in the path."""
-    return namespace_at(request.realm, of, levels(request.names["namespace"]))
+def namespace(request: RestRequest, of: v1.Catalog, *, damaged: bool = False) -> v1.Namespace:
+    """The namespace in the path; if `damaged`, also one with a damaged record."""
+    return namespace_at(request.realm, of, levels(request.names["namespace"]), damaged=damaged)
 
 
-def namespace_at(realm: Realm, of: v1.Catalog, path: Sequence[str]) -> v1.Namespace:
-    """The namespace at a path."""
-    return require_path(realm, of, normal_path(path, field="namespace")).value
+def namespace_at(realm: Realm, of: v1.Catalog, path: Sequence[str], *, damaged: bool = False) -> v1.Namespace:
+    """The namespace at a path; if `damaged`, also one with a damaged record."""
+    return require_path(realm, of, normal_path(path, field="namespace"), damaged=damaged).value
 
 
 def table(request: RestRequest, of: v1.Catalog) -> v1.Table:

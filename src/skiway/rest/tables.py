@@ -46,7 +46,7 @@ log = logging.getLogger("skiway.rest.reports")
 
 def list_(request: RestRequest) -> RestResponse:
     """List the tables of a namespace that Iceberg clients can read."""
-    namespace = resolve.namespace(request, resolve.catalog(request))
+    namespace = resolve.namespace(request, resolve.catalog(request), damaged=True)
     path = list(full_path(namespace))
 
     def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Table], v1.PageResponse]:
@@ -54,7 +54,7 @@ def list_(request: RestRequest) -> RestResponse:
         return found.tables, found.page
 
     def shown(table: v1.Table) -> dict[str, Any] | None:
-        served = resolve.is_served(table, mirrors=request.lake.mirrors)
+        served = table.damage or resolve.is_served(table, mirrors=request.lake.mirrors)
         return {"namespace": path, "name": table.display_name} if served else None
 
     return listing(request.query, "identifiers", page, shown)

@@ -232,7 +232,9 @@ def test_failing_table_does_not_stop_the_others(factory: ResourceFactory, folder
     assert list(outcome.failures) == ["broken"]
     assert "broken.parquet" in outcome.failures["broken"]
     assert outcome.message.startswith("1 of 3 tables failed: broken: ")
-    assert [record.levelname for record in caplog.records if "table broken of connector" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "table broken of connector" in record.message] == [
+        "WARNING"
+    ]
     assert set(mirrored(factory)) >= {"files.a", "files.z"}
 
 

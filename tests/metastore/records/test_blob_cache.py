@@ -66,7 +66,7 @@ def test_cached_name_is_resolved_without_reading_blobs(servers, calls: CallCount
     resolved(two)
     calls.reset()
     resolved(two)
-    assert calls.counts == {"pointers.get": 4}
+    assert calls.counts == {"pointers.get": 3}
 
 
 @behavior(45)

@@ -213,4 +213,4 @@ def test_number_of_store_calls_does_not_grow_with_the_catalog(factory, calls):
     for number in range(40):
         factory.namespace(f"n{number}")
         factory.table(f"t{number}", namespace=factory.namespace("sales", f"{number}"))
-    assert cost() == few == 7
+    assert cost() == few == 6

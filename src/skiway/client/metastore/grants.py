@@ -41,6 +41,8 @@ class Grant:
     grantee: str
     privilege: str
     created_at: datetime
+    damage: str = ""
+    """In listings, what is wrong if the record is lost or corrupt; then it grants nothing."""
 
     @classmethod
     def of(cls, grant: v1.Grant) -> Grant:
@@ -51,6 +53,7 @@ class Grant:
             grant.grantee,
             v1.Privilege.Name(grant.privilege).removeprefix("PV_").lower(),
             grant.created_at.ToDatetime(UTC),
+            grant.damage,
         )
 
 

@@ -47,6 +47,11 @@ class Job:
         return v1.JobState.Name(self.message.state).removeprefix("JS_").lower()
 
     @property
+    def damage(self) -> str:
+        """In listings, what is wrong if the record is lost or corrupt; then only id and state are known. Otherwise ""."""
+        return self.message.damage
+
+    @property
     def is_over(self) -> bool:
         """Whether the job has ended."""
         return self.state in FINAL_STATES

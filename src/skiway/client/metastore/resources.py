@@ -83,6 +83,11 @@ class Described(Generic[M]):
         return self.message.description if self.message.HasField("description") else None
 
     @property
+    def damage(self) -> str:
+        """In listings, what is wrong if the record is lost or corrupt; then only id and name are known. Otherwise ""."""
+        return self.message.damage
+
+    @property
     def created_at(self) -> datetime:
         """The time of creation."""
         return time_of(self.message.created_at)
@@ -254,6 +259,8 @@ class Table(PathResource[v1.Table]):
     @cached_property
     def stats(self) -> TableStats:
         """Statistics of the current snapshot, requested at the first use. If there are none, every value is None."""
+        if self.message.damage:
+            return TableStats(None)
         request = v1.GetTableStatsRequest(
             table_id=self.message.resource_id, snapshot=v1.SnapshotRef(special=v1.SS_CURRENT)
         )

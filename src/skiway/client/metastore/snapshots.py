@@ -37,6 +37,11 @@ class Snapshot(Versioned[v1.Snapshot]):
         return self.message.snapshot_id
 
     @property
+    def damage(self) -> str:
+        """In listings, what is wrong if the record is lost or corrupt; then only the id is known. Otherwise ""."""
+        return self.message.damage
+
+    @property
     def parent_id(self) -> int | None:
         """The id of the snapshot that it is based on, which may be deleted."""
         return self.message.parent_snapshot_id if self.message.HasField("parent_snapshot_id") else None

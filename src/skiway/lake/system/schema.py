@@ -16,7 +16,17 @@ from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
 from skiway.lake.system.functions import FindTable, QueryFunction
-from skiway.lake.system.tables import MOMENT, NAMED, SystemScan, VisibleTable, arrow_table, enum_name, moment_of
+from skiway.lake.system.tables import (
+    DAMAGE,
+    MOMENT,
+    NAMED,
+    SystemScan,
+    VisibleTable,
+    arrow_table,
+    enum_name,
+    moment_of,
+    readable,
+)
 from skiway.metastore import connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore.resources.hierarchy import full_path
@@ -107,6 +117,7 @@ JOBS: Final = pa.schema(
         pa.field("finished_at", MOMENT),
         pa.field("next_attempt_at", MOMENT),
         pa.field("table_errors", pa.map_(pa.string(), pa.string())),
+        DAMAGE,
     ]
 )
 
@@ -120,13 +131,13 @@ def jobs(scan: SystemScan) -> pa.Table:
     def row(job: v1.Job) -> tuple[Any, ...]:
         connector_id = job.connector_id.id
         if connector_id not in names:
-            found = connectors.find(scan.realm, connector_id)
+            found, _ = readable(lambda: connectors.find(scan.realm, connector_id))
             names[connector_id] = None if found is None else found.value.display_name
         counts = (job.attempt, job.tables_scanned, job.tables_changed, job.errors)
         moments = map(moment_of, (job.created_at, job.started_at, job.finished_at, job.next_attempt_at))
-        state = enum_name(v1.JobState, job.state, "JS_")
+        state = enum_name(v1.JobState, job.state, "JS_") if job.state else None
         failures = [(each.table, each.message) for each in job.table_errors]
-        return (job.job_id, names[connector_id], state, job.message, *counts, *moments, failures)
+        return (job.job_id, names[connector_id], state, job.message, *counts, *moments, failures, job.damage or None)
 
     return arrow_table(JOBS, map(row, metastore_jobs.scan(scan.realm)))
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
+from skiway.errors import Internal
 from skiway.formats.geometry import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import columns_of
 from skiway.lake.context import Context
 from skiway.metastore import Realm, connectors, statistics
+from skiway.metastore.records.damage import damage_of
 from skiway.model import v1
 
 __all__ = [
     "COLUMNS",
     "COLUMN_STATS",
+    "DAMAGE",
     "FILES",
     "MOMENT",
     "NAMED",
@@ -34,11 +38,17 @@ __all__ = [
     "enum_name",
     "files",
     "moment_of",
+    "readable",
     "snapshots",
     "tables",
 ]
 
+T = TypeVar("T")
+
 MOMENT: Final = pa.timestamp("us", tz="UTC")
+DAMAGE: Final = pa.field("damage", pa.string())
+"""What is wrong with a row whose record is lost or corrupt; NULL for all others."""
+
 NAMED: Final = [pa.field("schema_name", pa.string()), pa.field("table_name", pa.string())]
 
 
@@ -48,6 +58,11 @@ class VisibleTable:
 
     schema_name: str
     table: v1.Table
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The first two columns of all tables about tables."""
+        return self.schema_name, self.table.display_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,12 @@ class SystemScan:
         """The id of the table's current snapshot."""
         return metastore.snapshots.current_id(self.realm, table.resource_id.id)
 
+    def statistics_of(self, table: v1.Table, snapshot_id: int | None) -> v1.TableStats | None:
+        """The statistics of the table in a snapshot; None if there are none."""
+        return (
+            None if snapshot_id is None else statistics.table_statistics(self.realm, table.resource_id.id, snapshot_id)
+        )
+
 
 def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
     """An Arrow table made from rows."""
@@ -70,6 +91,22 @@ def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+def readable(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What `read` returns; or None, and what is wrong, if it reads a damaged record."""
+    try:
+        return read(), None
+    except Internal as error:
+        damage = damage_of(error)
+        if damage is None:
+            raise
+        return None, damage
+
+
+def unknown(schema: pa.Schema, known: int) -> tuple[None, ...]:
+    """The values of all columns but `known` ones."""
+    return (None,) * (len(schema) - known)
 
 
 def moment_of(at: Timestamp) -> datetime | None:
@@ -99,6 +136,7 @@ TABLES: Final = pa.schema(
         pa.field("comment", pa.string()),
         pa.field("created_at", MOMENT),
         pa.field("updated_at", MOMENT),
+        DAMAGE,
     ]
 )
 
@@ -109,11 +147,12 @@ def tables(scan: SystemScan) -> pa.Table:
     def row(shown: VisibleTable) -> tuple[Any, ...]:
         table, realm = shown.table, scan.realm
         number = scan.current_id(table)
-        stats = None if number is None else statistics.table_statistics(realm, table.resource_id.id, number)
+        if table.damage:
+            return (*shown.names, table.resource_id.id, *unknown(TABLES, 4), table.damage)
+        stats, damage = readable(lambda: scan.statistics_of(table, number))
         counts = (None,) * 3 if stats is None else (stats.row_count, stats.data_file_count, stats.total_size_bytes)
         return (
-            shown.schema_name,
-            table.display_name,
+            *shown.names,
             table.resource_id.id,
             "managed" if table.metadata_location else "mirrored",
             "iceberg" if table.metadata_location else enum_name(v1.TableFormat, table.upstream.format, "TF_"),
@@ -123,13 +162,14 @@ def tables(scan: SystemScan) -> pa.Table:
             table.description if table.HasField("description") else None,
             moment_of(table.created_at),
             moment_of(table.updated_at),
+            f"statistics: {damage}" if damage else None,
         )
 
     return arrow_table(TABLES, map(row, scan.visible))
 
 
 def _connector(realm: Realm, table: v1.Table) -> str | None:
-    found = connectors.find(realm, table.upstream.connector_id.id)
+    found, _ = readable(lambda: connectors.find(realm, table.upstream.connector_id.id))
     return None if found is None else found.value.display_name
 
 
@@ -142,15 +182,22 @@ COLUMNS: Final = pa.schema(
         pa.field("type", pa.string()),
         pa.field("is_nullable", pa.bool_()),
         pa.field("comment", pa.string()),
+        DAMAGE,
     ]
 )
 
 
 def columns(scan: SystemScan) -> pa.Table:
-    """One row per column, in the order of the tables' columns. Tables with an invalid schema have none."""
+    """One row per column, in the order of the tables' columns. Tables with an invalid schema have none.
+
+    A damaged table has one row without a column.
+    """
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for shown in scan.visible:
+            if shown.table.damage:
+                yield (*shown.names, *unknown(COLUMNS, 3), shown.table.damage)
+                continue
             try:
                 stored = columns_of(shown.table.schema_json).stored
             except ValueError:
@@ -158,7 +205,7 @@ def columns(scan: SystemScan) -> pa.Table:
             for place, field in enumerate(stored, start=1):
                 doc = (field.metadata or {}).get(b"doc")
                 values = (place, field_id(field), _type(field), field.nullable, doc.decode() if doc else None)
-                yield (shown.schema_name, shown.table.display_name, field.name, *values)
+                yield (*shown.names, field.name, *values, None)
 
     return arrow_table(COLUMNS, rows())
 
@@ -182,6 +229,7 @@ SNAPSHOTS: Final = pa.schema(
         pa.field("schema_id", pa.int32()),
         pa.field("operation", pa.string()),
         pa.field("summary", pa.map_(pa.string(), pa.string())),
+        DAMAGE,
     ]
 )
 
@@ -193,16 +241,18 @@ def snapshots(scan: SystemScan) -> pa.Table:
         realm = scan.realm
         for shown in scan.visible:
             now = scan.current_id(shown.table)
-            for snapshot in metastore.snapshots.scan(realm, shown.table.resource_id.id):
+            for snapshot in metastore.snapshots.entries(realm, shown.table.resource_id.id):
                 yield _snapshot_row(shown, snapshot, now)
 
     return arrow_table(SNAPSHOTS, rows())
 
 
 def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -> tuple[Any, ...]:
+    if snapshot.damage:
+        place = (*shown.names, snapshot.snapshot_id, None, snapshot.snapshot_id == now)
+        return (*place, *unknown(SNAPSHOTS, 6), snapshot.damage)
     return (
-        shown.schema_name,
-        shown.table.display_name,
+        *shown.names,
         snapshot.snapshot_id,
         snapshot.parent_snapshot_id if snapshot.HasField("parent_snapshot_id") else None,
         snapshot.snapshot_id == now,
@@ -212,6 +262,7 @@ def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -
         snapshot.schema_id,
         snapshot.summary.get("operation"),
         sorted(snapshot.summary.items()),
+        None,
     )
 
 
@@ -226,19 +277,26 @@ FILES: Final = pa.schema(
         pa.field("size_bytes", pa.int64()),
         pa.field("partition", pa.string()),
         pa.field("sequence_number", pa.int64()),
+        DAMAGE,
     ]
 )
 _CONTENTS: Final = ["", "data", "position_deletes", "equality_deletes"]
 
 
 def files(scan: SystemScan) -> pa.Table:
-    """One row per file of each current snapshot. Only the names are copied."""
+    """One row per file of each current snapshot; one row without a file if the list of files is damaged.
+
+    Only the names are copied.
+    """
     parts = [FILES.empty_table()]
     for shown in scan.visible:
         number = scan.current_id(shown.table)
         if number is not None:
-            found = statistics.file_statistics(scan.realm, shown.table.resource_id.id, number)
-            parts.append(_file_rows(shown, number, found))
+            found, damage = readable(
+                partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number)
+            )
+            row = (*shown.names, number, *unknown(FILES, 4), damage)
+            parts.append(_file_rows(shown, number, found) if found is not None else arrow_table(FILES, iter([row])))
     return pa.concat_tables(parts)
 
 
@@ -255,6 +313,7 @@ def _file_rows(shown: VisibleTable, snapshot_id: int, found: pa.Table) -> pa.Tab
         found["size_bytes"],
         found["partition_data_json"],
         found["sequence_number"],
+        pa.nulls(count, pa.string()),
     ]
     return pa.table(arrays, schema=FILES)
 
@@ -272,21 +331,26 @@ COLUMN_STATS: Final = pa.schema(
         pa.field("distinct_count", pa.float64()),
         pa.field("min", pa.string()),
         pa.field("max", pa.string()),
+        DAMAGE,
     ]
 )
 
 
 def column_stats(scan: SystemScan) -> pa.Table:
-    """One row per profiled column, in the current snapshot."""
+    """One row per profiled column, in the current snapshot; one row without a column if the statistics are damaged."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for shown in scan.visible:
             number = scan.current_id(shown.table)
-            known = (
-                () if number is None else statistics.column_statistics(scan.realm, shown.table.resource_id.id, number)
+            if number is None:
+                continue
+            known, damage = readable(
+                partial(statistics.column_statistics, scan.realm, shown.table.resource_id.id, number)
             )
-            for column in known:
-                yield (shown.schema_name, shown.table.display_name, number, *_column_row(column))
+            if damage:
+                yield (*shown.names, number, *unknown(COLUMN_STATS, 4), damage)
+            for column in known or ():
+                yield (*shown.names, number, *_column_row(column), None)
 
     return arrow_table(COLUMN_STATS, rows())
 

@@ -101,7 +101,8 @@ def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsR
     if request.kind == v1.CK_UNSPECIFIED:
         found, page = listed(repository, prefix, request.page)
         return v1.ListConnectorsResponse(connectors=map(shown, found), page=page)
-    matching = [each for each in repository.scan(prefix) if each.value.kind == request.kind]
+    # The kind of a damaged connector is unknown, so it is listed under every kind.
+    matching = [each for each in repository.entries(prefix) if each.value.damage or each.value.kind == request.kind]
     some, page = sliced(
         matching, request.page, listing=f"{prefix}:{request.kind}", name=lambda stored: stored.pointer.key
     )

@@ -94,8 +94,8 @@ def list_(realm: Realm, request: v1.ListReconcileJobsRequest) -> v1.ListReconcil
 
 
 def scan(realm: Realm) -> Iterator[v1.Job]:
-    """All jobs of the account, newest first."""
-    return (found.value for found in realm.all(JOB).scan(keys.job_listing(realm.account_id)))
+    """All jobs of the account, newest first. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(JOB).entries(keys.job_listing(realm.account_id)))
 
 
 def cancel(realm: Realm, request: v1.CancelReconcileJobRequest) -> v1.CancelReconcileJobResponse:
@@ -116,7 +116,9 @@ def cancel_all(realm: Realm, connector_id: str) -> None:
     """Cancel the unfinished jobs of a connector."""
     for state in ACTIVE:
         prefix = keys.job_listing(realm.account_id, connector_id=connector_id, state=state)
-        for job in realm.all(JOB).scan(prefix):
+        for job in realm.all(JOB).entries(prefix):
+            if job.value.damage:
+                continue  # no worker can read it either
             cancel(realm, v1.CancelReconcileJobRequest(job_id=job.value.job_id))
 
 

@@ -181,7 +181,11 @@ class AccessDecision:
     def _grants(self) -> Sequence[v1.Grant]:
         repository = Repository(self._stores, GRANT)
         prefixes = (keys.grant_of(self._account_id, grantee) for grantee in self._grantees)
-        return [found.value for prefix in prefixes for found in repository.scan(prefix)] if self._account_id else []
+        if not self._account_id:
+            return []
+        # A damaged grant is in listings, but gives nothing.
+        found = (each.value for prefix in prefixes for each in repository.entries(prefix))
+        return [grant for grant in found if not grant.damage]
 
     @cached_property
     def _privileges(self) -> Mapping[str, int]:
@@ -217,14 +221,19 @@ class AccessDecision:
             v1.RK_TABLE: (TABLE, keys.table(self._account_id, object_id)),
             v1.RK_VIEW: (VIEW, keys.view(self._account_id, object_id)),
         }
-        found = Repository(self._stores, by_kind[kind][0]).find(by_kind[kind][1])
-        return None if found is None else self._namespace(found.value.namespace_id.id)
+        found = self._entry(*by_kind[kind])
+        return None if found is None else self._namespace(found.namespace_id.id)
 
     def _namespace(self, namespace_id: str) -> Place | None:
         if namespace_id not in self._places:
-            found = Repository(self._stores, NAMESPACE).find(keys.namespace(self._account_id, namespace_id))
-            self._places[namespace_id] = None if found is None else _place(found.value)
+            found = self._entry(NAMESPACE, keys.namespace(self._account_id, namespace_id))
+            self._places[namespace_id] = None if found is None else _place(found)
         return self._places[namespace_id]
+
+    def _entry(self, kind: Kind[Any], key: str) -> Any:
+        """The resource at a canonical key, or None. A damaged one has at least its place."""
+        found = Repository(self._stores, kind).entry(self._stores.pointers.get(key))
+        return None if found is None else found.value
 
     def _privilege(self, on: Message) -> int:
         match on:

@@ -20,6 +20,7 @@ from skiway.storage import Pointer
 __all__ = [
     "ACCOUNTS",
     "AIRPORT_SIGNING_KEY",
+    "MAX",
     "PLACES",
     "READINESS",
     "SCHEDULE",

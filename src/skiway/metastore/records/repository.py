@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from skiway.errors import AlreadyExists, Conflict, Contention, Internal, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
+from skiway.metastore.records.damage import damage_of, partial_record
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
 from skiway.model import v1
@@ -109,9 +110,13 @@ class Repository(Generic[M]):
                 raise self._partial(found.value, key)
         return None
 
-    def require(self, key: str, *, name: str) -> Stored[M]:
-        """The resource at a canonical key. Raise `NotFound` with `name` if there is none."""
-        found = self.find(key)
+    def require(self, key: str, *, name: str, damaged: bool = False) -> Stored[M]:
+        """The resource at a canonical key. Raise `NotFound` with `name` if there is none.
+
+        If `damaged`, a damaged resource is returned with what its keys tell, as in listings.
+        """
+        pointer = self.stores.pointers.get(key)
+        found = self.entry(pointer) if damaged else self.follow(pointer)
         if found is None:
             raise self.missing(name)
         return found
@@ -137,9 +142,9 @@ class Repository(Generic[M]):
         return failure(NotFound, self.kind.noun, resource=self.kind.noun, id=name)
 
     def page(self, prefix: str, *, size: int, token: str | None = None) -> Page[M]:
-        """The next resources whose keys start with `prefix`. Skips what is deleted meanwhile."""
+        """The next resources whose keys start with `prefix`, as `entry` returns them."""
         page = self.stores.pointers.page(prefix, size=size, token=token)
-        return Page(tuple(found.value for found in map(self.follow, page.items) if found), page.next_token)
+        return Page(tuple(found.value for found in map(self.entry, page.items) if found), page.next_token)
 
     def follow(self, pointer: Pointer | None) -> Stored[M] | None:
         """The resource that a pointer names, as of now; None if it was deleted meanwhile."""
@@ -155,6 +160,28 @@ class Repository(Generic[M]):
                 pointer = again
         return None
 
+    def entry(self, pointer: Pointer | None) -> Stored[M] | None:
+        """The resource that a pointer names, for a listing; None if it was deleted meanwhile.
+
+        A damaged resource has `damage` set, and otherwise only what its keys tell.
+        """
+        try:
+            return self.follow(pointer)
+        except Internal as error:
+            damage = damage_of(error)
+            if damage is None or pointer is None:
+                raise
+            own = keys.owner(pointer)
+            others = [pointer.key] if pointer.key != own else [each.key for each in self._namesakes(pointer)]
+            found = partial_record(self.kind.message, self.kind.noun, (own, *others), damage)
+            if found is None:
+                raise
+            return Stored(found, pointer) if self.guard is None or self.guard.sees(found) else None
+
+    def entries(self, prefix: str) -> Iterator[Stored[M]]:
+        """All resources whose keys start with `prefix`, in the order of their keys, as `entry` returns them."""
+        return filter(None, map(self.entry, self.stores.pointers.scan(prefix)))
+
     def scan(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys. Skips what is deleted meanwhile."""
         return filter(None, map(self.follow, self.stores.pointers.scan(prefix)))
@@ -162,7 +189,7 @@ class Repository(Generic[M]):
     def count(self, prefix: str) -> int:
         """The number of resources whose keys start with `prefix`."""
         if self.guard is not None and not self.guard.sees_everything:
-            return sum(1 for _ in self.scan(prefix))
+            return sum(1 for _ in self.entries(prefix))
         return self.stores.pointers.count(prefix)
 
     def create(self, value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:

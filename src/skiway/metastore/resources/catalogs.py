@@ -45,20 +45,21 @@ def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsRespo
 
 
 def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
-    """The catalog with this name, or None."""
+    """The catalog with this name, or None. One with a damaged record has `damage` set."""
     wanted = normal_text(name)
-    return realm.all(CATALOG).find(keys.catalog_name(realm.account_id, wanted)) if wanted else None
+    repository = realm.all(CATALOG)
+    return repository.entry(realm.stores.pointers.get(keys.catalog_name(realm.account_id, wanted))) if wanted else None
 
 
 def only(realm: Realm) -> Stored[v1.Catalog] | None:
     """The account's catalog if it has exactly one, or None."""
-    found = list(islice(realm.all(CATALOG).scan(keys.catalog_name(realm.account_id)), 2))
+    found = list(islice(realm.all(CATALOG).entries(keys.catalog_name(realm.account_id)), 2))
     return found[0] if len(found) == 1 else None
 
 
 def scan(realm: Realm) -> Iterator[v1.Catalog]:
-    """All catalogs of the account, by name."""
-    return (found.value for found in realm.all(CATALOG).scan(keys.catalog_name(realm.account_id)))
+    """All catalogs of the account, by name. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(CATALOG).entries(keys.catalog_name(realm.account_id)))
 
 
 def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogResponse:

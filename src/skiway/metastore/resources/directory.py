@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from google.protobuf.message import Message
+
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
@@ -31,6 +33,7 @@ __all__ = [
     "resolve_view",
 ]
 
+M = TypeVar("M", bound=Message)
 R = TypeVar("R", v1.Table, v1.View)
 
 
@@ -56,7 +59,7 @@ def resolve_catalog(realm: Realm, request: v1.ResolveCatalogRequest) -> v1.Resol
 def resolve_namespace(realm: Realm, request: v1.ResolveNamespaceRequest) -> v1.ResolveNamespaceResponse:
     """Return the id of the namespace at a path. If the reference has a name, it is the last segment."""
     if request.ref.HasField("resource_id"):
-        found = hierarchy.namespace(realm, request.ref.resource_id, field="ref.resource_id").value
+        found = hierarchy.namespace(realm, request.ref.resource_id, field="ref.resource_id", damaged=True).value
         return v1.ResolveNamespaceResponse(resource_id=found.resource_id)
     _, namespace = _namespace(realm, request.ref, (*request.ref.path, *_last(request.ref)))
     return v1.ResolveNamespaceResponse(resource_id=namespace.resource_id)
@@ -75,7 +78,7 @@ def resolve_view(realm: Realm, request: v1.ResolveViewRequest) -> v1.ResolveView
 def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupCatalogResponse:
     """Return the name of a catalog, if it exists."""
     try:
-        found = hierarchy.catalog(realm, request.resource_id, field="resource_id").value
+        found = hierarchy.catalog(realm, request.resource_id, field="resource_id", damaged=True).value
     except NotFound:
         return v1.LookupCatalogResponse()
     return v1.LookupCatalogResponse(display_name=found.display_name)
@@ -84,8 +87,8 @@ def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupC
 def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.LookupNamespaceResponse:
     """Return the name of a namespace, if it exists."""
     try:
-        found = hierarchy.namespace(realm, request.resource_id, field="resource_id").value
-        catalog = hierarchy.catalog(realm, found.catalog_id).value
+        found = hierarchy.namespace(realm, request.resource_id, field="resource_id", damaged=True).value
+        catalog = hierarchy.catalog(realm, found.catalog_id, damaged=True).value
     except NotFound:
         return v1.LookupNamespaceResponse()
     ref = v1.NameRef(
@@ -139,14 +142,20 @@ def resolve_fq_views(realm: Realm, request: v1.ResolveFQViewsRequest) -> v1.Reso
 def _catalog(realm: Realm, ref: v1.NameRef) -> v1.Catalog:
     # The id in a reference is that of its last part, so only a reference to a catalog can have a catalog's id.
     if ref.HasField("resource_id") and not ref.name and not ref.path:
-        return hierarchy.catalog(realm, ref.resource_id, field="ref.resource_id").value
+        return hierarchy.catalog(realm, ref.resource_id, field="ref.resource_id", damaged=True).value
     name = normal_text(ref.catalog)
     if not name:
         raise failure(InvalidArgument, "catalog.missing", field="ref.catalog")
-    found = realm.all(CATALOG).named(keys.catalog_name(realm.account_id, name))
+    found = _at(realm, CATALOG, keys.catalog_name(realm.account_id, name))
     if found is None:
         raise failure(NotFound, "catalog.by.name.missing", catalog=name)
     return found
+
+
+def _at(realm: Realm, kind: Kind[M], key: str) -> M | None:
+    """The resource at a key, or None. Of a damaged one, id and names are known, which is all that this module needs."""
+    found = realm.all(kind).entry(realm.stores.pointers.get(key))
+    return None if found is None else found.value
 
 
 def _namespace(realm: Realm, ref: v1.NameRef, path: tuple[str, ...]) -> tuple[v1.Catalog, v1.Namespace]:
@@ -154,7 +163,7 @@ def _namespace(realm: Realm, ref: v1.NameRef, path: tuple[str, ...]) -> tuple[v1
     wanted = normal_path(path, field="ref.path")
     if not wanted:
         raise failure(InvalidArgument, "field", field="ref.path")
-    return catalog, require_path(realm, catalog, wanted).value
+    return catalog, require_path(realm, catalog, wanted, damaged=True).value
 
 
 def _last(ref: v1.NameRef) -> tuple[str, ...]:
@@ -168,12 +177,12 @@ def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
     noun = of.kind.noun
     if ref.HasField("resource_id"):
         text = local_id(realm, ref.resource_id, of.number, field="ref.resource_id")
-        return realm.all(of.kind).require(of.by_id(realm.account_id, text), name=text).value
+        return realm.all(of.kind).require(of.by_id(realm.account_id, text), name=text, damaged=True).value
     name = normal_text(ref.name)
     if normal_text(ref.catalog) and not name:
         raise failure(InvalidArgument, f"{noun}.name.missing", resource=noun, field="ref.name")
     _, namespace = _namespace(realm, ref, tuple(ref.path))
-    found = realm.all(of.kind).named(of.by_name(realm.account_id, namespace.resource_id.id, name))
+    found = _at(realm, of.kind, of.by_name(realm.account_id, namespace.resource_id.id, name))
     if found is None:
         path = dotted(full_path(namespace))
         catalog = normal_text(ref.catalog)
@@ -191,8 +200,8 @@ def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef 
 
 def _entry(realm: Realm, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
     """The directory entry of a table or view, with the stored names of its namespace and catalog."""
-    namespace = hierarchy.namespace(realm, relation.namespace_id).value
-    catalog = hierarchy.catalog(realm, namespace.catalog_id).value
+    namespace = hierarchy.namespace(realm, relation.namespace_id, damaged=True).value
+    catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
     return _entry_of(catalog, namespace, relation)
 
 
@@ -223,8 +232,8 @@ def _named(
 def _prefix(realm: Realm, ref: v1.NameRef) -> tuple[v1.Catalog, v1.Namespace]:
     if not ref.HasField("resource_id"):
         return _namespace(realm, ref, (*ref.path, *_last(ref)))
-    namespace = hierarchy.namespace(realm, ref.resource_id, field="prefix.resource_id").value
-    return hierarchy.catalog(realm, namespace.catalog_id).value, namespace
+    namespace = hierarchy.namespace(realm, ref.resource_id, field="prefix.resource_id", damaged=True).value
+    return hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value, namespace
 
 
 def _in_namespace(

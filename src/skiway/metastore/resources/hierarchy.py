@@ -52,16 +52,22 @@ _KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view, keys.grant
 # --- by id ------------------------------------------------------------------------------------------------------------
 
 
-def catalog(realm: Realm, given: v1.ResourceId, *, field: str = "catalog_id") -> Stored[v1.Catalog]:
-    """The catalog with the id that the request has in `field`."""
+def catalog(
+    realm: Realm, given: v1.ResourceId, *, field: str = "catalog_id", damaged: bool = False
+) -> Stored[v1.Catalog]:
+    """The catalog with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     catalog_id = local_id(realm, given, v1.RK_CATALOG, field=field)
-    return realm.all(CATALOG).require(keys.catalog(realm.account_id, catalog_id), name=catalog_id)
+    key = keys.catalog(realm.account_id, catalog_id)
+    return realm.all(CATALOG).require(key, name=catalog_id, damaged=damaged)
 
 
-def namespace(realm: Realm, given: v1.ResourceId, *, field: str = "namespace_id") -> Stored[v1.Namespace]:
-    """The namespace with the id that the request has in `field`."""
+def namespace(
+    realm: Realm, given: v1.ResourceId, *, field: str = "namespace_id", damaged: bool = False
+) -> Stored[v1.Namespace]:
+    """The namespace with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     namespace_id = local_id(realm, given, v1.RK_NAMESPACE, field=field)
-    return realm.all(NAMESPACE).require(keys.namespace(realm.account_id, namespace_id), name=namespace_id)
+    key = keys.namespace(realm.account_id, namespace_id)
+    return realm.all(NAMESPACE).require(key, name=namespace_id, damaged=damaged)
 
 
 def namespace_in(realm: Realm, namespace_id: v1.ResourceId, catalog_id: v1.ResourceId) -> Stored[v1.Namespace]:
@@ -76,10 +82,10 @@ def namespace_in(realm: Realm, namespace_id: v1.ResourceId, catalog_id: v1.Resou
     return found
 
 
-def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id") -> Stored[v1.Table]:
-    """The table with the id that the request has in `field`."""
+def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id", damaged: bool = False) -> Stored[v1.Table]:
+    """The table with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     table_id = local_id(realm, given, v1.RK_TABLE, field=field)
-    return realm.all(TABLE).require(keys.table(realm.account_id, table_id), name=table_id)
+    return realm.all(TABLE).require(keys.table(realm.account_id, table_id), name=table_id, damaged=damaged)
 
 
 def state_digest(realm: Realm) -> bytes:
@@ -99,10 +105,13 @@ def full_path(namespace: v1.Namespace) -> tuple[str, ...]:
     return (*namespace.parents, namespace.display_name)
 
 
-def require_path(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> Stored[v1.Namespace]:
-    """The namespace at a path."""
+def require_path(
+    realm: Realm, catalog: v1.Catalog, path: Sequence[str], *, damaged: bool = False
+) -> Stored[v1.Namespace]:
+    """The namespace at a path; if `damaged`, also one with a damaged record."""
     key = keys.namespace_path(realm.account_id, catalog.resource_id.id, path)
-    found = realm.all(NAMESPACE).find_named(key)
+    repository = realm.all(NAMESPACE)
+    found = repository.entry(realm.stores.pointers.get(key)) if damaged else repository.find_named(key)
     if found is None:
         raise failure(NotFound, "namespace.by.path.missing", catalog=catalog.display_name, path=dotted(path))
     return found
@@ -152,10 +161,10 @@ class Below:
             return listed(repository, prefix, request)
         matches = [each for each in self.realm.stores.pointers.scan(prefix) if self._name(each).startswith(wanted)]
         if repository.guard is not None:
-            matches = [each for each in matches if repository.follow(each)]
+            matches = [each for each in matches if repository.entry(each)]
         listing = f"namespaces:{prefix}:{wanted}"
         shown, page = sliced(matches, request, listing=listing, name=lambda pointer: pointer.key)
-        return [found.value for found in map(repository.follow, shown) if found], page
+        return [found.value for found in map(repository.entry, shown) if found], page
 
     def _name(self, pointer: Pointer) -> str:
         return dotted(map(unquote, pointer.key.removeprefix(self.prefix).split("/")))

@@ -61,11 +61,13 @@ def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesR
 
 
 def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | None:
-    """The namespace at a path, or None."""
+    """The namespace at a path, or None. One with a damaged record has `damage` set."""
     wanted = tuple(map(normal_text, path))
     if not wanted or not all(wanted):
         return None
-    return realm.all(NAMESPACE).named(keys.namespace_path(realm.account_id, catalog_id, wanted))
+    key = keys.namespace_path(realm.account_id, catalog_id, wanted)
+    found = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
+    return None if found is None else found.value
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
@@ -81,8 +83,8 @@ def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.
 
 
 def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
-    """All namespaces of a catalog at all depths, by path."""
-    return (found.value for found in realm.all(NAMESPACE).scan(Below(realm, catalog_id, (), recursive=True).prefix))
+    """All namespaces of a catalog at all depths, by path. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(NAMESPACE).entries(Below(realm, catalog_id, (), recursive=True).prefix))
 
 
 def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespaceResponse:
@@ -210,14 +212,14 @@ def _parent(realm: Realm, request: v1.ListNamespacesRequest) -> tuple[str, tuple
     path = normal_path(request.path, field="path")
     match request.WhichOneof("parent"):
         case "catalog_id":
-            catalog = hierarchy.catalog(realm, request.catalog_id).value
+            catalog = hierarchy.catalog(realm, request.catalog_id, damaged=True).value
             if path:
-                require_path(realm, catalog, path)
+                require_path(realm, catalog, path, damaged=True)
             return catalog.resource_id.id, path
         case "namespace_id":
             if path:
                 raise failure(InvalidArgument, "selector.ambiguous", first="namespace_id", second="path")
-            namespace = hierarchy.namespace(realm, request.namespace_id).value
+            namespace = hierarchy.namespace(realm, request.namespace_id, damaged=True).value
             return namespace.catalog_id.id, full_path(namespace)
         case _:
             raise failure(InvalidArgument, "selector.required", choices="catalog_id or namespace_id")

@@ -30,6 +30,7 @@ __all__ = [
     "current_id",
     "current_put",
     "delete",
+    "entries",
     "get",
     "list_",
     "resolve",
@@ -65,7 +66,7 @@ def get(realm: Realm, request: v1.GetSnapshotRequest) -> v1.GetSnapshotResponse:
 
 def list_(realm: Realm, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
     """List the snapshots of a table, newest first."""
-    table_id = hierarchy.table(realm, request.table_id).value.resource_id.id
+    table_id = hierarchy.table(realm, request.table_id, damaged=True).value.resource_id.id
     found, page = listed(realm.all(SNAPSHOT), keys.snapshot_time(realm.account_id, table_id), request.page)
     return v1.ListSnapshotsResponse(snapshots=found, page=page)
 
@@ -246,6 +247,11 @@ def resolve(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snaps
 def scan(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
     """All snapshots of a table, by id."""
     return (found.value for found in realm.all(SNAPSHOT).scan(keys.snapshot(realm.account_id, table_id)))
+
+
+def entries(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
+    """All snapshots of a table for a listing, by id. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(SNAPSHOT).entries(keys.snapshot(realm.account_id, table_id)))
 
 
 def current(realm: Realm, table_id: str) -> Stored[v1.Snapshot] | None:

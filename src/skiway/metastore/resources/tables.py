@@ -56,7 +56,7 @@ def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
     """List the tables of a namespace by name."""
-    namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
+    namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
     tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
     return v1.ListTablesResponse(tables=tables, page=page)
 
@@ -83,8 +83,8 @@ def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: st
 
 
 def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:
-    """All tables of a namespace, by name."""
-    return (found.value for found in realm.all(TABLE).scan(keys.table_name(realm.account_id, namespace_id)))
+    """All tables of a namespace, by name. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(TABLE).entries(keys.table_name(realm.account_id, namespace_id)))
 
 
 def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:

@@ -58,7 +58,7 @@ def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
     """List the views of a namespace by name."""
-    namespace_id = hierarchy.namespace(realm, request.namespace_id).value.resource_id.id
+    namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
     views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
     return v1.ListViewsResponse(views=views, page=page)
 

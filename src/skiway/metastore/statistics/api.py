@@ -24,6 +24,7 @@ from skiway.errors import (
     SkiwayError,
 )
 from skiway.metastore.records import keys, updates
+from skiway.metastore.records.damage import explaining_damage
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, fingerprint, once
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
@@ -93,7 +94,8 @@ def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStat
 def get_table(realm: Realm, request: v1.GetTableStatsRequest) -> v1.GetTableStatsResponse:
     """Return the statistics of a table in one of its snapshots."""
     table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
-    found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
+    with explaining_damage("statistics of table", table_id.id):
+        found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
     if found is None:
         raise failure(NotFound, "table.stats", table_id=table_id.id, snapshot_id=str(snapshot_id))
     return v1.GetTableStatsResponse(stats=found.value, meta=found.meta)

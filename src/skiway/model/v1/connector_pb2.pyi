@@ -384,11 +384,14 @@ class Connector(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     kind: Global___ConnectorKind.ValueType
     uri: _builtins.str
     state: Global___ConnectorState.ValueType
+    damage: _builtins.str
+    """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -421,10 +424,11 @@ class Connector(_message.Message):
         state: Global___ConnectorState.ValueType = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "created_at", b"created_at", "description", b"description", "destination", b"destination", "policy", b"policy", "resource_id", b"resource_id", "source", b"source", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "created_at", b"created_at", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "resource_id", b"resource_id", "source", b"source", "state", b"state", "updated_at", b"updated_at", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "created_at", b"created_at", "damage", b"damage", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "resource_id", b"resource_id", "source", b"source", "state", b"state", "updated_at", b"updated_at", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

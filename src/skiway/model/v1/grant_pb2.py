@@ -26,29 +26,29 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/grant.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xcb\x01\n\x05Grant\x12(\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07grantee\x18\x02 \x01(\t\x12\'\n\tprivilege\x18\x03 \x01(\x0e\x32\x14.skiway.v1.Privilege\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x87\x01\n\x11ListGrantsRequest\x12-\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x88\x01\x01\x12\x0f\n\x07grantee\x18\x02 \x01(\t\x12$\n\x04page\x18\x03 \x01(\x0b\x32\x16.skiway.v1.PageRequestB\x0c\n\n_object_id\"]\n\x12ListGrantsResponse\x12 \n\x06grants\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Grant\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"u\n\x0f\x41\x64\x64GrantRequest\x12(\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07grantee\x18\x02 \x01(\t\x12\'\n\tprivilege\x18\x03 \x01(\x0e\x32\x14.skiway.v1.Privilege\"Z\n\x10\x41\x64\x64GrantResponse\x12\x1f\n\x05grant\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Grant\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"O\n\x12RevokeGrantRequest\x12(\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07grantee\x18\x02 \x01(\t\"<\n\x13RevokeGrantResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta*I\n\tPrivilege\x12\x12\n\x0ePV_UNSPECIFIED\x10\x00\x12\x0b\n\x07PV_READ\x10\x01\x12\x0c\n\x08PV_WRITE\x10\x02\x12\r\n\tPV_MANAGE\x10\x03\x32\xec\x01\n\x0cGrantService\x12I\n\nListGrants\x12\x1c.skiway.v1.ListGrantsRequest\x1a\x1d.skiway.v1.ListGrantsResponse\x12\x43\n\x08\x41\x64\x64Grant\x12\x1a.skiway.v1.AddGrantRequest\x1a\x1b.skiway.v1.AddGrantResponse\x12L\n\x0bRevokeGrant\x12\x1d.skiway.v1.RevokeGrantRequest\x1a\x1e.skiway.v1.RevokeGrantResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/grant.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xdb\x01\n\x05Grant\x12(\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07grantee\x18\x02 \x01(\t\x12\'\n\tprivilege\x18\x03 \x01(\x0e\x32\x14.skiway.v1.Privilege\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x06 \x01(\t\"\x87\x01\n\x11ListGrantsRequest\x12-\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x88\x01\x01\x12\x0f\n\x07grantee\x18\x02 \x01(\t\x12$\n\x04page\x18\x03 \x01(\x0b\x32\x16.skiway.v1.PageRequestB\x0c\n\n_object_id\"]\n\x12ListGrantsResponse\x12 \n\x06grants\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Grant\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"u\n\x0f\x41\x64\x64GrantRequest\x12(\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07grantee\x18\x02 \x01(\t\x12\'\n\tprivilege\x18\x03 \x01(\x0e\x32\x14.skiway.v1.Privilege\"Z\n\x10\x41\x64\x64GrantResponse\x12\x1f\n\x05grant\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Grant\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"O\n\x12RevokeGrantRequest\x12(\n\tobject_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07grantee\x18\x02 \x01(\t\"<\n\x13RevokeGrantResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta*I\n\tPrivilege\x12\x12\n\x0ePV_UNSPECIFIED\x10\x00\x12\x0b\n\x07PV_READ\x10\x01\x12\x0c\n\x08PV_WRITE\x10\x02\x12\r\n\tPV_MANAGE\x10\x03\x32\xec\x01\n\x0cGrantService\x12I\n\nListGrants\x12\x1c.skiway.v1.ListGrantsRequest\x1a\x1d.skiway.v1.ListGrantsResponse\x12\x43\n\x08\x41\x64\x64Grant\x12\x1a.skiway.v1.AddGrantRequest\x1a\x1b.skiway.v1.AddGrantResponse\x12L\n\x0bRevokeGrant\x12\x1d.skiway.v1.RevokeGrantRequest\x1a\x1e.skiway.v1.RevokeGrantResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.grant_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIVILEGE']._serialized_start=886
-  _globals['_PRIVILEGE']._serialized_end=959
+  _globals['_PRIVILEGE']._serialized_start=902
+  _globals['_PRIVILEGE']._serialized_end=975
   _globals['_GRANT']._serialized_start=94
-  _globals['_GRANT']._serialized_end=297
-  _globals['_LISTGRANTSREQUEST']._serialized_start=300
-  _globals['_LISTGRANTSREQUEST']._serialized_end=435
-  _globals['_LISTGRANTSRESPONSE']._serialized_start=437
-  _globals['_LISTGRANTSRESPONSE']._serialized_end=530
-  _globals['_ADDGRANTREQUEST']._serialized_start=532
-  _globals['_ADDGRANTREQUEST']._serialized_end=649
-  _globals['_ADDGRANTRESPONSE']._serialized_start=651
-  _globals['_ADDGRANTRESPONSE']._serialized_end=741
-  _globals['_REVOKEGRANTREQUEST']._serialized_start=743
-  _globals['_REVOKEGRANTREQUEST']._serialized_end=822
-  _globals['_REVOKEGRANTRESPONSE']._serialized_start=824
-  _globals['_REVOKEGRANTRESPONSE']._serialized_end=884
-  _globals['_GRANTSERVICE']._serialized_start=962
-  _globals['_GRANTSERVICE']._serialized_end=1198
+  _globals['_GRANT']._serialized_end=313
+  _globals['_LISTGRANTSREQUEST']._serialized_start=316
+  _globals['_LISTGRANTSREQUEST']._serialized_end=451
+  _globals['_LISTGRANTSRESPONSE']._serialized_start=453
+  _globals['_LISTGRANTSRESPONSE']._serialized_end=546
+  _globals['_ADDGRANTREQUEST']._serialized_start=548
+  _globals['_ADDGRANTREQUEST']._serialized_end=665
+  _globals['_ADDGRANTRESPONSE']._serialized_start=667
+  _globals['_ADDGRANTRESPONSE']._serialized_end=757
+  _globals['_REVOKEGRANTREQUEST']._serialized_start=759
+  _globals['_REVOKEGRANTREQUEST']._serialized_end=838
+  _globals['_REVOKEGRANTRESPONSE']._serialized_start=840
+  _globals['_REVOKEGRANTRESPONSE']._serialized_end=900
+  _globals['_GRANTSERVICE']._serialized_start=978
+  _globals['_GRANTSERVICE']._serialized_end=1214
 # @@protoc_insertion_point(module_scope)

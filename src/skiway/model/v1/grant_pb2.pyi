@@ -60,9 +60,12 @@ class Grant(_message.Message):
     PRIVILEGE_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     grantee: _builtins.str
     """user:<subject> or role:<name>"""
     privilege: Global___Privilege.ValueType
+    damage: _builtins.str
+    """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
     @_builtins.property
     def object_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -77,10 +80,11 @@ class Grant(_message.Message):
         privilege: Global___Privilege.ValueType = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "object_id", b"object_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "grantee", b"grantee", "object_id", b"object_id", "privilege", b"privilege", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "damage", b"damage", "grantee", b"grantee", "object_id", b"object_id", "privilege", b"privilege", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

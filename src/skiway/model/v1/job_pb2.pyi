@@ -212,6 +212,7 @@ class Job(_message.Message):
     TABLE_ERRORS_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
@@ -226,6 +227,8 @@ class Job(_message.Message):
     tables_changed: _builtins.int
     errors: _builtins.int
     cancel_requested: _builtins.bool
+    damage: _builtins.str
+    """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
     @_builtins.property
     def connector_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -289,10 +292,11 @@ class Job(_message.Message):
         table_errors: _abc.Iterable[Global___TableError] | None = ...,
         progress: Global___JobProgress | None = ...,
         table_id: _common_pb2.ResourceId | None = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

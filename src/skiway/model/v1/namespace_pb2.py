@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19skiway/v1/namespace.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xa8\x03\n\tNamespace\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12)\n\ncatalog_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07parents\x18\x03 \x03(\t\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\npolicy_ref\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x38\n\nproperties\x18\x07 \x03(\x0b\x32$.skiway.v1.Namespace.PropertiesEntry\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_descriptionB\r\n\x0b_policy_ref\"\xb7\x02\n\rNamespaceSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04path\x18\x02 \x03(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x01\x88\x01\x01\x12)\n\ncatalog_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x17\n\npolicy_ref\x18\x05 \x01(\tH\x02\x88\x01\x01\x12<\n\nproperties\x18\x06 \x03(\x0b\x32(.skiway.v1.NamespaceSpec.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\r\n\x0b_policy_ref\"\xf0\x01\n\x15ListNamespacesRequest\x12+\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12-\n\x0cnamespace_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12\x0c\n\x04path\x18\x03 \x03(\t\x12\x15\n\rchildren_only\x18\x04 \x01(\x08\x12\x11\n\trecursive\x18\x05 \x01(\x08\x12\x13\n\x0bname_prefix\x18\x06 \x01(\t\x12$\n\x04page\x18\x07 \x01(\x0b\x32\x16.skiway.v1.PageRequestB\x08\n\x06parent\"i\n\x16ListNamespacesResponse\x12(\n\nnamespaces\x18\x01 \x03(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"B\n\x13GetNamespaceRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"f\n\x14GetNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x16\x43reateNamespaceRequest\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.skiway.v1.NamespaceSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"i\n\x17\x43reateNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xcd\x01\n\x16UpdateNamespaceRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12&\n\x04spec\x18\x02 \x01(\x0b\x32\x18.skiway.v1.NamespaceSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"i\n\x17UpdateNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xa2\x01\n\x16\x44\x65leteNamespaceRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1a\n\rrequire_empty\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.PreconditionB\x10\n\x0e_require_empty\"@\n\x17\x44\x65leteNamespaceResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\xc8\x03\n\x10NamespaceService\x12U\n\x0eListNamespaces\x12 .skiway.v1.ListNamespacesRequest\x1a!.skiway.v1.ListNamespacesResponse\x12O\n\x0cGetNamespace\x12\x1e.skiway.v1.GetNamespaceRequest\x1a\x1f.skiway.v1.GetNamespaceResponse\x12X\n\x0f\x43reateNamespace\x12!.skiway.v1.CreateNamespaceRequest\x1a\".skiway.v1.CreateNamespaceResponse\x12X\n\x0fUpdateNamespace\x12!.skiway.v1.UpdateNamespaceRequest\x1a\".skiway.v1.UpdateNamespaceResponse\x12X\n\x0f\x44\x65leteNamespace\x12!.skiway.v1.DeleteNamespaceRequest\x1a\".skiway.v1.DeleteNamespaceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19skiway/v1/namespace.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xb8\x03\n\tNamespace\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12)\n\ncatalog_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0f\n\x07parents\x18\x03 \x03(\t\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\npolicy_ref\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x38\n\nproperties\x18\x07 \x03(\x0b\x32$.skiway.v1.Namespace.PropertiesEntry\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\n \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_descriptionB\r\n\x0b_policy_ref\"\xb7\x02\n\rNamespaceSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04path\x18\x02 \x03(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x01\x88\x01\x01\x12)\n\ncatalog_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x17\n\npolicy_ref\x18\x05 \x01(\tH\x02\x88\x01\x01\x12<\n\nproperties\x18\x06 \x03(\x0b\x32(.skiway.v1.NamespaceSpec.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\r\n\x0b_policy_ref\"\xf0\x01\n\x15ListNamespacesRequest\x12+\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12-\n\x0cnamespace_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12\x0c\n\x04path\x18\x03 \x03(\t\x12\x15\n\rchildren_only\x18\x04 \x01(\x08\x12\x11\n\trecursive\x18\x05 \x01(\x08\x12\x13\n\x0bname_prefix\x18\x06 \x01(\t\x12$\n\x04page\x18\x07 \x01(\x0b\x32\x16.skiway.v1.PageRequestB\x08\n\x06parent\"i\n\x16ListNamespacesResponse\x12(\n\nnamespaces\x18\x01 \x03(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"B\n\x13GetNamespaceRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"f\n\x14GetNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x16\x43reateNamespaceRequest\x12&\n\x04spec\x18\x01 \x01(\x0b\x32\x18.skiway.v1.NamespaceSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"i\n\x17\x43reateNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xcd\x01\n\x16UpdateNamespaceRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12&\n\x04spec\x18\x02 \x01(\x0b\x32\x18.skiway.v1.NamespaceSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"i\n\x17UpdateNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Namespace\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xa2\x01\n\x16\x44\x65leteNamespaceRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1a\n\rrequire_empty\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.PreconditionB\x10\n\x0e_require_empty\"@\n\x17\x44\x65leteNamespaceResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\xc8\x03\n\x10NamespaceService\x12U\n\x0eListNamespaces\x12 .skiway.v1.ListNamespacesRequest\x1a!.skiway.v1.ListNamespacesResponse\x12O\n\x0cGetNamespace\x12\x1e.skiway.v1.GetNamespaceRequest\x1a\x1f.skiway.v1.GetNamespaceResponse\x12X\n\x0f\x43reateNamespace\x12!.skiway.v1.CreateNamespaceRequest\x1a\".skiway.v1.CreateNamespaceResponse\x12X\n\x0fUpdateNamespace\x12!.skiway.v1.UpdateNamespaceRequest\x1a\".skiway.v1.UpdateNamespaceResponse\x12X\n\x0f\x44\x65leteNamespace\x12!.skiway.v1.DeleteNamespaceRequest\x1a\".skiway.v1.DeleteNamespaceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,33 +39,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NAMESPACESPEC_PROPERTIESENTRY']._loaded_options = None
   _globals['_NAMESPACESPEC_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_NAMESPACE']._serialized_start=132
-  _globals['_NAMESPACE']._serialized_end=556
-  _globals['_NAMESPACE_PROPERTIESENTRY']._serialized_start=476
-  _globals['_NAMESPACE_PROPERTIESENTRY']._serialized_end=525
-  _globals['_NAMESPACESPEC']._serialized_start=559
-  _globals['_NAMESPACESPEC']._serialized_end=870
-  _globals['_NAMESPACESPEC_PROPERTIESENTRY']._serialized_start=476
-  _globals['_NAMESPACESPEC_PROPERTIESENTRY']._serialized_end=525
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=873
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=1113
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=1115
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=1220
-  _globals['_GETNAMESPACEREQUEST']._serialized_start=1222
-  _globals['_GETNAMESPACEREQUEST']._serialized_end=1288
-  _globals['_GETNAMESPACERESPONSE']._serialized_start=1290
-  _globals['_GETNAMESPACERESPONSE']._serialized_end=1392
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=1394
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=1506
-  _globals['_CREATENAMESPACERESPONSE']._serialized_start=1508
-  _globals['_CREATENAMESPACERESPONSE']._serialized_end=1613
-  _globals['_UPDATENAMESPACEREQUEST']._serialized_start=1616
-  _globals['_UPDATENAMESPACEREQUEST']._serialized_end=1821
-  _globals['_UPDATENAMESPACERESPONSE']._serialized_start=1823
-  _globals['_UPDATENAMESPACERESPONSE']._serialized_end=1928
-  _globals['_DELETENAMESPACEREQUEST']._serialized_start=1931
-  _globals['_DELETENAMESPACEREQUEST']._serialized_end=2093
-  _globals['_DELETENAMESPACERESPONSE']._serialized_start=2095
-  _globals['_DELETENAMESPACERESPONSE']._serialized_end=2159
-  _globals['_NAMESPACESERVICE']._serialized_start=2162
-  _globals['_NAMESPACESERVICE']._serialized_end=2618
+  _globals['_NAMESPACE']._serialized_end=572
+  _globals['_NAMESPACE_PROPERTIESENTRY']._serialized_start=492
+  _globals['_NAMESPACE_PROPERTIESENTRY']._serialized_end=541
+  _globals['_NAMESPACESPEC']._serialized_start=575
+  _globals['_NAMESPACESPEC']._serialized_end=886
+  _globals['_NAMESPACESPEC_PROPERTIESENTRY']._serialized_start=492
+  _globals['_NAMESPACESPEC_PROPERTIESENTRY']._serialized_end=541
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=889
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=1129
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=1131
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=1236
+  _globals['_GETNAMESPACEREQUEST']._serialized_start=1238
+  _globals['_GETNAMESPACEREQUEST']._serialized_end=1304
+  _globals['_GETNAMESPACERESPONSE']._serialized_start=1306
+  _globals['_GETNAMESPACERESPONSE']._serialized_end=1408
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=1410
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=1522
+  _globals['_CREATENAMESPACERESPONSE']._serialized_start=1524
+  _globals['_CREATENAMESPACERESPONSE']._serialized_end=1629
+  _globals['_UPDATENAMESPACEREQUEST']._serialized_start=1632
+  _globals['_UPDATENAMESPACEREQUEST']._serialized_end=1837
+  _globals['_UPDATENAMESPACERESPONSE']._serialized_start=1839
+  _globals['_UPDATENAMESPACERESPONSE']._serialized_end=1944
+  _globals['_DELETENAMESPACEREQUEST']._serialized_start=1947
+  _globals['_DELETENAMESPACEREQUEST']._serialized_end=2109
+  _globals['_DELETENAMESPACERESPONSE']._serialized_start=2111
+  _globals['_DELETENAMESPACERESPONSE']._serialized_end=2175
+  _globals['_NAMESPACESERVICE']._serialized_start=2178
+  _globals['_NAMESPACESERVICE']._serialized_end=2634
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18skiway/v1/snapshot.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"C\n\x0ePartitionField\x12\x10\n\x08\x66ield_id\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\ttransform\x18\x03 \x01(\t\"b\n\x11PartitionSpecInfo\x12\x0f\n\x07spec_id\x18\x01 \x01(\x05\x12\x11\n\tspec_name\x18\x02 \x01(\t\x12)\n\x06\x66ields\x18\x03 \x03(\x0b\x32\x19.skiway.v1.PartitionField\"\xba\x05\n\x08Snapshot\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x1f\n\x12parent_snapshot_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x37\n\x13upstream_created_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bingested_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bschema_json\x18\x06 \x01(\t\x12\x11\n\tschema_id\x18\x07 \x01(\x05\x12\x34\n\x0epartition_spec\x18\x08 \x01(\x0b\x32\x1c.skiway.v1.PartitionSpecInfo\x12\x17\n\x0fsequence_number\x18\t \x01(\x03\x12\x15\n\rmanifest_list\x18\n \x01(\t\x12\x1e\n\x11metadata_location\x18\x0b \x01(\tH\x01\x88\x01\x01\x12\x31\n\x07summary\x18\x0c \x03(\x0b\x32 .skiway.v1.Snapshot.SummaryEntry\x12@\n\x0f\x66ormat_metadata\x18\r \x03(\x0b\x32\'.skiway.v1.Snapshot.FormatMetadataEntry\x12.\n\nupdated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a.\n\x0cSummaryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13\x46ormatMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x15\n\x13_parent_snapshot_idB\x14\n\x12_metadata_location\"\xd2\x05\n\x0cSnapshotSpec\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12parent_snapshot_id\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x37\n\x13upstream_created_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x0bschema_json\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x16\n\tschema_id\x18\x06 \x01(\x05H\x03\x88\x01\x01\x12\x34\n\x0epartition_spec\x18\x07 \x01(\x0b\x32\x1c.skiway.v1.PartitionSpecInfo\x12\x1c\n\x0fsequence_number\x18\x08 \x01(\x03H\x04\x88\x01\x01\x12\x1a\n\rmanifest_list\x18\t \x01(\tH\x05\x88\x01\x01\x12\x1e\n\x11metadata_location\x18\n \x01(\tH\x06\x88\x01\x01\x12\x35\n\x07summary\x18\x0b \x03(\x0b\x32$.skiway.v1.SnapshotSpec.SummaryEntry\x12\x44\n\x0f\x66ormat_metadata\x18\x0c \x03(\x0b\x32+.skiway.v1.SnapshotSpec.FormatMetadataEntry\x1a.\n\x0cSummaryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13\x46ormatMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x0e\n\x0c_snapshot_idB\x15\n\x13_parent_snapshot_idB\x0e\n\x0c_schema_jsonB\x0c\n\n_schema_idB\x12\n\x10_sequence_numberB\x10\n\x0e_manifest_listB\x14\n\x12_metadata_location\"e\n\x14ListSnapshotsRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04page\x18\x02 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"f\n\x15ListSnapshotsResponse\x12&\n\tsnapshots\x18\x01 \x03(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"g\n\x12GetSnapshotRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12(\n\x08snapshot\x18\x02 \x01(\x0b\x32\x16.skiway.v1.SnapshotRef\"c\n\x13GetSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"n\n\x15\x43reateSnapshotRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.skiway.v1.SnapshotSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"f\n\x16\x43reateSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\x9e\x01\n\x15UpdateSnapshotRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.skiway.v1.SnapshotSpec\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.Precondition\"f\n\x16UpdateSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\x84\x01\n\x15\x44\x65leteSnapshotRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.Precondition\"?\n\x16\x44\x65leteSnapshotResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"Y\n\x19SetCurrentSnapshotRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\"j\n\x1aSetCurrentSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\x9b\x04\n\x0fSnapshotService\x12R\n\rListSnapshots\x12\x1f.skiway.v1.ListSnapshotsRequest\x1a .skiway.v1.ListSnapshotsResponse\x12L\n\x0bGetSnapshot\x12\x1d.skiway.v1.GetSnapshotRequest\x1a\x1e.skiway.v1.GetSnapshotResponse\x12U\n\x0e\x43reateSnapshot\x12 .skiway.v1.CreateSnapshotRequest\x1a!.skiway.v1.CreateSnapshotResponse\x12U\n\x0eUpdateSnapshot\x12 .skiway.v1.UpdateSnapshotRequest\x1a!.skiway.v1.UpdateSnapshotResponse\x12U\n\x0e\x44\x65leteSnapshot\x12 .skiway.v1.DeleteSnapshotRequest\x1a!.skiway.v1.DeleteSnapshotResponse\x12\x61\n\x12SetCurrentSnapshot\x12$.skiway.v1.SetCurrentSnapshotRequest\x1a%.skiway.v1.SetCurrentSnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18skiway/v1/snapshot.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"C\n\x0ePartitionField\x12\x10\n\x08\x66ield_id\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\ttransform\x18\x03 \x01(\t\"b\n\x11PartitionSpecInfo\x12\x0f\n\x07spec_id\x18\x01 \x01(\x05\x12\x11\n\tspec_name\x18\x02 \x01(\t\x12)\n\x06\x66ields\x18\x03 \x03(\x0b\x32\x19.skiway.v1.PartitionField\"\xca\x05\n\x08Snapshot\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x1f\n\x12parent_snapshot_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x37\n\x13upstream_created_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bingested_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bschema_json\x18\x06 \x01(\t\x12\x11\n\tschema_id\x18\x07 \x01(\x05\x12\x34\n\x0epartition_spec\x18\x08 \x01(\x0b\x32\x1c.skiway.v1.PartitionSpecInfo\x12\x17\n\x0fsequence_number\x18\t \x01(\x03\x12\x15\n\rmanifest_list\x18\n \x01(\t\x12\x1e\n\x11metadata_location\x18\x0b \x01(\tH\x01\x88\x01\x01\x12\x31\n\x07summary\x18\x0c \x03(\x0b\x32 .skiway.v1.Snapshot.SummaryEntry\x12@\n\x0f\x66ormat_metadata\x18\r \x03(\x0b\x32\'.skiway.v1.Snapshot.FormatMetadataEntry\x12.\n\nupdated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x0f \x01(\t\x1a.\n\x0cSummaryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13\x46ormatMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x15\n\x13_parent_snapshot_idB\x14\n\x12_metadata_location\"\xd2\x05\n\x0cSnapshotSpec\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12parent_snapshot_id\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x37\n\x13upstream_created_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x0bschema_json\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x16\n\tschema_id\x18\x06 \x01(\x05H\x03\x88\x01\x01\x12\x34\n\x0epartition_spec\x18\x07 \x01(\x0b\x32\x1c.skiway.v1.PartitionSpecInfo\x12\x1c\n\x0fsequence_number\x18\x08 \x01(\x03H\x04\x88\x01\x01\x12\x1a\n\rmanifest_list\x18\t \x01(\tH\x05\x88\x01\x01\x12\x1e\n\x11metadata_location\x18\n \x01(\tH\x06\x88\x01\x01\x12\x35\n\x07summary\x18\x0b \x03(\x0b\x32$.skiway.v1.SnapshotSpec.SummaryEntry\x12\x44\n\x0f\x66ormat_metadata\x18\x0c \x03(\x0b\x32+.skiway.v1.SnapshotSpec.FormatMetadataEntry\x1a.\n\x0cSummaryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13\x46ormatMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x0e\n\x0c_snapshot_idB\x15\n\x13_parent_snapshot_idB\x0e\n\x0c_schema_jsonB\x0c\n\n_schema_idB\x12\n\x10_sequence_numberB\x10\n\x0e_manifest_listB\x14\n\x12_metadata_location\"e\n\x14ListSnapshotsRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04page\x18\x02 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"f\n\x15ListSnapshotsResponse\x12&\n\tsnapshots\x18\x01 \x03(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"g\n\x12GetSnapshotRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12(\n\x08snapshot\x18\x02 \x01(\x0b\x32\x16.skiway.v1.SnapshotRef\"c\n\x13GetSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"n\n\x15\x43reateSnapshotRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.skiway.v1.SnapshotSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"f\n\x16\x43reateSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\x9e\x01\n\x15UpdateSnapshotRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.skiway.v1.SnapshotSpec\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.Precondition\"f\n\x16UpdateSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\x84\x01\n\x15\x44\x65leteSnapshotRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.Precondition\"?\n\x16\x44\x65leteSnapshotResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"Y\n\x19SetCurrentSnapshotRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\"j\n\x1aSetCurrentSnapshotResponse\x12%\n\x08snapshot\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Snapshot\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\x9b\x04\n\x0fSnapshotService\x12R\n\rListSnapshots\x12\x1f.skiway.v1.ListSnapshotsRequest\x1a .skiway.v1.ListSnapshotsResponse\x12L\n\x0bGetSnapshot\x12\x1d.skiway.v1.GetSnapshotRequest\x1a\x1e.skiway.v1.GetSnapshotResponse\x12U\n\x0e\x43reateSnapshot\x12 .skiway.v1.CreateSnapshotRequest\x1a!.skiway.v1.CreateSnapshotResponse\x12U\n\x0eUpdateSnapshot\x12 .skiway.v1.UpdateSnapshotRequest\x1a!.skiway.v1.UpdateSnapshotResponse\x12U\n\x0e\x44\x65leteSnapshot\x12 .skiway.v1.DeleteSnapshotRequest\x1a!.skiway.v1.DeleteSnapshotResponse\x12\x61\n\x12SetCurrentSnapshot\x12$.skiway.v1.SetCurrentSnapshotRequest\x1a%.skiway.v1.SetCurrentSnapshotResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,41 +47,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARTITIONSPECINFO']._serialized_start=199
   _globals['_PARTITIONSPECINFO']._serialized_end=297
   _globals['_SNAPSHOT']._serialized_start=300
-  _globals['_SNAPSHOT']._serialized_end=998
-  _globals['_SNAPSHOT_SUMMARYENTRY']._serialized_start=852
-  _globals['_SNAPSHOT_SUMMARYENTRY']._serialized_end=898
-  _globals['_SNAPSHOT_FORMATMETADATAENTRY']._serialized_start=900
-  _globals['_SNAPSHOT_FORMATMETADATAENTRY']._serialized_end=953
-  _globals['_SNAPSHOTSPEC']._serialized_start=1001
-  _globals['_SNAPSHOTSPEC']._serialized_end=1723
-  _globals['_SNAPSHOTSPEC_SUMMARYENTRY']._serialized_start=852
-  _globals['_SNAPSHOTSPEC_SUMMARYENTRY']._serialized_end=898
-  _globals['_SNAPSHOTSPEC_FORMATMETADATAENTRY']._serialized_start=900
-  _globals['_SNAPSHOTSPEC_FORMATMETADATAENTRY']._serialized_end=953
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=1725
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=1826
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=1828
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=1930
-  _globals['_GETSNAPSHOTREQUEST']._serialized_start=1932
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=2035
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=2037
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=2136
-  _globals['_CREATESNAPSHOTREQUEST']._serialized_start=2138
-  _globals['_CREATESNAPSHOTREQUEST']._serialized_end=2248
-  _globals['_CREATESNAPSHOTRESPONSE']._serialized_start=2250
-  _globals['_CREATESNAPSHOTRESPONSE']._serialized_end=2352
-  _globals['_UPDATESNAPSHOTREQUEST']._serialized_start=2355
-  _globals['_UPDATESNAPSHOTREQUEST']._serialized_end=2513
-  _globals['_UPDATESNAPSHOTRESPONSE']._serialized_start=2515
-  _globals['_UPDATESNAPSHOTRESPONSE']._serialized_end=2617
-  _globals['_DELETESNAPSHOTREQUEST']._serialized_start=2620
-  _globals['_DELETESNAPSHOTREQUEST']._serialized_end=2752
-  _globals['_DELETESNAPSHOTRESPONSE']._serialized_start=2754
-  _globals['_DELETESNAPSHOTRESPONSE']._serialized_end=2817
-  _globals['_SETCURRENTSNAPSHOTREQUEST']._serialized_start=2819
-  _globals['_SETCURRENTSNAPSHOTREQUEST']._serialized_end=2908
-  _globals['_SETCURRENTSNAPSHOTRESPONSE']._serialized_start=2910
-  _globals['_SETCURRENTSNAPSHOTRESPONSE']._serialized_end=3016
-  _globals['_SNAPSHOTSERVICE']._serialized_start=3019
-  _globals['_SNAPSHOTSERVICE']._serialized_end=3558
+  _globals['_SNAPSHOT']._serialized_end=1014
+  _globals['_SNAPSHOT_SUMMARYENTRY']._serialized_start=868
+  _globals['_SNAPSHOT_SUMMARYENTRY']._serialized_end=914
+  _globals['_SNAPSHOT_FORMATMETADATAENTRY']._serialized_start=916
+  _globals['_SNAPSHOT_FORMATMETADATAENTRY']._serialized_end=969
+  _globals['_SNAPSHOTSPEC']._serialized_start=1017
+  _globals['_SNAPSHOTSPEC']._serialized_end=1739
+  _globals['_SNAPSHOTSPEC_SUMMARYENTRY']._serialized_start=868
+  _globals['_SNAPSHOTSPEC_SUMMARYENTRY']._serialized_end=914
+  _globals['_SNAPSHOTSPEC_FORMATMETADATAENTRY']._serialized_start=916
+  _globals['_SNAPSHOTSPEC_FORMATMETADATAENTRY']._serialized_end=969
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=1741
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=1842
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=1844
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=1946
+  _globals['_GETSNAPSHOTREQUEST']._serialized_start=1948
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=2051
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=2053
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=2152
+  _globals['_CREATESNAPSHOTREQUEST']._serialized_start=2154
+  _globals['_CREATESNAPSHOTREQUEST']._serialized_end=2264
+  _globals['_CREATESNAPSHOTRESPONSE']._serialized_start=2266
+  _globals['_CREATESNAPSHOTRESPONSE']._serialized_end=2368
+  _globals['_UPDATESNAPSHOTREQUEST']._serialized_start=2371
+  _globals['_UPDATESNAPSHOTREQUEST']._serialized_end=2529
+  _globals['_UPDATESNAPSHOTRESPONSE']._serialized_start=2531
+  _globals['_UPDATESNAPSHOTRESPONSE']._serialized_end=2633
+  _globals['_DELETESNAPSHOTREQUEST']._serialized_start=2636
+  _globals['_DELETESNAPSHOTREQUEST']._serialized_end=2768
+  _globals['_DELETESNAPSHOTRESPONSE']._serialized_start=2770
+  _globals['_DELETESNAPSHOTRESPONSE']._serialized_end=2833
+  _globals['_SETCURRENTSNAPSHOTREQUEST']._serialized_start=2835
+  _globals['_SETCURRENTSNAPSHOTREQUEST']._serialized_end=2924
+  _globals['_SETCURRENTSNAPSHOTRESPONSE']._serialized_start=2926
+  _globals['_SETCURRENTSNAPSHOTRESPONSE']._serialized_end=3032
+  _globals['_SNAPSHOTSERVICE']._serialized_start=3035
+  _globals['_SNAPSHOTSERVICE']._serialized_end=3574
 # @@protoc_insertion_point(module_scope)

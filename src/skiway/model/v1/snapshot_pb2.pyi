@@ -132,6 +132,7 @@ class Snapshot(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     FORMAT_METADATA_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     parent_snapshot_id: _builtins.int
     schema_json: _builtins.str
@@ -139,6 +140,8 @@ class Snapshot(_message.Message):
     sequence_number: _builtins.int
     manifest_list: _builtins.str
     metadata_location: _builtins.str
+    damage: _builtins.str
+    """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -170,10 +173,11 @@ class Snapshot(_message.Message):
         summary: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         format_metadata: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_metadata_location", b"_metadata_location", "_parent_snapshot_id", b"_parent_snapshot_id", "ingested_at", b"ingested_at", "metadata_location", b"metadata_location", "parent_snapshot_id", b"parent_snapshot_id", "partition_spec", b"partition_spec", "table_id", b"table_id", "updated_at", b"updated_at", "upstream_created_at", b"upstream_created_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metadata_location", b"_metadata_location", "_parent_snapshot_id", b"_parent_snapshot_id", "format_metadata", b"format_metadata", "ingested_at", b"ingested_at", "manifest_list", b"manifest_list", "metadata_location", b"metadata_location", "parent_snapshot_id", b"parent_snapshot_id", "partition_spec", b"partition_spec", "schema_id", b"schema_id", "schema_json", b"schema_json", "sequence_number", b"sequence_number", "snapshot_id", b"snapshot_id", "summary", b"summary", "table_id", b"table_id", "updated_at", b"updated_at", "upstream_created_at", b"upstream_created_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metadata_location", b"_metadata_location", "_parent_snapshot_id", b"_parent_snapshot_id", "damage", b"damage", "format_metadata", b"format_metadata", "ingested_at", b"ingested_at", "manifest_list", b"manifest_list", "metadata_location", b"metadata_location", "parent_snapshot_id", b"parent_snapshot_id", "partition_spec", b"partition_spec", "schema_id", b"schema_id", "schema_json", b"schema_json", "sequence_number", b"sequence_number", "snapshot_id", b"snapshot_id", "summary", b"summary", "table_id", b"table_id", "updated_at", b"updated_at", "upstream_created_at", b"upstream_created_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__metadata_location: _TypeAlias = _typing.Literal["metadata_location"]  # noqa: Y015
     _WhichOneofArgType__metadata_location: _TypeAlias = _typing.Literal["_metadata_location", b"_metadata_location"]  # noqa: Y015

@@ -141,11 +141,14 @@ class Table(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     METADATA_LOCATION_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     schema_json: _builtins.str
     metadata_location: _builtins.str
     """of a managed table: the metadata file that is its present state"""
+    damage: _builtins.str
+    """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -174,10 +177,11 @@ class Table(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         metadata_location: _builtins.str = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at", "upstream", b"upstream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "description", b"description", "display_name", b"display_name", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "properties", b"properties", "resource_id", b"resource_id", "schema_json", b"schema_json", "updated_at", b"updated_at", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "damage", b"damage", "description", b"description", "display_name", b"display_name", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "properties", b"properties", "resource_id", b"resource_id", "schema_json", b"schema_json", "updated_at", b"updated_at", "upstream", b"upstream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

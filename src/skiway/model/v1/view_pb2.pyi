@@ -83,8 +83,11 @@ class View(_message.Message):
     PROPERTIES_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
+    damage: _builtins.str
+    """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -120,10 +123,11 @@ class View(_message.Message):
         properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "description", b"description", "display_name", b"display_name", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "description", b"description", "display_name", b"display_name", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
