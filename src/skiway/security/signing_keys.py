@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from skiway.causes import cause_of
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized, Unavailable
 
 __all__ = ["PublicKey", "PublishedKeys", "SigningKey", "SigningKeys", "StaticKey", "keys_by_discovery", "keys_by_url"]
@@ -46,6 +47,7 @@ Fetch = Callable[[], "Sequence[SigningKey]"]
 
 MIN_RSA_BITS = 2048
 DISCOVERY_PATH = "/.well-known/openid-configuration"
+CHECK_URL = "check auth.oidc.issuer and auth.oidc.jwks_url"
 MAX_BYTES = 1_048_576
 
 
@@ -117,6 +119,7 @@ class PublishedKeys:
         self._monotonic = monotonic
         self._lock = Lock()
         self._keys: Sequence[SigningKey] = ()
+        self._failure = ""
         self._fetched_at = self._attempted_at = float("-inf")
         self._in_progress: Event | None = None
 
@@ -128,7 +131,7 @@ class PublishedKeys:
             keys = self._refreshed()
             found = _select(keys, kid, algorithm)
         if found is None:
-            raise _unknown_key(kid, keys)
+            raise _unknown_key(kid, keys, self._failure)
         return found
 
     def _cached(self) -> Sequence[SigningKey]:
@@ -160,11 +163,12 @@ class PublishedKeys:
         try:
             keys = self._fetch()
         except SkiwayError as error:
+            self._failure = error.message
             log.warning("%s; the %d known keys remain in use", error, len(self._keys))
         finally:
             with self._lock:
                 if keys:
-                    self._keys, self._fetched_at = keys, self._monotonic()
+                    self._keys, self._fetched_at, self._failure = keys, self._monotonic(), ""
                 self._in_progress = None
             done.set()
 
@@ -236,13 +240,10 @@ def _select(keys: Iterable[SigningKey], kid: str, algorithm: str) -> SigningKey 
     return fitting[0] if fitting else None
 
 
-def _unknown_key(kid: str, known: Sequence[SigningKey]) -> Unauthorized:
+def _unknown_key(kid: str, known: Sequence[SigningKey], failure: str) -> Unauthorized:
     if not known:
-        return Unauthorized(
-            "the issuer's keys could not be fetched, so no token can be verified: retry shortly; if the error persists, see "
-            "the server log",
-            key="token.keys.unavailable",
-        )
+        why = failure or "the keys that verify tokens were not fetched yet; retry shortly"
+        return Unauthorized(f"no token can be verified: {why}", key="token.keys.unavailable")
     return Unauthorized(
         f"the token is signed with key {kid[:64]!r}, which the issuer does not publish: get a new token from the issuer that "
         "this server trusts; after a key rotation, retry shortly",
@@ -277,7 +278,11 @@ def _get_json(url: str, timeout_s: float) -> Mapping[str, Any]:
     except httpx.HTTPStatusError as error:
         raise _unavailable(url, f"the response has status {error.response.status_code}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise _unavailable(url, f"{type(error).__name__} {error}".strip()) from None
+        cause, detail = cause_of(error), f"{type(error).__name__} {error}".strip()
+        if cause is not None:
+            raise _unavailable(url, cause.problem, remedy=cause.remedy, detail=detail) from None
+        problem = "it did not answer in time" if isinstance(error, httpx.TimeoutException) else "it cannot be reached"
+        raise _unavailable(url, problem, remedy=f"{CHECK_URL}, and the network of this server", detail=detail) from None
     except (ValueError, RecursionError):
         raise _unavailable(url, "the response is not JSON") from None
     if not isinstance(document, dict):
@@ -315,9 +320,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _unavailable(url: str, reason: str) -> Unavailable:
+def _unavailable(url: str, problem: str, *, remedy: str = CHECK_URL, detail: str = "") -> Unavailable:
     return Unavailable(
-        "the keys that verify tokens cannot be fetched from the identity provider: try again later",
+        f"the keys that verify tokens cannot be fetched from the identity provider: {problem}; {remedy}",
         key="token.keys.unavailable",
-        detail=f"{url}: {reason}",
+        detail=f"{url}: {detail}" if detail else url,
     )

@@ -240,7 +240,7 @@ def test_interrupted_write_keeps_the_old_secret(files, directory, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", crash)
-        with pytest.raises(Unavailable, match="No space left on device"):
+        with pytest.raises(Unavailable, match="the disk is full; free some space"):
             files.put(*HERE, b"never")
     assert files.get(*HERE) == SECRET
     files.put(*HERE, b"later")

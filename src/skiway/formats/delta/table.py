@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from skiway.airport.layouts import plain_field
 from skiway.cache import Cache
+from skiway.causes import cause_of
 from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema
@@ -214,6 +215,10 @@ class DeltaTable(TableHandle):
                 f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
             ) from error
         except OSError as error:
+            cause = cause_of(error)
+            if cause is not None:
+                message = f"{table} cannot be read: {cause.sentence}"
+                raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
             raise Unavailable(
                 f"{table} cannot be read; check the address and credentials of the source",
                 key="source.unavailable",

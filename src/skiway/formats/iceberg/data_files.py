@@ -128,14 +128,15 @@ class ParquetFile:
         self._sink = files.create(uri)
         self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
         self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
-        self._writer = ParquetWriter(
-            self._sink,
-            self._written,
-            compression=_codec(options),
-            compression_level=_level(options),
-            store_decimal_as_integer=True,
-            write_page_index=True,
-        )
+        with files.translated(uri):
+            self._writer = ParquetWriter(
+                self._sink,
+                self._written,
+                compression=_codec(options),
+                compression_level=_level(options),
+                store_decimal_as_integer=True,
+                write_page_index=True,
+            )
 
     @property
     def size(self) -> int:

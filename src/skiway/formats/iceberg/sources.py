@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway import extras
+from skiway.causes import cause_of
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, Found, decoding, first_lines
 from skiway.formats.iceberg.metadata import validated
@@ -290,6 +291,10 @@ def _translated(source: str, name: str = "") -> Iterator[None]:
             feature="metadata",
         ) from error
     except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
+        cause = cause_of(error)
+        if cause is not None:
+            message = f"source {source!r} cannot be read: {cause.sentence}"
+            raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
         raise Unavailable(
             f"source {source!r} does not respond; check its address, then try again",
             key="source.unavailable",

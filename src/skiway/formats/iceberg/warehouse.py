@@ -179,7 +179,7 @@ class TableFiles(Files):
 
     def write(self, uri: str, data: bytes) -> None:
         """Write a new file."""
-        with self.create(uri) as sink, self.translated(uri):
+        with self.translated(uri), self.create(uri) as sink:
             sink.write(data)
         self.seal(uri)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.errors import Unavailable
+from skiway.causes import DISK_FULL, cause_of
+from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats import PartitionSpec, location
 from skiway.formats.schemas import Leaf
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH, PROFILE, failed_files, figures_of
@@ -27,6 +29,7 @@ __all__ = ["Constants", "Scan", "run_scan"]
 _TRACKED: Final = 1024  # number of values that approx_top_k tracks
 _FILE: Final = "_metadata.file_path"
 _ADDRESS: Final = "$file"
+_NO_S3A: Final = re.compile(r"S3AFileSystem not found|No FileSystem for scheme \"?s3a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[pa.Table
         return _queried(spark, scan, files)
     except _spark_errors() as error:
         _check_alive(spark)
+        _check_setup(error)
         if files.num_rows == 1:
             return PROFILE.empty_table(), files.slice(0, 0), failed_files(files, _reason(error))
     middle = files.num_rows // 2
@@ -248,6 +252,29 @@ def _check_alive(spark: SparkSession) -> None:
         spark.range(1).count()
     except _spark_errors() as error:
         raise Unavailable(f"Spark no longer responds: {_reason(error)}; restart it") from error
+
+
+def _check_setup(error: Exception) -> None:
+    """Raise if the error concerns all files: Spark cannot read S3, a disk is full, or a bucket is missing."""
+    if _NO_S3A.search(str(error)):
+        raise PreconditionFailed(
+            "Spark cannot read files in S3, because it lacks the jars of hadoop-aws: add "
+            f'"spark.jars.packages=org.apache.hadoop:hadoop-aws:{_hadoop_version()}" to reconciler.spark.conf, or the jar to the '
+            "class path of the cluster",
+            key="spark.hadoop_aws",
+        ) from error
+    cause = cause_of(error)
+    if cause is not None:
+        kind = Unavailable if cause is DISK_FULL else PreconditionFailed
+        raise kind(f"Spark failed: {cause.sentence}", key=cause.key, detail=_reason(error)) from error
+
+
+def _hadoop_version() -> str:
+    """The version of Hadoop that PySpark contains, or a placeholder."""
+    import pyspark
+
+    jars = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    return next((jar.stem.removeprefix("hadoop-client-api-") for jar in jars), "<version of Hadoop>")
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from skiway.causes import cause_of
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, PreconditionFailed, Unavailable
 from skiway.security.redaction import Redacted
 from skiway.security.secrets.store import check_size, no_such_secret, secret_key
@@ -299,9 +300,8 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(
-            f"{what} cannot be used: {error.strerror or type(error).__name__}: check the disk and the permissions",
-            key="secret.unavailable",
-        ) from error
+        cause, reason = cause_of(error), error.strerror or type(error).__name__
+        why = f"{reason}: check the disk and the permissions" if cause is None else cause.sentence
+        raise Unavailable(f"{what} cannot be used: {why}", key="secret.unavailable") from error
     except UnicodeDecodeError:
         raise PreconditionFailed(f"{what} is not text: restore it from a backup", key="secret.key.invalid") from None

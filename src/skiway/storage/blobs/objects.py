@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
 
+from skiway.causes import cause_of
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
@@ -95,10 +96,11 @@ class ObjectBlobStore(BlobStore):
         try:
             yield
         except (BaseError, OSError) as error:
-            reason = str(error).partition("\n")[0]
+            cause, reason = cause_of(error), str(error).partition("\n")[0]
+            what = "check the address, credentials and permissions" if cause is None else cause.sentence
             raise Unavailable(
-                "the blob store is unavailable; check the address, credentials, free space and permissions",
-                key="store.unavailable",
+                f"the blob store is unavailable{';' if cause is None else ':'} {what}",
+                key="store.unavailable" if cause is None else cause.key,
                 detail=f"{self._name}: {reason}",
             ) from error
 

@@ -14,6 +14,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from skiway import extras
+from skiway.causes import DISK_FULL
 from skiway.clock import Clock, utc_now
 from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
@@ -26,6 +27,7 @@ T = TypeVar("T")
 ATTEMPTS = 8
 LOCK_TIMEOUT_S = 20
 SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE = "40001", "40P01", "55P03"
+DISK_FULL_STATE = "53100"
 # SQLSTATE classes of problems outside of the store: no connection, wrong password, no resources, shutdown.
 UNAVAILABLE_CLASSES = ("08", "28", "53", "57", "58")
 
@@ -94,6 +96,9 @@ class PostgresPointerStore(SqlPointerStore):
         detail = f"{self._name}: {str(error.orig).strip()}"
         if state in (SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE):
             return Contention("too many concurrent writes to the same keys; try again", key="store.busy", detail=detail)
+        if state == DISK_FULL_STATE:
+            message = f"the database cannot write: {DISK_FULL.sentence}"
+            return Unavailable(message, key=DISK_FULL.key, detail=detail)
         if error.connection_invalidated or not state or state.startswith(UNAVAILABLE_CLASSES):
             return Unavailable(
                 "the store is unavailable; check that the database is running and can be reached",

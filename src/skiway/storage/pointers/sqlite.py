@@ -6,6 +6,7 @@ are still SQLAlchemy's; each is compiled to text once.
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from skiway.causes import DISK_FULL
 from skiway.clock import Clock, utc_now
 from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
@@ -29,6 +31,7 @@ __all__ = ["DriverReads", "SqlitePointerStore", "open_pointers"]
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
+MIN_FREE_BYTES = 64 * 1024
 
 _Compiled: TypeAlias = tuple[str, list[tuple[str, Any]]]
 """A compiled statement, and the name and default value of each positional parameter."""
@@ -97,6 +100,7 @@ class SqlitePointerStore(SqlPointerStore):
         on_call: OnCall | None = None,
     ) -> None:
         path = path.absolute()  # connections are opened later, possibly in another working directory
+        self._folder = path.parent
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -138,13 +142,23 @@ class SqlitePointerStore(SqlPointerStore):
             return Internal(
                 "the database file is corrupt; restore the file from a backup", key="store.corrupt", detail=detail
             )
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._is_disk_full()):
+            message = f"the database file cannot be written: {DISK_FULL.sentence}"
+            return Unavailable(message, key=DISK_FULL.key, detail=detail)
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             return Unavailable(
-                "the database file cannot be accessed; check the free space and permissions, then try again",
+                "the database file cannot be accessed; check the disk and the permissions, then try again",
                 key="store.disk",
                 detail=detail,
             )
         return Internal("the database has failed", key="store.failed", detail=detail)
+
+    def _is_disk_full(self) -> bool:
+        """Whether there is no space left. SQLite reports that as an I/O error for the file that readers share."""
+        try:
+            return shutil.disk_usage(self._folder).free < MIN_FREE_BYTES
+        except OSError:
+            return False
 
 
 @contextmanager
