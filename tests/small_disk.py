@@ -17,6 +17,7 @@ from skiway.storage import ABSENT, open_blobs, open_pointers
 
 def main(folder: Path) -> None:
     pointers = open_pointers(f"sqlite:///{folder}/pointers.db")
+    open_pointers(f"sqlite:///{folder}/earlier.db").close()
     blobs = open_blobs((folder / "blobs").as_uri())
     warehouse = Warehouse.at(str(folder / "warehouse")).everything()
     warehouse.write(f"{folder}/warehouse/t/before", b"x")
@@ -28,6 +29,7 @@ def main(folder: Path) -> None:
         "warehouse": lambda: warehouse.write(f"{folder}/warehouse/t/after", b"x" * 100_000),
         "statement": lambda: rows.add(pa.array([1]), pa.record_batch({"x": ["y" * 100_000]})),
         "opening": lambda: open_pointers(f"sqlite:///{folder}/other.db"),
+        "reopening": lambda: open_pointers(f"sqlite:///{folder}/earlier.db"),
     }
     print(json.dumps({name: _reported(case) for name, case in cases.items()}))
 

@@ -62,6 +62,7 @@ def test_full_disk_is_reported_by_every_part_that_writes(tmp_path: Path) -> None
     ]
     assert found == {
         "pointers": ["Unavailable", "disk.full", f"the database file cannot be written: {fix}"],
+        "reopening": ["Unavailable", "disk.full", f"the database file cannot be written: {fix}"],
         "opening": ["Unavailable", "disk.full", f"the database file cannot be written: {fix}"],
         "blobs": ["Unavailable", "disk.full", f"the blob store is unavailable: {fix}"],
         "warehouse": ["Unavailable", "disk.full", f"file '{disk}/warehouse/t/after' cannot be accessed: {fix}"],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.java import ensure_java
+from skiway.pipeline.java_output import launch_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +68,9 @@ def session(app: str, master: str = "local[*]", *, remote: str = "", **settings:
     from pyspark.sql import SparkSession
 
     _check_running({"spark.master": master, **settings})
+    launch_java(
+        {"spark.app.name": app, "spark.master": master, **{name: _as_text(each) for name, each in wanted.items()}}
+    )
     return SparkSession.builder.appName(app).master(master).config(map={**wanted}).getOrCreate()
 
 

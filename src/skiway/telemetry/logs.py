@@ -33,7 +33,7 @@ LIBRARY_LEVEL = logging.WARNING
 
 
 def configure(settings: Log, *, stream: TextIO | None = None) -> Callable[[], None]:
-    """Configure logging to `stream` (stderr by default) and to the file in the settings.
+    """Configure logging to `stream` (stderr by default) and to the file in the settings. Python's warnings are logged, too.
 
     Returns a function that undoes it: it removes and closes the handlers and restores the levels.
     """
@@ -46,8 +46,10 @@ def configure(settings: Log, *, stream: TextIO | None = None) -> Callable[[], No
     level = logging.getLevelNamesMapping()[settings.level]
     ours.setLevel(level)
     root.setLevel(max(level, LIBRARY_LEVEL))
+    logging.captureWarnings(True)
 
     def undo() -> None:
+        logging.captureWarnings(False)
         root.setLevel(before[0])
         ours.setLevel(before[1])
         for handler in handlers:

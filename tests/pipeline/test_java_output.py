@@ -1,0 +1,124 @@
+"""Java's output as log records: levels, loggers and stack traces, and nothing else on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from threading import Thread
+
+import pytest
+
+from runtime.servers import environment
+from skiway.pipeline.java_output import JavaMessage, log_output, parsed
+
+TRACE = (
+    "26/01/02 03:04:05 ERROR Executor: Exception in task 0.0\n"
+    "java.io.IOException: No space left on device\n"
+    "\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)\n"
+    "Caused by: java.lang.IllegalStateException: why\n"
+    "\t... 12 more\n"
+    "26/01/02 03:04:06 WARN TaskSetManager: Lost task\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "logger", "text"),
+    [
+        (
+            "26/01/02 03:04:05 WARN NativeCodeLoader: Unable to load: x",
+            "WARNING",
+            "NativeCodeLoader",
+            "Unable to load: x",
+        ),
+        ("26/01/02 03:04:05 FATAL Main: over", "CRITICAL", "Main", "over"),
+        ("26/01/02 03:04:05 INFO Main: fine", "INFO", "Main", "fine"),
+        ("WARNING: An illegal reflective access", "WARNING", "", "An illegal reflective access"),
+        ("SEVERE: bad", "ERROR", "", "bad"),
+        ("WARNING: Using incubator modules: jdk.incubator.vector", "INFO", "", None),
+        ('Setting default log level to "WARN".', "INFO", "", None),
+        ('Exception in thread "main" java.lang.OutOfMemoryError: Java heap space', "ERROR", "", None),
+        ("org.apache.spark.SparkException: x", "ERROR", "", None),
+        ("# A fatal error has been detected by the Java Runtime Environment:", "WARNING", "", None),
+    ],
+)
+def test_lines_have_a_level_and_a_logger(line: str, level: str, logger: str, text: str | None) -> None:
+    assert parsed(line) == JavaMessage(logging.getLevelNamesMapping()[level], logger, text or line, [])
+
+
+def logged(write: Callable[[int], None], caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+    """The records of what `write` sends: name, level, message and stack."""
+    source, sink = os.pipe()
+    reader = Thread(target=log_output, args=(source,))
+    reader.start()
+    try:
+        write(sink)
+    finally:
+        os.close(sink)
+        reader.join(10)
+    return [(each.name, each.levelname, each.getMessage(), getattr(each, "stack", "")) for each in caplog.records]
+
+
+def test_stack_trace_belongs_to_its_message(caplog: pytest.LogCaptureFixture) -> None:
+    _, *stack, _ = TRACE.splitlines()
+    assert logged(lambda sink: os.write(sink, TRACE.encode()) and None, caplog) == [
+        ("spark.Executor", "ERROR", "Exception in task 0.0", "\n".join(stack)),
+        ("spark.TaskSetManager", "WARNING", "Lost task", ""),
+    ]
+
+
+def test_message_is_logged_without_waiting_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    def write(sink: int) -> None:
+        os.write(sink, b"26/01/02 03:04:05 WARN A: first\n")
+        deadline = time.monotonic() + 10
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    assert logged(write, caplog) == [("spark.A", "WARNING", "first", "")]
+
+
+def test_unfinished_long_and_binary_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    found = logged(lambda sink: os.write(sink, b"\xff\xfe odd\n\n" + b"x" * 40_000) and None, caplog)
+    assert [(name, level, len(text)) for name, level, text, _ in found] == [
+        ("spark", "WARNING", len("\ufffd\ufffd odd")),
+        ("spark", "WARNING", 16_384),
+    ]
+
+
+SCRIPT = """
+    import sys
+    from skiway.config import load
+    from skiway.runtime.telemetry import logging_as_configured
+
+    with logging_as_configured(load(flags={"log.format": "json"})):
+        from skiway.pipeline.session import session
+
+        spark = session("test", "local[1]", **{"spark.log.level": "WARN"})
+        jvm = spark._jvm
+        jvm.System.err.println("plain on stderr, password=planted")
+        jvm.System.out.println("plain on stdout")
+        jvm.org.slf4j.LoggerFactory.getLogger("org.example.Mine").error("boom", jvm.java.lang.RuntimeException("why"))
+        print(spark.range(3).count())
+    spark.stop()
+"""
+
+
+@pytest.mark.needs("java", "spark")
+@pytest.mark.full  # it starts a Java of its own
+def test_real_java_writes_nothing_but_records() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, env=environment(), timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    records = [json.loads(line) for line in done.stderr.splitlines()]
+    found = {(each["logger"], each["level"], each["message"]): each for each in records}
+    assert ("spark", "WARNING", "plain on stderr, password=****") in found
+    assert ("spark", "WARNING", "plain on stdout") in found
+    assert "java.lang.RuntimeException: why" in found["spark.Mine", "ERROR", "boom"]["stack"]
+    assert not [each for each in records if each["message"].startswith("Setting default log level")]
