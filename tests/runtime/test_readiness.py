@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from runtime.servers import eventually
 from skiway.config import load
 from skiway.errors import Unavailable
+from skiway.runtime.grpc_door import NOT_SERVING, SERVING, WATCH_S, Health
 from skiway.runtime.process import running
 from skiway.runtime.readiness import Readiness
 
@@ -49,8 +54,9 @@ def test_results_are_kept_for_a_second(parts: Parts) -> None:
     parts.error = Unavailable("gone")
     assert readiness.failed() == ()
     parts.now = 1.0
-    assert readiness.failed() == ("store",)
-    parts.error, parts.now = None, 2.0
+    assert readiness.failed() == readiness.failed() == ("store",)
+    assert parts.asked == 2
+    parts.error, parts.now = None, 1.1  # failures are kept for a tenth of that, so that recovery shows at once
     assert readiness.failed() == ()
     assert parts.asked == 3
     readiness.close()
@@ -92,3 +98,74 @@ def test_server_says_which_part_does_not_work_and_recovers(tmp_path: Path, monke
                 assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             eventually(lambda: httpx.get(ready).status_code == 200)
             assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+
+
+class Watcher:
+    """A client that watches the health of a server."""
+
+    def __init__(self, channel: grpc.Channel, service: str = "") -> None:
+        stub = health_pb2_grpc.HealthStub(channel)
+        self.seen: list[str] = []
+        self._stream = stub.Watch(health_pb2.HealthCheckRequest(service=service))
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            for answer in self._stream:
+                self.seen.append(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+    def expect(self, *statuses: str) -> None:
+        eventually(lambda: len(self.seen) >= len(statuses))
+        assert self.seen == list(statuses)
+
+
+def test_watchers_learn_of_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(tmp_path, flags={"server.grpc.address": "127.0.0.1:0", "server.http.address": "127.0.0.1:0"})
+
+    def fail(*_: object, **__: object) -> None:
+        raise Unavailable("the database at db.internal does not answer")
+
+    with contextlib.ExitStack() as channels:
+        with running(settings, tmp_path) as process:
+            channel = channels.enter_context(grpc.insecure_channel(process.addresses["rpc"]))
+            watcher, of_one = Watcher(channel), Watcher(channel, "skiway.v1.TableService")
+            watcher.expect("SERVING")
+            of_one.expect("SERVING")
+            with monkeypatch.context() as patched:  # nobody checks: the server asks its parts itself
+                patched.setattr(process.stores.pointers, "get", fail)
+                watcher.expect("SERVING", "NOT_SERVING")
+                late = Watcher(channel)
+                late.expect("NOT_SERVING")
+            watcher.expect("SERVING", "NOT_SERVING", "SERVING")
+            late.expect("NOT_SERVING", "SERVING")
+        for each in (watcher, of_one):  # the end of the server, too
+            each.expect("SERVING", "NOT_SERVING", "SERVING", "NOT_SERVING")
+
+
+def test_failure_is_asked_again_soon() -> None:
+    """Recovery shows to watchers long before the second for which success is kept."""
+    failed: list[Sequence[str]] = [("store",)]
+    health = Health(failed=lambda: failed[0])
+    sent: list[Any] = []
+    with health.serving():
+        health._servicer.Watch(
+            health_pb2.HealthCheckRequest(), SimpleNamespace(add_callback=lambda _: None), sent.append
+        )
+        assert [each.status for each in sent] == [NOT_SERVING]
+        failed[0] = ()
+        recovered_at = time.monotonic()
+        eventually(lambda: len(sent) == 2)
+        assert sent[1].status == SERVING
+        assert time.monotonic() - recovered_at < WATCH_S * 0.9
+    health.close()
+
+
+def test_a_server_without_watchers_asks_its_parts_only_when_it_is_checked() -> None:
+    asked = []
+    health = Health(failed=lambda: asked.append(1) or ())  # type: ignore[func-returns-value]
+    with health.serving():
+        at_start = len(asked)
+        time.sleep(WATCH_S * 1.5)
+        assert len(asked) == at_start == 1
+    health.close()

@@ -32,6 +32,8 @@ CANCEL_S: Final = 5.0
 """How long cancelled calls may take to end."""
 
 MAX_WATCHES: Final = 1000
+WATCH_S: Final = 1.0
+RECOVERY_S: Final = 0.1
 
 log = logging.getLogger("skiway.runtime")
 
@@ -39,17 +41,21 @@ log = logging.getLogger("skiway.runtime")
 class Health:
     """The gRPC health service: SERVING while the process accepts calls, NOT_SERVING before and after.
 
-    It covers the given services and the server as a whole, which has the empty name. A check also asks `failed`, which names the
-    parts of the process that do not work; those who watch are told of the start and the end only.
+    It covers the given services and the server as a whole, which has the empty name. `failed` names the parts of the process
+    that do not work: then the status is NOT_SERVING as well. While clients watch, a thread asks it again and again, so that
+    they learn of every change.
     """
 
     service_names = (health.SERVICE_NAME,)
 
     def __init__(self, services: Iterable[str] = (), *, failed: Callable[[], Sequence[str]] = lambda: ()) -> None:
-        self._servicer = _Servicer(failed)
+        self._servicer = _Servicer(self.not_ready)
         self._failed = failed
         self._calls = SideCalls("health")
         self._services = ("", *services)
+        self._lock = Lock()
+        self._stopped = threading.Event()
+        self._status = NOT_SERVING
         self.is_serving = False
         self._set(NOT_SERVING)
 
@@ -63,8 +69,16 @@ class Health:
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)])
 
     def not_ready(self) -> Sequence[str]:
-        """What keeps the process from serving: the server itself while it starts or stops, or parts that do not work."""
-        return self._failed() if self.is_serving else ("server",)
+        """What keeps the process from serving: the server itself while it starts or stops, or parts that do not work.
+
+        Whoever watches is told if that has changed.
+        """
+        with self._lock:  # watchers are told in the order of the answers
+            failed = self._failed() if self.is_serving else ("server",)
+            status = NOT_SERVING if failed else SERVING
+            if status != self._status:
+                self._set(status)
+            return failed
 
     def close(self) -> None:
         """End the threads, once the server has stopped."""
@@ -72,17 +86,27 @@ class Health:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """SERVING for the duration of the block. Watchers are notified of its end and disconnected."""
-        self._set(SERVING)
+        """SERVING for the duration of the block, as far as all parts work. Watchers are notified of its end and disconnected."""
         self.is_serving = True
+        self.not_ready()
+        thread = threading.Thread(target=self._watch_parts, name="readiness-watch", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             self.is_serving = False
+            self._stopped.set()
             self._servicer.enter_graceful_shutdown()
             self._servicer.end_watches()
 
+    def _watch_parts(self) -> None:
+        """Ask the parts while clients watch: once per second, and more often until they work again."""
+        while not self._stopped.wait(WATCH_S if self._status == SERVING else RECOVERY_S):
+            if self._servicer.is_watched:
+                self.not_ready()
+
     def _set(self, status: Any) -> None:
+        self._status = status
         for service in self._services:
             self._servicer.set(service, status)
 
@@ -90,22 +114,21 @@ class Health:
 class _Servicer(health.HealthServicer):  # type: ignore[misc]  # the library is untyped
     """A health servicer that can end watches, which would otherwise delay shutdown until the drain period expires."""
 
-    def __init__(self, failed: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, refresh: Callable[[], object]) -> None:
         super().__init__()
-        self._failed = failed
+        self._refresh = refresh
         self._watches: set[Callable[[Any], None]] = set()
         self._ended = False
         self._watching = Lock()
 
     def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        answer = super().Check(request, context)
-        if answer.status == SERVING and self._failed():
-            return health_pb2.HealthCheckResponse(status=NOT_SERVING)
-        return answer
+        self._refresh()
+        return super().Check(request, context)
 
     def Watch(self, request: Any, context: Any, send_response_callback: Any = None) -> Any:  # noqa: N802 - gRPC's name
         if len(self._watches) >= MAX_WATCHES:
             raise LimitExceeded(f"{MAX_WATCHES} clients watch the health of this server: check it instead")
+        self._refresh()
         answer = super().Watch(request, context, send_response_callback)
         context.add_callback(lambda: self._watches.discard(send_response_callback))
         with self._watching:
@@ -114,6 +137,11 @@ class _Servicer(health.HealthServicer):  # type: ignore[misc]  # the library is 
                 return answer
         send_response_callback(None)
         return answer
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a client watches."""
+        return bool(self._watches)
 
     def end_watches(self) -> None:
         with self._watching:

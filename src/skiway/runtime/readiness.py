@@ -1,7 +1,7 @@
 """Readiness: whether the parts that a server needs do work, asked at most once per second.
 
-Health checks may come often, and a store that is down may take long to say so. So results are kept for a moment, and a
-check that does not end in time counts as failed until it does.
+Health checks may come often, and a store that is down may take long to say so. So results are kept for a moment, failures
+for a much shorter one so that recovery shows at once, and a check that does not end in time counts as failed until it does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from skiway.storage import Stores
 __all__ = ["Readiness", "checks_of"]
 
 MAX_AGE_S: Final = 1.0
+MAX_FAILURE_AGE_S: Final = 0.1
 TIMEOUT_S: Final = 3.0
 
 log = logging.getLogger("skiway.runtime")
@@ -59,7 +60,8 @@ class Readiness:
     def failed(self) -> Sequence[str]:
         """The names of the parts that do not work; empty if the server can work."""
         with self._lock:
-            if self._clock() - self._asked_at >= self._max_age_s:
+            max_age_s = min(self._max_age_s, MAX_FAILURE_AGE_S) if self._failed else self._max_age_s
+            if self._clock() - self._asked_at >= max_age_s:
                 failed = self._ask()
                 for name in set(self._failed) - set(failed):
                     log.info("the %s works again", name)
