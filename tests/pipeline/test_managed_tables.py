@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,12 @@ from pipeline.shared_spark import rest_results, session_with_jars
 from skiway.client import col
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
+from skiway.metastore.managed.commits import load
+from skiway.model import v1
+from skiway.pipeline.worker import SparkProfile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = SPARK
 
@@ -64,7 +70,7 @@ def written(folder: Path, *partition_by: str, version: str) -> LooseTable:
 def test_spark_reads_the_rows_that_pyiceberg_reads(tmp_path: Path) -> None:
     tables = [
         written(tmp_path / "plain", version="2"),
-        written(tmp_path / "parts", "part", "bucket[2](id)", version="2"),
+        written(tmp_path / "in parts", "part", "bucket[2](id)", version="2"),
         written(tmp_path / "newer", "month(day)", version="3"),
     ]
     spark = session_with_jars({})
@@ -102,3 +108,19 @@ def test_spark_reads_row_lineage_and_geometries(tmp_path: Path) -> None:
     assert rows == [[1, "a", 0, 1], [2, "B", 1, 3], [3, "c", 2, 1], [4, "d", 3, 2]]
     assert places == [[point.hex().upper()], [None]]
     assert "ST_INVALID_CRS_VALUE" in anywhere["message"]
+
+
+def test_tables_in_a_folder_with_spaces_are_profiled(tmp_path: Path, spark: SparkSession) -> None:
+    people = pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", None]})
+    with opened_lake(tmp_path / "my lake" / "in  two words") as lake, lake.client() as db:
+        db.create_schema("shop")
+        db.create_table("shop.people", people.schema)
+        db.insert("shop.people", people)
+        [row] = db.scan(("skiway", "tables")).read_all().to_pylist()
+        table = load(lake.realm, lake.warehouse, v1.ResourceId(id=row["table_id"]))
+        snapshot = table.handle.current()
+        assert snapshot is not None
+        profile = SparkProfile(lambda: spark)
+        of = table.table.resource_id
+        report = profile(lake.realm, of, snapshot, handle=table.handle, cancelled=lambda: False)
+    assert (report.files_profiled, report.failed, report.merged.table.row_count) == (1, {}, 3)

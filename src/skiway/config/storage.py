@@ -128,7 +128,7 @@ class Warehouse:
 
     uri: str | None = setting(
         None,
-        pattern(r"/\S+|file:\S+|s3:\S+", "an absolute path, or a location such as s3://bucket/folder"),
+        pattern(r"/[^\n]+|file:[^\n]+|s3:\S+", "an absolute path, or a location such as s3://bucket/folder"),
         "Location of managed tables, a local directory or in S3.",
         under_home="warehouse",
     )

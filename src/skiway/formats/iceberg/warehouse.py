@@ -25,7 +25,8 @@ from skiway.security.source_access import Location, location
 
 __all__ = ["TableFiles", "Warehouse", "uri_of"]
 
-_UNSAFE: Final = re.compile(r"[?#%\\\s]")  # engines interpret these differently in a location
+# Engines interpret these differently in a location. They take a space on disk literally, so locations are not encoded.
+_UNSAFE: Final = {"file": re.compile(r"[?#%\\]|[^\S ]"), "s3": re.compile(r"[?#%\\\s]")}
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class Warehouse:
     @staticmethod
     def safe(place: Location) -> Location:
         """Return `place`, or raise if engines interpret its path differently."""
-        if _UNSAFE.search(place.path):
+        if found := _UNSAFE[place.scheme].search(place.path):
             raise InvalidArgument(
-                f"the path of the warehouse {str(place)!r} has whitespace or one of ? # % \\, which engines interpret "
-                "differently; choose another folder",
+                f"the path of the warehouse {str(place)!r} contains {found[0]!r}, which engines interpret differently; choose "
+                "another folder, without ? # % \\ and, in S3, without spaces",
                 key="warehouse.invalid",
                 location=str(place),
             )
@@ -131,7 +132,10 @@ class _FolderLock:
 
 
 def uri_of(place: Location) -> str:
-    """The location as a URI with a scheme, as metadata contains it, so that all engines interpret it alike."""
+    """The location as a URI with a scheme, as metadata contains it, so that all engines interpret it alike.
+
+    It is not percent-encoded: PyIceberg, Spark and DuckDB do not decode it.
+    """
     return f"file://{place.path}" if place.scheme == "file" else str(place)
 
 
