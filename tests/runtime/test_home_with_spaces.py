@@ -50,10 +50,6 @@ def test_airport_pyiceberg_and_duckdb_share_the_tables(home: Path, duck: duckdb.
             assert db.scan("shop.theirs").read_all().to_pydict() == {"x": [7]}
             paths = db.scan(("skiway", "files")).read_all()["path"].to_pylist()
         assert all(Path(path.removeprefix("file://")).is_file() for path in paths)
-        assert server.stop() == 0
-    with started(home) as server, AirportClient(server.addresses["airport"], "lake") as db:
-        names = db.scan("shop.people").read_all().sort_by("id")["name"].to_pylist()
-        assert names == ["Ada", "Grace", "Mary"]
 
 
 def test_folder_of_a_connector_may_have_spaces(home: Path) -> None:
