@@ -145,10 +145,11 @@ def test_watchers_learn_of_every_change(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_failure_is_asked_again_soon() -> None:
     """Recovery shows to watchers long before the second for which success is kept."""
-    failed: list[Sequence[str]] = [("store",)]
+    failed: list[Sequence[str]] = [()]
     health = Health(failed=lambda: failed[0])
     sent: list[Any] = []
     with health.serving():
+        failed[0] = ("store",)  # nobody watches yet, so the first answer must ask
         health._servicer.Watch(
             health_pb2.HealthCheckRequest(), SimpleNamespace(add_callback=lambda _: None), sent.append
         )

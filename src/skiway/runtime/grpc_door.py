@@ -54,7 +54,7 @@ class Health:
         self._calls = SideCalls("health")
         self._services = ("", *services)
         self._lock = Lock()
-        self._stopped = threading.Event()
+        self._stopped, self._changed = threading.Event(), threading.Event()
         self._status = NOT_SERVING
         self.is_serving = False
         self._set(NOT_SERVING)
@@ -96,17 +96,21 @@ class Health:
         finally:
             self.is_serving = False
             self._stopped.set()
+            self._changed.set()
             self._servicer.enter_graceful_shutdown()
             self._servicer.end_watches()
 
     def _watch_parts(self) -> None:
         """Ask the parts while clients watch: once per second, and more often until they work again."""
-        while not self._stopped.wait(WATCH_S if self._status == SERVING else RECOVERY_S):
-            if self._servicer.is_watched:
+        while not self._stopped.is_set():
+            self._changed.wait(WATCH_S if self._status == SERVING else RECOVERY_S)
+            self._changed.clear()
+            if self._servicer.is_watched and not self._stopped.is_set():
                 self.not_ready()
 
     def _set(self, status: Any) -> None:
         self._status = status
+        self._changed.set()  # how often the parts are asked depends on it
         for service in self._services:
             self._servicer.set(service, status)
 
