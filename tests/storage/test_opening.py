@@ -173,7 +173,9 @@ def set_pointer_format(home: Home, value: str) -> None:
     url = url.difference_update_query(["schema"])
     engine = create_engine(url.set(drivername="postgresql+psycopg") if home.kind == "postgresql" else url)
     with engine.begin() as connection:
-        done = connection.execute(text(f"UPDATE {schema}skiway_format SET version = :value"), {"value": value})
+        done = connection.execute(
+            text(f"UPDATE {schema}skiway_format SET version = :value WHERE id = 1"), {"value": value}
+        )
         assert done.rowcount == 1
     engine.dispose()
 

@@ -241,6 +241,23 @@ def restore(
     maintenance.restore(home.expanduser(), config, settings or [], folder.expanduser())
 
 
+@app.command()
+def migrate(
+    home: Home = HOME,
+    config: Config = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the steps, but change nothing.")] = False,
+    settings: Set = None,
+) -> None:
+    """Bring the stores to the format of this version.
+
+    Upgrade all servers and make a backup first: servers of older versions cannot use the stores any more. An interrupted
+    migration continues when the command is run again.
+    """
+    from skiway.cli import maintenance
+
+    maintenance.migrate(home.expanduser(), config, settings or [], dry_run=dry_run)
+
+
 @app.command("config")
 def show_config(
     home: Home = HOME,

@@ -1,4 +1,4 @@
-"""Commands that maintain the stores of a server: `check`, `backup` and `restore`."""
+"""Commands that maintain the stores of a server: `check`, `backup`, `restore` and `migrate`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from skiway.cli.options import load_settings, require_home
 from skiway.cli.output import Output
 from skiway.cli.rendering import write_records
 from skiway.metastore.maintenance import Checker, Defect, restore_backup, write_backup
+from skiway.metastore.migrations import STEPS, pending_steps, store_format
+from skiway.metastore.migrations import migrate as run_steps
 from skiway.runtime.lake import warehouse_of
-from skiway.runtime.stores import stores_of
+from skiway.runtime.stores import secrets_of, stores_of
 
 if TYPE_CHECKING:
     from skiway.config import Settings
 
-__all__ = ["back_up", "check", "restore"]
+__all__ = ["back_up", "check", "migrate", "restore"]
 
 
 def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, output: Output) -> None:
@@ -32,7 +34,7 @@ def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, o
 def _check(settings: Settings, home: Path, *, files: bool, output: Output = Output.table) -> int:
     """Print the defects and what was checked; return the number of defects."""
     found: list[Defect] = []
-    with stores_of(settings, home) as stores:
+    with stores_of(settings, home, any_format=True) as stores:
         checker = Checker(stores, warehouse_of(settings) if files else None)
         for defect in checker.defects():
             found.append(defect)
@@ -53,7 +55,7 @@ def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path) -
     """Write a backup into a new folder."""
     settings = load_settings(home, file, given)
     require_home(home)
-    with stores_of(settings, home) as stores:
+    with stores_of(settings, home, any_format=True) as stores:
         done = write_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
     parts = (
         f"{_count(done.pointers, 'pointer')}, {_count(done.blobs, 'blob')} and {_count(done.secrets, 'secret file')}"
@@ -71,11 +73,29 @@ def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path) -
 def restore(home: Path, file: Path | None, given: Sequence[str], folder: Path) -> None:
     """Restore a backup into an empty home, and check the result."""
     settings = load_settings(home, file, given)
-    with stores_of(settings, home) as stores:
+    with stores_of(settings, home, any_format=True) as stores:
         done = restore_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
     typer.echo(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}")
     if _check(settings, home, files=True):
         raise typer.Exit(1)
+
+
+def migrate(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool) -> None:
+    """Bring the stores to the format of this version; print a line for each step."""
+    settings = load_settings(home, file, given)
+    require_home(home)
+    with stores_of(settings, home, any_format=True) as stores:
+        found = store_format(stores)
+        pending = pending_steps(found, STEPS)
+        state = f"the store has format {found.version}{'' if found.complete else ', incomplete'}"
+        for step in pending if dry_run else run_steps(stores, secrets_of(settings), STEPS):
+            typer.echo(f"format {step.to}: {step.title}")
+        if not pending:
+            typer.echo(f"{state}: there is nothing to migrate", err=True)
+        elif dry_run:
+            typer.echo(f"{state}: would run {_count(len(pending), 'step')}", err=True)
+        else:
+            typer.echo(f"the store has format {store_format(stores).version}", err=True)
 
 
 def _secrets(settings: Settings) -> Path | None:

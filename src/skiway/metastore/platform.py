@@ -9,10 +9,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from hashlib import sha256
 from secrets import token_bytes, token_hex
 from typing import Final
 
-from skiway.errors import Conflict, NotFound, SkiwayError
+from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import normal_text
 from skiway.security import SecretsStore
@@ -24,6 +25,7 @@ __all__ = [
     "account_ids",
     "blob_sizes",
     "forget_token",
+    "move_signing_key",
     "pointer_count",
     "signing_key",
     "store_checks",
@@ -121,31 +123,47 @@ def forget_token(stores: Stores, sha256: str) -> None:
 def signing_key(stores: Stores, secrets: SecretsStore) -> bytes:
     """The key that signs tickets and transaction ids. All servers of a store share it; the first one creates it.
 
-    It is in the secrets store, and a pointer names the secret. Older versions stored the key itself in the pointer; it is
-    moved. If the secret is lost, for example because secrets are kept in memory, a new key replaces it.
+    It is in the secrets store, and a pointer names the secret. If the secret is lost, for example because secrets are kept
+    in memory, a new key replaces it.
     """
     while True:
         found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
-        plain = b""
         if found is not None:
             prefix, _, named = found.blob_uri.rpartition(":")
-            if prefix == REFERENCE:
-                with suppress(NotFound):
-                    return secrets.get(OWNER, SIGNING, named)
-                log.warning(
-                    "the key that signs tickets is not in the secrets store, so a new one is created: servers that share a "
-                    "pointer store must also share the secrets store"
+            if prefix != REFERENCE:
+                raise PreconditionFailed(
+                    "the key that signs tickets is in the pointer store, where old versions of Skiway stored it: stop these "
+                    "servers and run `skiway migrate`",
+                    key="store.format.older",
                 )
-            else:
-                plain = bytes.fromhex(found.blob_uri)
+            with suppress(NotFound):
+                return secrets.get(OWNER, SIGNING, named)
+            log.warning(
+                "the key that signs tickets is not in the secrets store, so a new one is created: servers that share a "
+                "pointer store must also share the secrets store"
+            )
         secret_id = token_hex(16)
-        secrets.put(OWNER, SIGNING, secret_id, plain or token_bytes(KEY_BYTES))
+        secrets.put(OWNER, SIGNING, secret_id, token_bytes(KEY_BYTES))
         try:
             stores.pointers.compare_and_set(
                 keys.AIRPORT_SIGNING_KEY, f"{REFERENCE}:{secret_id}", expect=ABSENT if found is None else found.version
             )
         except (Conflict, NotFound):  # another server was first
             secrets.delete(OWNER, SIGNING, secret_id)
+
+
+def move_signing_key(stores: Stores, secrets: SecretsStore) -> None:
+    """Move the signing key from the pointer that old versions stored it in to the secrets store, if it is still there.
+
+    The id of the secret depends on the key, so that an interrupted or concurrent move writes the same secret again.
+    """
+    found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
+    if found is None or found.blob_uri.startswith(f"{REFERENCE}:"):
+        return
+    secret_id = sha256(found.blob_uri.encode()).hexdigest()[:32]
+    secrets.put(OWNER, SIGNING, secret_id, bytes.fromhex(found.blob_uri))
+    with suppress(Conflict, NotFound):  # another migration was first
+        stores.pointers.compare_and_set(keys.AIRPORT_SIGNING_KEY, f"{REFERENCE}:{secret_id}", expect=found.version)
 
 
 def store_checks(stores: Stores) -> dict[str, Callable[[], object]]:

@@ -1,7 +1,7 @@
 """A server process: its parts are built from the settings, started in this order, and stopped in reverse order.
 
     observing      logs, metrics, traces, audit
-    stores         pointers and blobs, with the initial content of a new store
+    stores         pointers and blobs, with the initial content of a new store, and a watch of their format
     collecting     garbage collection, on a thread of its own
     working        reconcile jobs, on another thread, unless separate workers run them
     doors          the gRPC and HTTP servers; at shutdown they let running calls finish
@@ -31,6 +31,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.memory_budget import MemoryBudget, available_bytes
 from skiway.metastore import Realm, managed
 from skiway.metastore.jobs.queue import JobQueue
+from skiway.metastore.migrations import watching_format
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.platform import AccountDirectory, TokenUses
 from skiway.metastore.queries.leases import QueryRules
@@ -99,6 +100,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
     with ExitStack() as parts:
         observers = parts.enter_context(observing(settings))
         stores = parts.enter_context(stores_of(settings, home, metrics=observers.metrics))
+        parts.enter_context(watching_format(stores))
         secrets = secrets_of(settings)
         seed(stores, settings, secrets, home)
         measure_usage(observers.metrics, stores, settings.metrics.storage)

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument
+from skiway.metastore.migrations import STEPS, require_usable
 from skiway.metastore.records.blob_cache import CachedBlobs
 from skiway.runtime.home import prepare_home
 from skiway.security import SecretsStore
@@ -56,10 +57,13 @@ def _aws_credentials(settings: Settings) -> dict[str, str]:
 
 
 @contextmanager
-def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None) -> Iterator[Stores]:
+def stores_of(
+    settings: Settings, home: Path, *, metrics: Metrics | None = None, any_format: bool = False
+) -> Iterator[Stores]:
     """The pointer and blob stores, with a cache of blobs.
 
-    The home directory is created if it does not exist, and closed to other users.
+    The home directory is created if it does not exist, and closed to other users. Raises PreconditionFailed if the store
+    must be migrated before a server can use it, unless `any_format`.
     """
     prepare_home(settings, home)
     urls, on_call = store_urls(settings, home), store_calls(metrics) if metrics is not None else None
@@ -69,4 +73,7 @@ def stores_of(settings: Settings, home: Path, *, metrics: Metrics | None = None)
         cache = CachedBlobs(blobs, max_blobs=settings.metadata.graph.cache_max_size)
         if metrics is not None:
             observe_caches(metrics, {"metadata.graph": cache.stats})
-        yield Stores(pointers, cache)
+        stores = Stores(pointers, cache)
+        if not any_format:
+            require_usable(stores, STEPS)
+        yield stores

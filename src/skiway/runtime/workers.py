@@ -18,6 +18,7 @@ from skiway.errors import SkiwayError
 from skiway.metastore import Realm
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
+from skiway.metastore.migrations import watching_format
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
@@ -46,6 +47,7 @@ def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = la
         parts.enter_context(logging_as_configured(settings))
         metrics = parts.enter_context(measuring(settings))
         stores = parts.enter_context(stores_of(settings, home, metrics=metrics))
+        parts.enter_context(watching_format(stores))
         warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         opener = opener_of(warehouse, sources)

@@ -11,7 +11,8 @@ b'a table'
 from skiway.clock import Clock, utc_now
 from skiway.storage.blobs.store import BlobHead, BlobStore, blob_digest, blob_uri
 from skiway.storage.calls import CallCounter, OnCall, StoreCall
-from skiway.storage.opening import FORMAT_VERSION, Stores, open_blobs, open_pointers, open_stores
+from skiway.storage.format import FORMAT_VERSION, StoreFormat
+from skiway.storage.opening import Stores, open_blobs, open_pointers, open_stores
 from skiway.storage.paging import Page
 from skiway.storage.pointers.store import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, require
 
@@ -31,6 +32,7 @@ __all__ = [
     "PointerStore",
     "Put",
     "StoreCall",
+    "StoreFormat",
     "Stores",
     "blob_digest",
     "blob_uri",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
-__all__ = ["CallCounter", "OnCall", "StoreCall", "reported"]
+__all__ = ["CallCounter", "OnCall", "StoreCall", "Transfer", "reported"]
 
 
 @dataclass(frozen=True, slots=True)

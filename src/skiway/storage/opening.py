@@ -1,10 +1,7 @@
-"""Open stores by URL, and check that this version can read them.
+"""Open stores by URL.
 
 The URL's scheme selects the backend. Other packages add backends as entry points of the groups `skiway.pointer_stores`
 and `skiway.blob_stores`: functions with the signature of `OpenPointers` or `OpenBlobs`, named after the scheme.
-
-Every store holds the version number of its layout. A backend calls `check_format` when it opens a store, so that an older
-program rejects a store that it cannot read.
 """
 
 from __future__ import annotations
@@ -12,28 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, Self, cast
+from typing import Protocol, Self, cast
 
 from skiway.clock import Clock, utc_now
-from skiway.errors import Internal, InvalidArgument, PreconditionFailed
+from skiway.errors import InvalidArgument
 from skiway.plugins import opener_for_url, url_scheme
 from skiway.storage.blobs.store import BlobStore
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.store import PointerStore
 
 __all__ = [
-    "FORMAT_VERSION",
     "OpenBlobs",
     "OpenPointers",
     "Stores",
-    "check_format",
     "open_blobs",
     "open_pointers",
     "open_stores",
 ]
-
-FORMAT_VERSION: Final = 1
-"""The version of the layout of stored data that this program writes, and the newest it reads."""
 
 POINTER_STORES = "skiway.pointer_stores"
 BLOB_STORES = "skiway.blob_stores"
@@ -132,19 +124,3 @@ def _default_blobs(pointers: str) -> str:
             raise InvalidArgument(
                 f"{scheme!r} pointer stores have no default blob store; give the URL of the blob store too"
             )
-
-
-def check_format(found: str, where: str) -> None:
-    """Raise unless this program can read the store named `where`, whose format version is `found`."""
-    if not (found.isascii() and found.isdigit()):
-        raise Internal(
-            f"store {where} has the format {found[:40]!r}, which is not a number; it is damaged or not a Skiway store",
-            key="store.format.corrupt",
-        )
-    if int(found) > FORMAT_VERSION:
-        raise PreconditionFailed(
-            f"store {where} has format {found}, but this version of Skiway reads up to {FORMAT_VERSION}; upgrade Skiway",
-            key="store.format.newer",
-            found=found,
-            supported=str(FORMAT_VERSION),
-        )

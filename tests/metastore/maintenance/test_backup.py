@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from skiway.metastore import Realm
 from skiway.metastore.maintenance import Checker, read_manifest, restore_backup, write_backup
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.storage import Stores, open_stores, utc_now
+from skiway.storage import ABSENT, Pointer, StoreFormat, Stores, open_stores
 
 
 def everything(stores: Stores) -> list[tuple[str, str, int]]:
@@ -62,44 +62,6 @@ def test_restored_store_is_the_same(filled: ManagedTableFactory, secrets: Path, 
         assert catalogs.create(Realm(restored, "a1"), request).catalog.display_name == "after"
 
 
-def test_backup_during_writes_has_everything_that_was_committed_before(tmp_path: Path) -> None:
-    with open_stores(f"sqlite:///{tmp_path}/live.db") as stores:
-        factory = ResourceFactory(stores, utc_now)
-        managed = ManagedTableFactory.at(factory, tmp_path)
-        committed: list[str] = []
-        stopped = threading.Event()
-
-        def write(writer: int) -> None:
-            number = 0
-            while not stopped.is_set():
-                made = factory.catalog(f"catalog {writer} {number}")
-                if number % 2:
-                    catalogs.delete(factory.home, v1.DeleteCatalogRequest(catalog_id=made.resource_id))
-                else:
-                    committed.append(made.display_name)
-                number += 1
-
-        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
-            for number in range(3):
-                while len(committed) < 20 * (number + 1):
-                    stopped.wait(0.01)
-                before = list(committed)
-                backup = tmp_path / f"backup-{number}"
-                write_backup(stores, backup, secrets=None, warehouse=managed.warehouse)
-                with open_stores("memory://") as restored:
-                    restore_backup(restored, backup, secrets=None, warehouse=managed.warehouse)
-                    assert list(Checker(restored).defects()) == []
-                    home = ResourceFactory(restored, utc_now).home
-                    assert all(catalogs.find(home, name) for name in before)
-        finally:
-            stopped.set()
-            for thread in threads:
-                thread.join()
-
-
 def test_blob_that_gc_deleted_since_its_pointer_changed_is_not_missing(
     filled: ManagedTableFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +86,38 @@ def test_blob_that_gc_deleted_since_its_pointer_changed_is_not_missing(
     with open_stores("memory://") as restored:
         restore_backup(restored, tmp_path / "backup", secrets=None, warehouse=filled.warehouse)
         assert list(Checker(restored).defects()) == []
+
+
+def test_restored_store_has_the_format_of_the_backup(filled: ManagedTableFactory, tmp_path: Path) -> None:
+    stores, warehouse = filled.factory.stores, filled.warehouse
+    current = stores.pointers.format()
+    for number, recorded in enumerate((StoreFormat(1), StoreFormat(2, complete=False))):
+        stores.pointers.change_format(stores.pointers.format(), recorded)
+        backup = tmp_path / f"backup-{number}"
+        write_backup(stores, backup, secrets=None, warehouse=warehouse)
+        with open_stores("memory://") as restored:
+            assert restored.pointers.format() == current
+            restore_backup(restored, backup, secrets=None, warehouse=warehouse)
+            assert restored.pointers.format() == recorded
+
+
+def test_backup_during_a_migration_has_the_format_of_its_pointers(
+    filled: ManagedTableFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = filled.factory.stores
+    stores.pointers.change_format(stores.pointers.format(), StoreFormat(1))
+    snapshot = stores.pointers.snapshot
+
+    def snapshot_before_a_migration() -> Iterator[Pointer]:
+        monkeypatch.undo()
+        found = list(snapshot())
+        stores.pointers.compare_and_set("/platform/converted", "text", expect=ABSENT)
+        stores.pointers.change_format(StoreFormat(1), StoreFormat(2))
+        return iter(found)
+
+    monkeypatch.setattr(stores.pointers, "snapshot", snapshot_before_a_migration)
+    made = write_backup(stores, tmp_path / "backup", secrets=None, warehouse=filled.warehouse)
+    assert (made.store_format, made.pointers) == (2, stores.pointers.count())
 
 
 def test_lost_blob_is_reported_and_the_rest_is_backed_up(filled: ManagedTableFactory, tmp_path: Path) -> None:

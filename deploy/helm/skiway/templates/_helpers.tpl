@@ -10,6 +10,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "skiway.environment" -}}
+- name: SKIWAY_HOME
+  value: /var/lib/skiway/home
 - name: SKIWAY__SERVER__GRPC__ADDRESS
   value: 0.0.0.0:50051
 - name: SKIWAY__SERVER__HTTP__ADDRESS
@@ -44,6 +46,12 @@ volumes:
       name: {{ include "skiway.name" . }}
   - name: temporary
     emptyDir: {}
+initContainers:
+  # A volume belongs to root, so the home is a folder in it. Servers do not start without a tokens file.
+  - name: home
+    image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+    command: [sh, -c, "umask 077; mkdir -p /var/lib/skiway/home && touch /var/lib/skiway/home/tokens.toml"]
+    {{- include "skiway.container" . | nindent 4 }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -26,7 +26,7 @@ from skiway import __version__
 from skiway.clock import from_micros, to_micros
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
-from skiway.storage import FORMAT_VERSION, Pointer, Stores, blob_digest
+from skiway.storage import FORMAT_VERSION, Pointer, StoreFormat, Stores, blob_digest
 
 __all__ = ["Manifest", "read_manifest", "restore_backup", "write_backup"]
 
@@ -53,6 +53,7 @@ class Manifest:
     missing: tuple[str, ...] = ()
     skiway: str = __version__
     store_format: int = FORMAT_VERSION
+    store_format_complete: bool = True
     format: int = _FORMAT
 
 
@@ -66,9 +67,10 @@ def write_backup(stores: Stores, folder: Path, *, secrets: Path | None, warehous
         raise Unavailable(f"the folder {folder} cannot be created: {error.strerror}") from error
     created_at = datetime.now(UTC)
     for _ in range(_ATTEMPTS):
+        found = stores.pointers.format()
         addresses, pointers = _copy_pointers(stores, folder / _POINTERS)
         missing = tuple(sorted(uri for uri in addresses if not _copy_blob(stores, uri, folder / _BLOBS / uri)))
-        if not _were_replaced(stores, missing):
+        if not _were_replaced(stores, missing) and stores.pointers.format() == found:
             break
     copied = 0
     if secrets is not None and secrets.is_dir():
@@ -82,6 +84,8 @@ def write_backup(stores: Stores, folder: Path, *, secrets: Path | None, warehous
         uri_of(warehouse.root),
         _list_warehouse(warehouse, folder / _WAREHOUSE),
         missing,
+        store_format=found.version,
+        store_format_complete=found.complete,
     )
     os.sync()
     (folder / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n")
@@ -118,6 +122,9 @@ def restore_backup(stores: Stores, folder: Path, *, secrets: Path | None, wareho
         _restore_secrets(folder / _SECRETS, secrets)
     for file in (path for path in (folder / _BLOBS).rglob("*") if path.is_file()):
         _restore_blob(stores, file.relative_to(folder / _BLOBS).as_posix(), file)
+    backed_up = StoreFormat(manifest.store_format, complete=manifest.store_format_complete)
+    if (current := stores.pointers.format()) != backed_up:
+        stores.pointers.change_format(current, backed_up)
     stores.pointers.load(_read_pointers(folder / _POINTERS))
     return manifest
 

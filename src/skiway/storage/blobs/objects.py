@@ -20,7 +20,7 @@ from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
 from skiway.storage.calls import OnCall
-from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.format import BLOB_FORMAT_VERSION, check_version
 
 __all__ = ["ObjectBlobStore", "open_directory", "open_memory", "open_s3"]
 
@@ -86,9 +86,10 @@ class ObjectBlobStore(BlobStore):
                 yield from map(_blob_head, chunk)
 
     def _ensure_format(self) -> None:
-        self._create(FORMAT_PATH, str(FORMAT_VERSION).encode())
+        self._create(FORMAT_PATH, str(BLOB_FORMAT_VERSION).encode())
         found = self._read(FORMAT_PATH)
-        check_format("" if found is None else found[0].decode(errors="replace"), self._name)
+        text = "" if found is None else found[0].decode(errors="replace")
+        check_version(text, self._name, newest=BLOB_FORMAT_VERSION)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -30,7 +30,7 @@ from skiway.errors import (
     Unavailable,
 )
 from skiway.storage.calls import OnCall
-from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.format import FORMAT_VERSION, StoreFormat, check_version, require_format
 from skiway.storage.pointers.store import (
     HEAD_BYTES,
     Delete,
@@ -132,7 +132,7 @@ def _ensure_format(client: Any, table: str) -> None:
         if _code(error) != "ConditionalCheckFailedException":
             raise
         found = client.get_item(TableName=table, Key=FORMAT_KEY, ConsistentRead=True)
-        check_format(found["Item"]["format"]["S"], f"DynamoDB table {table}")
+        check_version(found["Item"]["format"]["S"], f"DynamoDB table {table}", newest=FORMAT_VERSION)
 
 
 def _code(error: ClientError) -> str:
@@ -192,6 +192,28 @@ class DynamoPointerStore(PointerStore):
 
     def _count(self, prefix: str, *, now: datetime) -> int:
         return sum(1 for _ in self._live(prefix, after="", page_size=1000, now=now))
+
+    def _format(self) -> StoreFormat:
+        with _translated(self._table):
+            item = self._client.get_item(TableName=self._table, Key=FORMAT_KEY, ConsistentRead=True)["Item"]
+        return StoreFormat(int(item["format"]["S"]), complete="incomplete" not in item)
+
+    def _change_format(self, expected: StoreFormat, new: StoreFormat) -> None:
+        state = {"format": {"S": str(new.version)}} | ({} if new.complete else {"incomplete": {"BOOL": True}})
+        with _translated(self._table):
+            try:
+                self._client.put_item(
+                    TableName=self._table,
+                    Item=FORMAT_KEY | state,
+                    ConditionExpression=f"#format = :found AND attribute{'_not' if expected.complete else ''}_exists(incomplete)",
+                    ExpressionAttributeNames={"#format": "format"},
+                    ExpressionAttributeValues={":found": {"S": str(expected.version)}},
+                )
+            except ClientError as error:
+                if _code(error) != "ConditionalCheckFailedException":
+                    raise
+                require_format(expected, self._format())
+                raise Contention("the format of the store changes; try again", key="store.busy") from error
 
     def _load(self, puts: Iterable[Put]) -> None:
         for put in puts:

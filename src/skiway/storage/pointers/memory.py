@@ -12,6 +12,7 @@ from threading import Lock
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument
 from skiway.storage.calls import OnCall
+from skiway.storage.format import FORMAT_VERSION, StoreFormat, require_format
 from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
 
 __all__ = ["MemoryPointerStore", "open_pointers"]
@@ -25,6 +26,7 @@ class MemoryPointerStore(PointerStore):
         self._lock = Lock()
         self._pointers: dict[str, Pointer] = {}
         self._keys: list[str] = []
+        self._recorded = StoreFormat(FORMAT_VERSION)
         self._expiries: list[
             tuple[datetime, str]
         ] = []  # a heap; entries of pointers that have changed since are skipped
@@ -75,6 +77,15 @@ class MemoryPointerStore(PointerStore):
         with self._lock:
             for pointer in loaded:
                 self._set(pointer)
+
+    def _format(self) -> StoreFormat:
+        with self._lock:
+            return self._recorded
+
+    def _change_format(self, expected: StoreFormat, new: StoreFormat) -> None:
+        with self._lock:
+            require_format(expected, self._recorded)
+            self._recorded = new
 
     def _live(self, prefix: str, after: str, now: datetime) -> Iterator[Pointer]:
         start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))

@@ -34,6 +34,7 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    update,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -43,13 +44,14 @@ from sqlalchemy.sql.dml import ReturningDelete
 from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
-from skiway.storage.opening import FORMAT_VERSION, check_format
+from skiway.storage.format import FORMAT_VERSION, StoreFormat, check_version, require_format
 from skiway.storage.pointers.store import Delete, KeyParts, Operation, Pointer, PointerStore, Put, key_range, require
 
 __all__ = ["PointerTable", "Query", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
 
 T = TypeVar("T")
 ROWS_PER_READ: Final = 1000
+VERSION, INCOMPLETE = 1, 2  # ids in skiway_format; the second row exists during a migration
 Work = Callable[[Connection], T]
 
 Query: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
@@ -110,7 +112,9 @@ class PointerTable:
         count = select(func.count()).select_from(self.pointers)
         self._count, self._count_to_end = count.where(within), count.where(from_low)
         self.first_format = insert(self.formats).on_conflict_do_nothing()
-        self.format = select(self.formats.c.version).where(self.formats.c.id == 1)
+        self.format = select(self.formats.c.id, self.formats.c.version)
+        self.set_version = update(self.formats).where(self.formats.c.id == VERSION)
+        self.forget_incomplete = delete(self.formats).where(self.formats.c.id == INCOMPLETE)
 
     def page(self, prefix: str, *, after: str, limit: int, now: datetime) -> Query:
         """Select the first live pointers with this prefix whose keys are greater than `after`, in order."""
@@ -175,6 +179,11 @@ def to_pointer(row: Sequence[Any]) -> Pointer:
     head, tail, blob_uri, version, expires_at_us = row
     expires_at = None if expires_at_us is None else from_micros(expires_at_us)
     return Pointer(KeyParts(head, tail).key, blob_uri, version, expires_at)
+
+
+def _to_format(rows: Sequence[Sequence[Any]]) -> StoreFormat:
+    recorded = {row[0]: row[1] for row in rows}
+    return StoreFormat(int(recorded[VERSION]), complete=INCOMPLETE not in recorded)
 
 
 class SqlPointerStore(PointerStore):
@@ -248,6 +257,20 @@ class SqlPointerStore(PointerStore):
 
         self._write(write, keys=())
 
+    def _format(self) -> StoreFormat:
+        return _to_format(self._rows(self._table.format, {}))
+
+    def _change_format(self, expected: StoreFormat, new: StoreFormat) -> None:
+        def write(connection: Connection) -> None:
+            table, version = self._table, {"version": str(new.version)}
+            require_format(expected, _to_format(connection.execute(table.format).all()))
+            connection.execute(table.set_version.values(version))
+            connection.execute(table.forget_incomplete)
+            if not new.complete:
+                connection.execute(table.first_format, {"id": INCOMPLETE, **version})
+
+        self._write(write, keys=())
+
     def _current(self, connection: Connection, batch: Sequence[Operation]) -> dict[str, Pointer]:
         if len(batch) == 1:
             rows = connection.execute(self._table.one, identity(batch[0].key))
@@ -262,8 +285,9 @@ class SqlPointerStore(PointerStore):
         if schema is not None and schema not in inspect(connection).get_schema_names():
             connection.execute(CreateSchema(schema, if_not_exists=True))
         table.formats.create(connection, checkfirst=True)
-        connection.execute(table.first_format, {"id": 1, "version": str(FORMAT_VERSION)})
-        check_format(connection.execute(table.format).scalar_one(), self._name)
+        connection.execute(table.first_format, {"id": VERSION, "version": str(FORMAT_VERSION)})
+        recorded = {row.id: row.version for row in connection.execute(table.format)}
+        check_version(recorded[VERSION], self._name, newest=FORMAT_VERSION)
         table.pointers.create(connection, checkfirst=True)
 
     def _rows(self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:

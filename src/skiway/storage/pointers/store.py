@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import ClassVar, Final, Self, TypeAlias
 
 from skiway.clock import Clock, utc_moment, utc_now
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, Unsupported
-from skiway.storage.calls import OnCall, reported
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, PreconditionFailed, Unsupported
+from skiway.storage.calls import OnCall, Transfer, reported
+from skiway.storage.format import FORMAT_VERSION, StoreFormat
 from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
 
 __all__ = [
@@ -108,34 +110,35 @@ class PointerStore(ABC):
     def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         self._clock = clock
         self._on_call = on_call
+        self._retired = ""
 
     # --- public methods -----------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Pointer | None:
         """Return the pointer at `key`; None if it does not exist."""
         _check_key(key)
-        with reported(self._on_call, "pointers", "get"):
+        with self._reported("get"):
             found = self._get(key)
             return None if found is None or found.expired(self._clock()) else found
 
     def compare_and_set(self, key: str, blob_uri: str, *, expect: int, expires_at: datetime | None = None) -> Pointer:
         """Set a pointer and return it; see `Put`."""
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
-        with reported(self._on_call, "pointers", "compare_and_set"):
+        with self._reported("compare_and_set"):
             self._apply((put,))
         return _outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
         """Delete a pointer; see `Delete`."""
         delete = _checked(Delete(key, expect=expect))
-        with reported(self._on_call, "pointers", "compare_and_delete"):
+        with self._reported("compare_and_delete"):
             self._apply((delete,))
 
     def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
         """Apply all operations atomically and return the pointers set by each `Put`. One operation per key."""
         batch = tuple(map(_checked, operations))
         self._check_batch(batch)
-        with reported(self._on_call, "pointers", "apply", items=len(batch)):
+        with self._reported("apply", items=len(batch)):
             if batch:
                 self._apply(batch)
         return tuple(_outcome(operation) for operation in batch if isinstance(operation, Put))
@@ -148,7 +151,7 @@ class PointerStore(ABC):
         check_page_size(size)
         _check_prefix(prefix)
         after = open_token(_listing(prefix), token) if token else ""
-        with reported(self._on_call, "pointers", "page", items=size):
+        with self._reported("page", items=size):
             found = self._scan(prefix, after=after, limit=size + 1, now=self._clock())
         items, more = first_page(found, size)
         return Page(items, self.token_after(prefix, items[-1].key) if more else None)
@@ -169,28 +172,42 @@ class PointerStore(ABC):
     def count(self, prefix: str = "") -> int:
         """Count the pointers whose keys begin with `prefix`. Takes time linear in their number."""
         _check_prefix(prefix)
-        with reported(self._on_call, "pointers", "count"):
+        with self._reported("count"):
             return self._count(prefix, now=self._clock())
 
     def purge_expired(self, *, limit: int = 1000) -> int:
         """Delete up to `limit` expired pointers and return their number. This has no visible effect."""
         if limit < 1:
             raise InvalidArgument(f"invalid limit {limit}; it must be at least 1", key="limit.invalid")
-        with reported(self._on_call, "pointers", "purge_expired", items=limit):
+        with self._reported("purge_expired", items=limit):
             return self._purge(limit, now=self._clock())
 
     def snapshot(self) -> Iterator[Pointer]:
         """Iterate over all pointers as of one moment, for a backup. Raise `Unsupported` if the backend cannot do that."""
         now = self._clock()
-        with reported(self._on_call, "pointers", "snapshot"):
+        with self._reported("snapshot"):
             yield from (pointer for pointer in self._snapshot() if not pointer.expired(now))
 
     def load(self, pointers: Iterable[Pointer]) -> None:
         """Write the pointers of a backup, with their versions, into an empty store that nobody else uses."""
-        with reported(self._on_call, "pointers", "load"):
+        with self._reported("load"):
             self._load(
                 Put(each.key, each.blob_uri, expect=each.version - 1, expires_at=each.expires_at) for each in pointers
             )
+
+    def format(self) -> StoreFormat:
+        """Read the format of the store from the store."""
+        with reported(self._on_call, "pointers", "format"):
+            return self._format()
+
+    def change_format(self, expected: StoreFormat, new: StoreFormat) -> None:
+        """Record another format. Raise `Conflict` if the store does not have the expected one any more."""
+        with reported(self._on_call, "pointers", "change_format"):
+            self._change_format(expected, new)
+
+    def retire(self, reason: str) -> None:
+        """Fail all further calls with this reason: another program has migrated the store to a newer format."""
+        self._retired = reason
 
     def close(self) -> None:  # noqa: B027 - optional for backends
         """Close connections and files. The store cannot be used afterwards."""
@@ -201,6 +218,12 @@ class PointerStore(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _reported(self, operation: str, *, items: int = 1) -> AbstractContextManager[Transfer]:
+        """Report the block as a call, unless the store is retired."""
+        if self._retired:
+            raise PreconditionFailed(self._retired, key="store.format.newer")
+        return reported(self._on_call, "pointers", operation, items=items)
 
     def _check_batch(self, batch: Sequence[Operation]) -> None:
         if len(batch) > self.max_batch:
@@ -250,6 +273,14 @@ class PointerStore(ABC):
     def _load(self, puts: Iterable[Put]) -> None:  # noqa: ARG002 - for backends
         """Write pointers into an empty store, whatever versions they expect; if possible, all of them or none."""
         raise _no_backups(self)
+
+    def _format(self) -> StoreFormat:
+        """Return the recorded format. A store that lives no longer than this program has its format."""
+        return StoreFormat(FORMAT_VERSION)
+
+    def _change_format(self, expected: StoreFormat, new: StoreFormat) -> None:  # noqa: ARG002 - for backends
+        """Record a format if the recorded one is the expected one; raises what `require_format` raises."""
+        raise Unsupported(f"{type(self).__name__} does not record a format, so it cannot be migrated")
 
 
 def _no_backups(store: PointerStore) -> Unsupported:
