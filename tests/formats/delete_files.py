@@ -18,6 +18,7 @@ from skiway.formats.iceberg.commits import Change
 from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.manifest_files import write_manifest
 from skiway.formats.iceberg.snapshots import NewSnapshot
+from skiway.formats.schemas import field_id, with_id
 
 POSITIONS = pa.schema(
     [
@@ -34,11 +35,35 @@ def add_position_deletes(table: LooseTable, path: str, *positions: int, partitio
 
 
 def add_equality_deletes(
-    table: LooseTable, rows: pa.Table, ids: Sequence[int], *, spec_id: int = 0, partition: Record | None = None
+    table: LooseTable,
+    rows: pa.Table,
+    ids: Sequence[int],
+    *,
+    equality_ids: Sequence[int] = (),
+    spec_id: int = 0,
+    partition: Record | None = None,
 ) -> None:
-    """Delete the rows whose columns with these ids equal those of `rows`."""
-    file = _delete_file(table, rows, DataFileContent.EQUALITY_DELETES, partition, equality_ids=list(ids))
-    _commit(table, file, spec_id=spec_id)
+    """Delete the rows whose columns equal those of `rows`, which have the field ids `ids`.
+
+    `equality_ids` are the ids of the compared fields, if they are nested in those columns.
+    """
+    _commit(table, _equality_deletes(table, rows, ids, equality_ids, partition), spec_id=spec_id)
+
+
+def equality_delete_manifest(table: LooseTable, snapshot: NewSnapshot, rows: pa.Table, ids: Sequence[int]) -> None:
+    """Add equality deletes to a snapshot that adds something else, too."""
+    file = _equality_deletes(table, rows, ids, (), None)
+    file.spec_id = 0
+    _add_manifest(snapshot, table.files, [file], 0)
+
+
+def _equality_deletes(
+    table: LooseTable, rows: pa.Table, ids: Sequence[int], equality_ids: Sequence[int], partition: Record | None
+) -> DataFile:
+    own = [with_id(field, field_id(field) or number) for field, number in zip(rows.schema, ids, strict=True)]
+    rows = rows.cast(pa.schema(own))
+    compared = list(equality_ids or ids)
+    return _delete_file(table, rows, DataFileContent.EQUALITY_DELETES, partition, equality_ids=compared)
 
 
 def add_deletion_vectors(table: LooseTable, deleted: dict[str, Iterable[int]]) -> None:
@@ -106,17 +131,22 @@ def _commit(table: LooseTable, *deletes: DataFile, spec_id: int = 0) -> None:
 
     def produce(metadata: Any, files: Any, clock: Any) -> Change:
         snapshot = NewSnapshot(metadata, files, clock=clock)
-        manifest = write_manifest(
-            metadata,
-            spec_id,
-            WritingIO(files),
-            location=f"{metadata.location}/metadata/deletes-{snapshot.id}.avro",
-            snapshot_id=snapshot.id,
-            added=list(deletes),
-            content=ManifestContent.DELETES,
-        )
-        snapshot._new_manifests.append(manifest)
-        snapshot._added.extend(deletes)
+        _add_manifest(snapshot, files, deletes, spec_id)
         return Change(snapshot.requirements, snapshot.finish("delete", {}))
 
     table.change(produce)
+
+
+def _add_manifest(snapshot: NewSnapshot, files: Any, deletes: Sequence[DataFile], spec_id: int) -> None:
+    metadata = snapshot.metadata
+    manifest = write_manifest(
+        metadata,
+        spec_id,
+        WritingIO(files),
+        location=f"{metadata.location}/metadata/deletes-{snapshot.id}.avro",
+        snapshot_id=snapshot.id,
+        added=list(deletes),
+        content=ManifestContent.DELETES,
+    )
+    snapshot._new_manifests.append(manifest)
+    snapshot._added.extend(deletes)

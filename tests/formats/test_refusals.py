@@ -136,7 +136,7 @@ def test_nonexistent_iceberg_snapshot_is_not_found(iceberg: Source) -> None:
 def test_invalid_iceberg_metadata_is_rejected(tmp_path: Path, iceberg: Source) -> None:
     found = iceberg.load(("sales",), "many")
     metadata = json.loads(Path(found.metadata_location.removeprefix("file://")).read_text())
-    metadata["schemas"][0]["fields"][0]["type"] = "variant"
+    metadata["schemas"][0]["fields"][0]["type"] = "hypercube"
     (tmp_path / "v1.metadata.json").write_text(json.dumps(metadata))
     with (
         open_source("iceberg", str(tmp_path / "v1.metadata.json")) as source,
@@ -156,23 +156,6 @@ def test_files_without_ids_need_a_name_mapping(tmp_path: Path, iceberg: Source) 
         table = source.load((), tmp_path.name)
         with pytest.raises(Unsupported, match="has no field ids, and the table has no name mapping"):
             table.read(now(table)).read_all()
-
-
-def test_equality_deletes_are_rejected_for_the_files_they_apply_to(
-    iceberg: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = iceberg.load(("sales",), "many")
-    placed = table._placed(now(table))  # type: ignore[attr-defined]
-    contents = [Content.EQUALITY_DELETES, *[Content.DATA] * (placed.num_rows - 1)]
-    placed = placed.set_column(3, "content", pa.array(contents, pa.string()))
-    older = [6, *[5] * 5, *[7] * (placed.num_rows - 6)]
-    placed = with_deletes(placed.set_column(8, "sequence_number", pa.array(older)), unpartitioned={0})
-    monkeypatch.setattr(type(table), "_placed", lambda *_: placed)
-    files = table.plan(now(table))
-    assert files["deletes"].to_pylist() == [[0]] * 5 + [[]] * (files.num_rows - 5)
-    assert table.read(now(table), files=files.slice(5)).read_all().num_rows == files.num_rows - 5
-    with pytest.raises(Unsupported, match=r"table 'sales\.many' has equality deletes"):
-        table.read(now(table)).read_all()
 
 
 def test_position_deletes_apply_by_age_partition_and_path() -> None:

@@ -290,7 +290,7 @@ def test_all_iceberg_types_are_read_as_pyiceberg_reads_them(tmp_path: Path, vers
             assert same(found[name], table.rows()[name].combine_chunks()), name
 
 
-@pytest.mark.parametrize("of", ["variant", "geography", "unknown_type"])
+@pytest.mark.parametrize("of", ["geography", "unknown_type"])
 def test_unknown_iceberg_types_are_rejected(tmp_path: Path, of: str) -> None:
     table = LooseTable(tmp_path, pa.schema({"id": pa.int64(), "c": pa.string()}), format_version="3")
     place = Path(table.location.removeprefix("file://"))

@@ -13,6 +13,7 @@ LIBRARIES: Final = (
     "cryptography",
     "deltalake",
     "duckdb",
+    "fastavro",
     "grpc_health",
     "grpc_reflection",
     "httpx",

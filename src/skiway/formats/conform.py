@@ -5,37 +5,49 @@ The type of a column may only have become wider since the file was written. Any 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from skiway.airport.layouts import is_list, plain_array, plain_field
 from skiway.errors import PreconditionFailed, Unsupported
+from skiway.formats.files import corrupt
 from skiway.formats.geometry import is_geometry_type, storage_field
 from skiway.formats.schemas import field_id
+from skiway.formats.variant import is_variant, variant_json
 
-__all__ = ["Converter", "converter", "missing_column", "widens"]
+__all__ = ["Converter", "common_type", "converter", "missing_column", "widens"]
 
 Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 
+_NO_DEFAULTS: Final[Mapping[int, pa.Scalar]] = {}
 
-def converter(source: pa.Field, target: pa.Field, *, file: str) -> Converter | None:
-    """Return a function that converts values of `source` to `target`; None if no conversion is needed."""
+
+def converter(
+    source: pa.Field, target: pa.Field, *, file: str, defaults: Mapping[int, pa.Scalar] = _NO_DEFAULTS
+) -> Converter | None:
+    """Return a function that converts values of `source` to `target`; None if no conversion is needed.
+
+    `defaults` are the values, by id, of fields of structs that `source` does not have.
+    """
     if _same_fields(source, target):
         return None
     if is_geometry_type(source.type):
-        return _storage_converter(converter(storage_field(source), target, file=file))
+        return _storage_converter(converter(storage_field(source), target, file=file, defaults=defaults))
     plain = plain_field(source)
     if plain.type != source.type:
-        return _layout_converter(converter(plain, target, file=file))
+        return _layout_converter(converter(plain, target, file=file, defaults=defaults))
+    if is_variant(source.type) and pa.types.is_string(target.type):
+        return _json(target, file)
     if pa.types.is_struct(source.type) and pa.types.is_struct(target.type):
-        return _struct(source, target, file)
+        return _struct(source, target, file, defaults)
     if pa.types.is_map(source.type) and pa.types.is_map(target.type):
-        return _map(source.type, target.type, file)
+        return _map(source.type, target.type, file, defaults)
     if is_list(source.type) and pa.types.is_list(target.type):
-        return _list(source.type, target.type, file)
+        return _list(source.type, target.type, file, defaults)
     if not widens(_storage(source.type), target.type):
         raise Unsupported(
             f"column {target.name!r} is {target.type} in the table, but {source.type} in file {file!r}; this change of type "
@@ -80,26 +92,27 @@ def _child_fields(of: pa.DataType) -> list[pa.Field]:
     return [of.value_field] if is_list(of) else []
 
 
-def _struct(source: pa.Field, target: pa.Field, file: str) -> Converter:
+def _struct(source: pa.Field, target: pa.Field, file: str, defaults: Mapping[int, pa.Scalar]) -> Converter:
     places: Mapping[int | None, int] = {field_id(child): place for place, child in enumerate(source.type)}
     children = []
     for child in target.type:
         place = places.get(field_id(child)) if field_id(child) is not None else None
-        convert_child = None if place is None else converter(source.type[place], child, file=file)
+        convert_child = None if place is None else converter(source.type[place], child, file=file, defaults=defaults)
         children.append((child, place, convert_child))
 
     def convert(array: pa.Array) -> pa.Array:
         parts = []
         for child, place, convert_child in children:
             if place is None:
-                parts.append(pa.nulls(len(array), child.type))
+                parts.append(missing_column(child, len(array), defaults.get(field_id(child) or -1), file=file))
             else:
                 part = array.field(place)
                 parts.append(part if convert_child is None else convert_child(part))
         nulls = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(target.type), mask=nulls)
 
-    if any(place is None and not child.nullable for child, place, _ in children):
+    missing = [child for child, place, _ in children if place is None and field_id(child) not in defaults]
+    if not all(child.nullable for child in missing):
         raise Unsupported(
             f"struct {target.name!r} in file {file!r} has no value for a field that is NOT NULL; rewrite the file",
             key="column.missing",
@@ -109,8 +122,8 @@ def _struct(source: pa.Field, target: pa.Field, file: str) -> Converter:
     return convert
 
 
-def _list(source: pa.DataType, target: pa.DataType, file: str) -> Converter:
-    element = converter(source.value_field, target.value_field, file=file)
+def _list(source: pa.DataType, target: pa.DataType, file: str, defaults: Mapping[int, pa.Scalar]) -> Converter:
+    element = converter(source.value_field, target.value_field, file=file, defaults=defaults)
 
     def convert(array: pa.Array) -> pa.Array:
         array = _without_offset(array)
@@ -121,9 +134,9 @@ def _list(source: pa.DataType, target: pa.DataType, file: str) -> Converter:
     return convert
 
 
-def _map(source: pa.DataType, target: pa.DataType, file: str) -> Converter:
-    key = converter(source.key_field, target.key_field, file=file)
-    item = converter(source.item_field, target.item_field, file=file)
+def _map(source: pa.DataType, target: pa.DataType, file: str, defaults: Mapping[int, pa.Scalar]) -> Converter:
+    key = converter(source.key_field, target.key_field, file=file, defaults=defaults)
+    item = converter(source.item_field, target.item_field, file=file, defaults=defaults)
 
     def convert(array: pa.Array) -> pa.Array:
         array = _without_offset(array)
@@ -148,6 +161,18 @@ def _storage_converter(convert_child: Converter | None) -> Converter:
 def _layout_converter(convert_plain: Converter | None) -> Converter:
     """Convert values in another layout than the plain one."""
     return plain_array if convert_plain is None else lambda array: convert_plain(plain_array(array))
+
+
+def _json(target: pa.Field, file: str) -> Converter:
+    """Convert variants to JSON."""
+
+    def convert(array: pa.Array) -> pa.Array:
+        try:
+            return variant_json(array)
+        except (ValueError, LookupError, OverflowError, struct.error, TypeError) as error:
+            raise corrupt(file, f"column {target.name!r}: {error}") from error
+
+    return convert
 
 
 def _cast(target: pa.Field, file: str) -> Converter:
@@ -177,11 +202,11 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
     if source == target or pa.types.is_null(source):
         return True
     if is_int(source):
-        digits = {8: 3, 16: 5, 32: 10, 64: 20}[source.bit_width]
         return (
             (is_int(target) and _widens_integer(source, target))
-            or (pa.types.is_float64(target) and source.bit_width <= 32)
-            or (pa.types.is_decimal(target) and target.precision - target.scale >= digits)
+            or pa.types.is_float64(target)  # the cast fails if it cannot represent a BIGINT
+            or (pa.types.is_float32(target) and source.bit_width <= 16)
+            or (pa.types.is_decimal(target) and target.precision - target.scale >= _digits(source))
         )
     if pa.types.is_decimal(source) and pa.types.is_decimal(target):
         whole, other = (each.precision - each.scale for each in (source, target))
@@ -193,6 +218,51 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_floating(source) and pa.types.is_floating(target):
         return bool(source.bit_width <= target.bit_width)
     return any(kind(source) and kind(target) for kind in (pa.types.is_time, pa.types.is_date))
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that `widens` both, in either order; None if there is none."""
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
+        return pa.timestamp(_finer(one, other), tz=one.tz or other.tz)
+    if pa.types.is_time(one) and pa.types.is_time(other):
+        unit = _finer(one, other)
+        return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)
+    if widens(one, other):
+        return other
+    if widens(other, one):
+        return one
+    number = pa.types.is_integer, pa.types.is_decimal
+    if all(any(kind(each) for kind in number) for each in (one, other)):
+        return _common_number(one, other)
+    if {pa.types.is_integer(one), pa.types.is_integer(other)} == {True, False} and all(map(_is_number, (one, other))):
+        return pa.float64()  # an integer of more than 16 bits and FLOAT
+    return None
+
+
+def _is_number(of: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(of) or pa.types.is_floating(of))
+
+
+def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """A type for integers of different signs, decimals of different scales, or both."""
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        bits = max(each.bit_width * (1 if pa.types.is_signed_integer(each) else 2) for each in (one, other))
+        if bits <= 64:
+            return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits]
+    scale = max(each.scale if pa.types.is_decimal(each) else 0 for each in (one, other))
+    precision = scale + max(map(_digits, (one, other)))
+    return pa.decimal128(precision, scale) if precision <= 38 else None
+
+
+def _digits(of: pa.DataType) -> int:
+    """The digits before the decimal point that values of a type can have."""
+    if pa.types.is_decimal(of):
+        return int(of.precision - of.scale)
+    return {8: 3, 16: 5, 32: 10, 64: 19 if pa.types.is_signed_integer(of) else 20}[of.bit_width]
+
+
+def _finer(one: pa.DataType, other: pa.DataType) -> str:
+    return str(max(one.unit, other.unit, key=("s", "ms", "us", "ns").index))
 
 
 def _widens_timestamp(source: pa.DataType, target: pa.DataType) -> bool:

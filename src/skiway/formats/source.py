@@ -23,8 +23,10 @@ from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import file_columns
-from skiway.formats.parquet.reading import DataFile, IdAssigner, Scan, open_file, read_rows
+from skiway.formats.parquet.reading import open_file
 from skiway.formats.pruning import pruned
+from skiway.formats.reading import read_rows
+from skiway.formats.scanning import DataFile, IdAssigner, Scan
 from skiway.formats.schemas import TableSchema
 
 __all__ = [
@@ -255,9 +257,8 @@ class TableHandle(ABC):
             return None
         paths = []
         for file in self._data_files(snapshot, files):
-            path = (
-                None if file.constants or file.deleted is not None or file.etag else self._files.local_path(file.path)
-            )
+            is_plain = not (file.constants or file.deleted is not None or file.deleted_keys or file.etag)
+            path = self._files.local_path(file.path) if is_plain else None
             if path is None:
                 return None
             paths.append(path)

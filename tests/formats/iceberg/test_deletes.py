@@ -17,10 +17,9 @@ from pyiceberg.typedef import Record
 from formats.delete_files import add_deletion_vectors, add_equality_deletes, add_position_deletes
 from formats.managed import LooseTable
 from formats.pushed_filters import pushed_filter
-from skiway.errors import Unsupported
 from skiway.formats import Snapshot
 from skiway.formats.iceberg.commits import plain
-from skiway.formats.parquet.reading import ROW_POSITION
+from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
 
 SCHEMA = pa.schema({"x": pa.int64(), "note": pa.string()})
 GROUP_ROWS = 10
@@ -142,7 +141,6 @@ def with_two_specs(folder: Path) -> tuple[LooseTable, list[str]]:
 def test_equality_deletes_of_a_partition_apply_to_its_spec_only(
     tmp_path: Path, spec_id: int, partition: Record
 ) -> None:
-    """An equality delete is rejected only for the files that it applies to."""
     table, paths = with_two_specs(tmp_path)
     add_equality_deletes(table, pa.table({"x": ["a"]}), [1], spec_id=spec_id, partition=partition)
     files = table.handle.files(now(table))
@@ -150,8 +148,7 @@ def test_equality_deletes_of_a_partition_apply_to_its_spec_only(
     assert [len(deletes[path]) for path in paths] == [int(spec_id == 0), int(spec_id == 1)]
     unaffected = files.filter(pa.compute.field("path") == paths[1 - spec_id])
     assert read(table, files=unaffected).num_rows == 1
-    with pytest.raises(Unsupported, match="equality deletes"):
-        read(table)
+    assert read(table, positions=True)[FILE_ORDINAL].to_pylist() == unaffected["ordinal"].to_pylist()
 
 
 def test_equality_deletes_without_a_partition_apply_to_all_older_files(tmp_path: Path) -> None:
@@ -162,3 +159,4 @@ def test_equality_deletes_without_a_partition_apply_to_all_older_files(tmp_path:
     files = table.handle.files(now(table))
     deletes = dict(zip(files["path"].to_pylist(), files["deletes"].to_pylist(), strict=True))
     assert [len(deletes[path]) for path in (*paths, later.file_path)] == [1, 1, 0]
+    assert read(table)["note"].to_pylist() == ["a"]

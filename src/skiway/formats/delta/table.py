@@ -22,7 +22,7 @@ from skiway.formats.delta.log import DeltaSchema
 from skiway.formats.delta.references import check_log, check_vectors
 from skiway.formats.files import Files, Found, first_lines
 from skiway.formats.opening import FolderSource, SourceRequest
-from skiway.formats.parquet.reading import DataFile, IdAssigner
+from skiway.formats.scanning import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,

@@ -17,9 +17,18 @@ import pyarrow.compute as pc
 
 from skiway.airport.layouts import plain_array
 from skiway.formats.files import corrupt
+from skiway.formats.schemas import Path, field_id, with_id, with_ids
 from skiway.formats.source import FILE_COLUMNS, Content
 
-__all__ = ["PLACES", "deletion_vector", "merged_positions", "positions_by_file", "with_deletes"]
+__all__ = [
+    "PLACES",
+    "POSITIONS",
+    "deletion_vector",
+    "merged_positions",
+    "position_ids",
+    "positions_by_file",
+    "with_deletes",
+]
 
 _MAGIC: Final = bytes.fromhex("d1d33964")
 
@@ -35,6 +44,14 @@ PLACES = pa.schema(
         "first_row_id": pa.int64(),
     }
 )
+
+POSITIONS: Final = pa.schema(
+    [
+        with_id(pa.field("file_path", pa.string()), 2147483546),
+        with_id(pa.field("pos", pa.int64()), 2147483545),
+    ]
+)
+"""The columns of a position delete file."""
 
 
 def with_deletes(files: pa.Table, *, unpartitioned: Set[int]) -> pa.Table:
@@ -120,6 +137,12 @@ def deletion_vector(blob: bytes, *, file: str, rows: int) -> pa.Array:
     if len(bitmap) != rows:
         raise corrupt(file, f"a deletion vector has {len(bitmap)} rows, but the manifest says {rows}")
     return pa.array(np.frombuffer(bitmap.to_array(), dtype=np.uint64).astype(np.int64))
+
+
+def position_ids(schema: pa.Schema, file: str) -> pa.Schema:  # noqa: ARG001
+    """The schema of a position delete file with field ids; all writers use the same names, and not all write ids."""
+    known: dict[Path, int | None] = {(field.name,): field_id(field) for field in POSITIONS}
+    return with_ids(schema, known.get)
 
 
 def positions_by_file(deletes: pa.Table) -> dict[str, pa.Array]:

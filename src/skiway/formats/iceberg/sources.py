@@ -109,19 +109,24 @@ def _open_sql(request: SourceRequest) -> Source:
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog
-        from pyiceberg.serializers import FromInputFile
         from pyiceberg.table import Table
 
         from skiway.formats.iceberg.file_io import ReadingIO
+        from skiway.formats.iceberg.foreign_metadata import read_foreign_metadata
+
+        class WithVariants(Table):
+            variants: frozenset[int] = frozenset()
 
         class Guarded(SqlCatalog):
             def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
                 """Read the metadata of a table through `files`, which checks its location."""
                 io, place = ReadingIO(files), orm_table.metadata_location or ""
                 with decoding(files, place):
-                    metadata = FromInputFile.table_metadata(io.new_input(place))
+                    read = read_foreign_metadata(files, place)
                 name = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-                return Table(name, metadata, place, io, self)
+                table = WithVariants(name, read.metadata, place, io, self)
+                table.variants = read.variants
+                return table
 
         name = request.options.get("catalog-name", "default")
         # An object, because the text of a URL cannot express an empty password.
@@ -164,12 +169,18 @@ class _IcebergFolders:
         return False
 
     def open(self, name: TableName, place: Location) -> TableHandle:
-        from skiway.formats.iceberg.unpacking import table_metadata
+        from skiway.formats.iceberg.foreign_metadata import read_foreign_metadata
 
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
         with decoding(self._files, str(metadata)), _translated(str(place), str(name)):
-            read = validated(table_metadata(self._files, str(metadata)))
-            return IcebergTable(name, read, metadata_location=str(metadata), files=self._files)
+            read = read_foreign_metadata(self._files, str(metadata))
+            return IcebergTable(
+                name,
+                validated(read.metadata),
+                metadata_location=str(metadata),
+                files=self._files,
+                variants=read.variants,
+            )
 
     def _newest(self, name: TableName, folder: Location) -> Location:
         """The current metadata file: the version in the hint or the ones following it, else the highest version."""
@@ -252,7 +263,13 @@ class _CatalogSource(Source):
         files = self._request.files(vended)
         files.reach.check(location(found.metadata_location))
         with decoding(files, found.metadata_location):
-            return IcebergTable(name, validated(found.metadata), metadata_location=found.metadata_location, files=files)
+            return IcebergTable(
+                name,
+                validated(found.metadata),
+                metadata_location=found.metadata_location,
+                files=files,
+                variants=getattr(found, "variants", frozenset()),
+            )
 
     def close(self) -> None:
         if self._connected is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,18 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
 from skiway.formats.files import Files
-from skiway.formats.iceberg.deletes import PLACES, deletion_vector, merged_positions, positions_by_file
+from skiway.formats.iceberg.deletes import (
+    PLACES,
+    POSITIONS,
+    deletion_vector,
+    merged_positions,
+    position_ids,
+    positions_by_file,
+)
+from skiway.formats.iceberg.equality import EqualityDeletes, FieldPath, field_paths, key_fields
 from skiway.formats.iceberg.lineage import FileLineage
-from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
+from skiway.formats.reading import read_rows
+from skiway.formats.scanning import DataFile, IdAssigner, Scan
 from skiway.formats.schemas import Path, TableSchema, field_id, with_ids
 from skiway.formats.source import (
     Content,
@@ -36,7 +45,15 @@ __all__ = ["IcebergTable"]
 class IcebergTable(TableHandle):
     """An Iceberg table, in any version of the format that PyIceberg can parse."""
 
-    def __init__(self, name: TableName, metadata: TableMetadata, *, metadata_location: str, files: Files) -> None:
+    def __init__(
+        self,
+        name: TableName,
+        metadata: TableMetadata,
+        *,
+        metadata_location: str,
+        files: Files,
+        variants: Set[int] = frozenset(),
+    ) -> None:
         from skiway.formats.iceberg.file_io import ReadingIO
         from skiway.formats.iceberg.types import arrow_schema
 
@@ -50,6 +67,7 @@ class IcebergTable(TableHandle):
         self.metadata = metadata
         self._files = files
         self._io = ReadingIO(files)
+        self._variants = variants
         self.schema = arrow_schema(metadata.schema())
 
     @cached_property
@@ -91,6 +109,10 @@ class IcebergTable(TableHandle):
         found = super().plan(snapshot, filter, schema=schema)
         return self._in_partitions(found, filter, schema or self.schema_at(snapshot).arrow) if filter else found
 
+    def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[str] | None:
+        # Other readers do not return variants as JSON.
+        return None if self._variants else super().plain_files(snapshot, files)
+
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""
         found = self._placed(snapshot).select(["ordinal", "first_row_id", "sequence_number"])
@@ -111,9 +133,15 @@ class IcebergTable(TableHandle):
             "iceberg files",
             found.manifest_list,
             schema.id,
-            load=lambda: file_table(self.metadata, found, schema.arrow, self._io, str(self.name)),
+            load=lambda: file_table(self.metadata, found, self._measured(schema.arrow), self._io, str(self.name)),
             size_of=lambda table: table.nbytes,
         )
+
+    def _measured(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that statistics are about: the bounds of variants are not those of their JSON."""
+        paths = field_paths(schema)
+        hidden = {paths[number][0].name for number in self._variants if number in paths}
+        return pa.schema([field for field in schema if field.name not in hidden]) if hidden else schema
 
     def _snapshot(self, snapshot: Snapshot) -> Any:
         found = self.metadata.snapshot_by_id(snapshot.id)
@@ -175,19 +203,26 @@ class IcebergTable(TableHandle):
     def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:
         placed = self._placed(snapshot)
         for row in files.drop_columns(["stats"]).to_pylist():
-            if row["format"] != "parquet":
-                raise self._unsupported(f"data files in {row['format']}", "rewrite them as Parquet", file=row["path"])
             deletes = placed.take(pa.array(row["deletes"], pa.int32())) if row["deletes"] else None
             constants = self._defaults | self._partition_values(row)
             deleted = None if deletes is None else self._deleted(row["path"], deletes)
-            yield DataFile(row["path"], row["ordinal"], constants=constants, deleted=deleted)
+            keys = () if deletes is None else self._deleted_keys(deletes)
+            yield DataFile(
+                row["path"],
+                row["ordinal"],
+                constants=constants,
+                deleted=deleted,
+                deleted_keys=keys,
+                format=row["format"],
+                rows=row["row_count"],
+            )
 
     @cached_property
     def _defaults(self) -> dict[int, pa.Scalar]:
         """The default values of columns in files that were written before the column was added, by field id."""
         from skiway.formats.iceberg.types import defaults
 
-        found = [defaults(schema, table=str(self.name)) for schema in self.metadata.schemas]
+        found = [defaults(schema) for schema in self.metadata.schemas]
         return {number: value for each in found for number, value in each.items()}
 
     def _partition_values(self, row: Mapping[str, Any]) -> dict[int, pa.Scalar]:
@@ -210,25 +245,54 @@ class IcebergTable(TableHandle):
         found = []
         for row in deletes.select(["path", "format", "content", "row_count", *PLACES.names]).to_pylist():
             if row["content"] == Content.EQUALITY_DELETES:
-                raise self._unsupported("equality deletes", "rewrite its data files", file=row["path"])
+                continue
             if row["blob_offset"] is not None:
                 blob = self._files.read(row["path"], offset=row["blob_offset"], size=row["blob_size"])
                 found.append(deletion_vector(blob, file=row["path"], rows=row["row_count"]))
-            elif row["format"] == "parquet":
-                found.append(self._position_deletes(row["path"]).get(path, pa.array([], pa.int64())))
             else:
-                raise self._unsupported(f"position deletes in {row['format']}", "rewrite them", file=row["path"])
+                positions = self._position_deletes(row["path"], row["format"])
+                found.append(positions.get(path, pa.array([], pa.int64())))
         return merged_positions(found)
 
-    def _position_deletes(self, path: str) -> dict[str, pa.Array]:
+    def _position_deletes(self, path: str, of: str) -> dict[str, pa.Array]:
         def load() -> dict[str, pa.Array]:
-            with open_file(self._files, path) as parquet:
-                return positions_by_file(parquet.read(columns=["file_path", "pos"]))
+            return positions_by_file(self._delete_file(path, of, POSITIONS, position_ids))
 
         def size_of(found: dict[str, pa.Array]) -> int:
             return sum(each.nbytes + 200 for each in found.values())
 
         return self._files.cached("position deletes", path, load=load, size_of=size_of)
+
+    def _deleted_keys(self, deletes: pa.Table) -> tuple[EqualityDeletes, ...]:
+        """The equality deletes among the delete files `deletes`, together by the columns that they compare."""
+        alike: dict[tuple[int, ...], list[tuple[str, str]]] = {}
+        for row in deletes.select(["path", "format", "content", "equality_ids"]).to_pylist():
+            if row["content"] == Content.EQUALITY_DELETES:
+                alike.setdefault(tuple(sorted(row["equality_ids"])), []).append((row["path"], row["format"]))
+        return tuple(self._equality_deletes(ids, files) for ids, files in alike.items())
+
+    def _equality_deletes(self, ids: Sequence[int], files: Sequence[tuple[str, str]]) -> EqualityDeletes:
+        fields = key_fields(ids, self._field_paths, table=str(self.name))
+
+        def load() -> EqualityDeletes:
+            schema = pa.schema(fields)
+            return EqualityDeletes.of(fields, [self._delete_file(*file, schema, self._with_ids) for file in files])
+
+        types = tuple(str(field.type) for field in fields)
+        return self._files.cached("equality deletes", types, *files, load=load, size_of=lambda found: found.nbytes)
+
+    @cached_property
+    def _field_paths(self) -> dict[int, FieldPath]:
+        """Every field that the table has had, by id, as defined last: types only become wider."""
+        found: dict[int, FieldPath] = {}
+        for schema in (*self._schemas.values(), self.schema):
+            found |= field_paths(schema.arrow)
+        return found
+
+    def _delete_file(self, path: str, of: str, schema: pa.Schema, assign_ids: IdAssigner) -> pa.Table:
+        """The columns of a delete file, found by id."""
+        scan = Scan(self._files, schema, schema.names, assign_ids)
+        return read_rows(scan, [DataFile(path, 0, format=of, constants=self._defaults)]).read_all()
 
     def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
         where = f" (file {file!r})" if file else ""

@@ -108,18 +108,10 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(of, of)
 
 
-def defaults(schema: Schema, *, table: str) -> dict[int, pa.Scalar]:
-    """The default values of columns, by id, in files that were written before the column was added."""
-    for field in _nested(schema.fields):
-        if field.initial_default is not None:
-            raise Unsupported(
-                f"table {table!r}: the nested field {field.name!r} has a default for older files, which is not supported; "
-                "rewrite the older files",
-                key="table.feature",
-                table=table,
-                feature="default in a nested field",
-            )
-    with_default = [field for field in schema.fields if field.initial_default is not None]
+def defaults(schema: Schema) -> dict[int, pa.Scalar]:
+    """The default values of columns and of fields of structs, by id, in files that were written before the column was added."""
+    fields = [*schema.fields, *_nested(schema.fields)]
+    with_default = [field for field in fields if field.initial_default is not None]
     return {field.field_id: _scalar(field.initial_default, _field(field).type) for field in with_default}
 
 

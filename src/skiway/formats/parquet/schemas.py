@@ -1,8 +1,8 @@
 """The schema of a folder of Parquet files: the union of the files' schemas, and partition columns from their paths.
 
-Columns are matched by name, in the order in which the files, sorted by path, first have them. A type may be wider in one
-file than in another, and the fields of structs are merged like columns. Any other difference raises an error that names
-the file.
+Columns are matched by name, in the order in which the files, sorted by path, first have them. If their types differ, the
+column has the narrowest type that can represent all of them, whatever the order of the files. The fields of structs are
+merged like columns. Any other difference raises an error that names the file.
 
 Partition values are in paths as Hive writes them: `year=2026/country=NL/part.parquet`. The type of a key depends on all of
 its values: whole numbers of up to 18 digits are BIGINT, dates such as `2026-11-15` are DATE, everything else is VARCHAR.
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from skiway.airport.layouts import is_list, plain_type
 from skiway.errors import Unsupported
-from skiway.formats.conform import widens
+from skiway.formats.conform import common_type
 
 __all__ = ["merged_schema", "partition_columns"]
 
@@ -68,10 +68,9 @@ def _merged_type(known: pa.DataType, own: pa.DataType, file: str, path: tuple[st
         return pa.map_(
             key, _merged_field(known.item_field, own.item_field.with_name(known.item_field.name), file, path)
         )
-    if widens(own, known):
-        return known
-    if widens(known, own):
-        return own
+    common = common_type(known, own)
+    if common is not None:
+        return common
     raise Unsupported(
         f"column {'.'.join(path)!r} is {own} in file {file!r}, but {known} in the files before it; use the same type, or "
         "move the file out of the table",

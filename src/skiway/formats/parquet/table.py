@@ -20,8 +20,9 @@ from skiway.formats.files import Files, Found
 from skiway.formats.geometry import as_geometry, geometry_columns, storage_field
 from skiway.formats.opening import FolderSource, SourceRequest, is_hidden
 from skiway.formats.parquet.footers import file_columns, row_groups
-from skiway.formats.parquet.reading import DataFile, IdAssigner, open_file
+from skiway.formats.parquet.reading import open_file
 from skiway.formats.parquet.schemas import merged_schema, partition_columns
+from skiway.formats.scanning import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves, path_id, with_ids
 from skiway.formats.source import (
     FILE_COLUMNS,

@@ -1,0 +1,218 @@
+"""Variant values as JSON text. A variant is stored as two columns of bytes: the names of all keys, and the value.
+
+Writers may also store parts of the values in typed columns ("shredded"), from which the value is put together again.
+Keys are in alphabetical order. Dates, times, bytes and UUIDs, which JSON does not have, become strings; so do NaN and infinite numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from skiway.formats.reinterpret import reinterpreted
+
+__all__ = ["is_variant", "variant_json"]
+
+_MAX_DEPTH: Final = 200
+_PARTS: Final = {"metadata", "value", "typed_value"}
+_MISSING: Final = object()
+_EPOCH: Final = datetime(1970, 1, 1)
+
+
+def is_variant(of: pa.DataType) -> bool:
+    """Is this how a variant is stored?"""
+    names = {field.name for field in of} if pa.types.is_struct(of) else set()
+    return "metadata" in names and names <= _PARTS
+
+
+def variant_json(array: pa.StructArray) -> pa.StringArray:
+    """The values as JSON; raises ValueError, IndexError or struct.error if one is damaged."""
+    names = [field.name for field in array.type]
+    typed = array.type.field("typed_value") if "typed_value" in names else None
+    found: list[str | None] = []
+    for row in reinterpreted(array, _as_numbers(array.type)).to_pylist():
+        if row is None:
+            found.append(None)
+            continue
+        value = _merged(row, typed, _keys(row["metadata"]), 0)
+        found.append(None if value is _MISSING else _text(value))
+    return pa.array(found, pa.string())
+
+
+def _text(value: Any) -> str:
+    """A value as JSON. Decimals are numbers with all their digits, which Python's encoder cannot write."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_text(key)}:{_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a type that JSON has."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, datetime | time):
+        return _without_zeros(value.isoformat(" ") if isinstance(value, datetime) else value.isoformat())
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _without_zeros(text: str) -> str:
+    """A time without the zeros at the end of its fraction."""
+    main, point, rest = text.partition(".")
+    fraction, zone = rest[:6], rest[6:]
+    return f"{main}{point}{fraction.rstrip('0')}{zone}"
+
+
+def _keys(metadata: bytes) -> Sequence[str]:
+    """The names of keys, by number."""
+    if metadata[0] & 15 != 1:
+        raise ValueError(f"a variant has version {metadata[0] & 15}")
+    width = (metadata[0] >> 6) + 1
+    count = _number(metadata, 1, width)
+    if (count + 1) * width > len(metadata):
+        raise ValueError("the keys of a variant are truncated")
+    ends = [_number(metadata, 1 + width * (place + 1), width) for place in range(count + 1)]
+    start = 1 + width * (count + 2)
+    return [_part(metadata, start + one, start + two).decode() for one, two in pairwise(ends)]
+
+
+def _number(data: bytes, at: int, width: int) -> int:
+    return int.from_bytes(_part(data, at, at + width), "little")
+
+
+def _part(data: bytes, start: int, end: int) -> bytes:
+    if not start <= end <= len(data):
+        raise ValueError("a variant is truncated")
+    return data[start:end]
+
+
+def _decoded(data: bytes, at: int, keys: Sequence[str], depth: int) -> Any:
+    """Decode the value at a place of `data`."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"a variant has more than {_MAX_DEPTH} levels")
+    kind, header = data[at] & 3, data[at] >> 2
+    at += 1
+    if kind == 1:
+        return _part(data, at, at + header).decode()
+    if kind == 0:
+        if header not in _PRIMITIVES:
+            raise ValueError(f"a variant has a value of type {header}")
+        return _PRIMITIVES[header](data, at)
+    wide, large = (header & 3) + 1, bool(header & (16 if kind == 2 else 4))
+    count = _number(data, at, 4 if large else 1)
+    at += 4 if large else 1
+    names: Sequence[int] = ()
+    if kind == 2:
+        width = (header >> 2 & 3) + 1
+        _part(data, at, at + count * width)
+        names = [_number(data, at + place * width, width) for place in range(count)]
+        at += count * width
+    _part(data, at, at + (count + 1) * wide)
+    places = [_number(data, at + place * wide, wide) for place in range(count)]
+    start = at + (count + 1) * wide
+    values = [_decoded(data, start + place, keys, depth + 1) for place in places]
+    return (
+        values
+        if kind == 3
+        else dict(sorted(zip((keys[name] for name in names), values, strict=True), key=itemgetter(0)))
+    )
+
+
+def _packed(form: str) -> Callable[[bytes, int], Any]:
+    return lambda data, at: struct.unpack_from(form, data, at)[0]
+
+
+def _decimal(width: int) -> Callable[[bytes, int], Decimal]:
+    def read(data: bytes, at: int) -> Decimal:
+        unscaled = int.from_bytes(_part(data, at + 1, at + 1 + width), "little", signed=True)
+        digits = tuple(map(int, str(abs(unscaled))))
+        return Decimal((int(unscaled < 0), digits, -data[at]))
+
+    return read
+
+
+def _sized(data: bytes, at: int) -> bytes:
+    return _part(data, at + 4, at + 4 + _number(data, at, 4))
+
+
+def _moment(data: bytes, at: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=struct.unpack_from("<q", data, at)[0])
+
+
+def _nanoseconds(data: bytes, at: int, suffix: str) -> str:
+    seconds, rest = divmod(struct.unpack_from("<q", data, at)[0], 1_000_000_000)
+    return f"{(_EPOCH + timedelta(seconds=seconds)).isoformat(' ')}.{rest:09d}{suffix}"
+
+
+_PRIMITIVES: Final[Mapping[int, Callable[[bytes, int], Any]]] = {
+    0: lambda *_: None,
+    1: lambda *_: True,
+    2: lambda *_: False,
+    3: _packed("<b"),
+    4: _packed("<h"),
+    5: _packed("<i"),
+    6: _packed("<q"),
+    7: _packed("<d"),
+    8: _decimal(4),
+    9: _decimal(8),
+    10: _decimal(16),
+    11: lambda data, at: date(1970, 1, 1) + timedelta(days=struct.unpack_from("<i", data, at)[0]),
+    12: lambda data, at: _moment(data, at).replace(tzinfo=UTC),
+    13: _moment,
+    14: _packed("<f"),
+    15: _sized,
+    16: lambda data, at: _sized(data, at).decode(),
+    17: lambda data, at: _moment(data, at).time(),
+    18: lambda data, at: _nanoseconds(data, at, "+00:00"),
+    19: lambda data, at: _nanoseconds(data, at, ""),
+    20: lambda data, at: UUID(bytes=_part(data, at, at + 16)),
+}
+
+
+def _merged(row: Mapping[str, Any], typed: pa.Field | None, keys: Sequence[str], depth: int) -> Any:
+    """The value in the columns `value` and `typed_value`, of which one or both are used; `_MISSING` if none is."""
+    value, own = row.get("value"), row.get("typed_value")
+    if own is None or typed is None:
+        return _MISSING if value is None else _decoded(value, 0, keys, depth)
+    if pa.types.is_struct(typed.type):
+        rest = {} if value is None else _decoded(value, 0, keys, depth)
+        parts = {each.name: _merged(own[each.name], _typed(each), keys, depth + 1) for each in typed.type}
+        found = rest | {name: part for name, part in parts.items() if part is not _MISSING}
+        return dict(sorted(found.items(), key=itemgetter(0)))
+    if pa.types.is_list(typed.type):
+        return [_merged(each, _typed(typed.type.value_field), keys, depth + 1) for each in own]
+    if pa.types.is_timestamp(typed.type) and typed.type.unit == "ns":
+        return _nanoseconds(own.to_bytes(8, "little", signed=True), 0, "+00:00" if typed.type.tz else "")
+    return own
+
+
+def _as_numbers(of: pa.DataType) -> pa.DataType:
+    """The type with numbers instead of timestamps in nanoseconds, which Python does not have."""
+    if pa.types.is_struct(of):
+        return pa.struct([each.with_type(_as_numbers(each.type)) for each in of])
+    if pa.types.is_list(of):
+        return pa.list_(of.value_field.with_type(_as_numbers(of.value_type)))
+    return pa.int64() if pa.types.is_timestamp(of) and of.unit == "ns" else of
+
+
+def _typed(field: pa.Field) -> pa.Field | None:
+    place = field.type.get_field_index("typed_value")
+    return None if place < 0 else field.type.field(place)

@@ -1,0 +1,147 @@
+"""UPDATE, DELETE and INSERT on managed tables that other engines deleted rows from, in every way that Iceberg has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from formats.data_formats import append_avro, append_orc
+from formats.delete_files import add_deletion_vectors, add_equality_deletes, add_position_deletes
+from formats.foreign_tables import duck
+from lake.lakes import Lake
+from skiway.client import AirportClient, col
+from skiway.formats.iceberg.commits import Producer
+from skiway.formats.iceberg.table import IcebergTable
+from skiway.metastore import catalogs, managed, namespaces
+from skiway.model import v1
+
+__all__ = ["duck"]
+
+SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
+
+
+@pytest.fixture
+def db(lake: Lake) -> Iterator[AirportClient]:
+    with lake.client() as db:
+        db.create_schema("s")
+        yield db
+
+
+class ForeignWriter:
+    """A managed table as another engine changes it, for the functions that write delete files."""
+
+    def __init__(self, lake: Lake, version: int) -> None:
+        self._lake = lake
+        catalog = next(each for each in catalogs.scan(lake.realm) if each.display_name == "managed")
+        namespace = next(iter(namespaces.scan(lake.realm, catalog.resource_id.id)))
+        made = managed.create(
+            lake.realm,
+            lake.warehouse,
+            namespace_id=namespace.resource_id,
+            name="t",
+            schema=SCHEMA,
+            properties={"format-version": str(version)},
+        )
+        self._id: v1.ResourceId = made.table.resource_id
+
+    @property
+    def _table(self) -> managed.ManagedTable:
+        return managed.load(self._lake.realm, self._lake.warehouse, self._id)
+
+    @property
+    def metadata(self) -> Any:
+        return self._table.metadata
+
+    @property
+    def files(self) -> Any:
+        return self._table.files
+
+    @property
+    def handle(self) -> IcebergTable:
+        return self._table.handle
+
+    @property
+    def location(self) -> str:
+        return self._table.table.metadata_location
+
+    def change(self, producer: Producer) -> None:
+        managed.change(self._lake.realm, self._lake.warehouse, self._id, producer)
+
+    def first_file(self) -> str:
+        current = self.handle.current()
+        assert current is not None
+        return str(self.handle.plan(current).sort_by("sequence_number")["path"][0].as_py())
+
+
+def _by_position(table: Any) -> None:
+    add_position_deletes(table, table.first_file(), 1)
+
+
+def _by_vector(table: Any) -> None:
+    add_deletion_vectors(table, {table.first_file(): [1]})
+
+
+def _by_equality(table: Any) -> None:
+    add_equality_deletes(table, pa.table({"id": [2, 77]}), [1])
+
+
+def _by_all(table: Any) -> None:
+    add_position_deletes(table, table.first_file(), 1)
+    add_equality_deletes(table, pa.table({"v": ["v2"]}), [2])
+
+
+WAYS = [(2, _by_position), (2, _by_equality), (2, _by_all), (3, _by_vector), (3, _by_equality)]
+
+
+def _rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "v": [f"v{number}" for number in ids]}, schema=SCHEMA)
+
+
+def _read(db: AirportClient) -> dict[int, str]:
+    found = db.scan("s.t").read_all().sort_by("id")
+    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
+@pytest.mark.needs("duckdb extensions")
+@pytest.mark.parametrize(
+    ("version", "delete"), WAYS, ids=[f"version {version}{way.__name__.replace('_', ' ')}" for version, way in WAYS]
+)
+def test_statements_work_on_tables_with_deletes(
+    lake: Lake,
+    db: AirportClient,
+    duck: duckdb.DuckDBPyConnection,
+    version: int,
+    delete: Callable[[Any], None],
+) -> None:
+    table = ForeignWriter(lake, version)
+    db.insert("s.t", _rows(1, 2, 3))
+    db.insert("s.t", _rows(4, 5, 6))
+    delete(table)
+    assert _read(db) == {number: f"v{number}" for number in (1, 3, 4, 5, 6)}
+
+    assert db.update("s.t", {"v": "changed"}, where=col("id") <= 4).count == 3
+    assert _read(db) == {1: "changed", 3: "changed", 4: "changed", 5: "v5", 6: "v6"}
+    assert db.delete("s.t", where=(col("id") == 3) | (col("id") == 6)).count == 2
+    db.insert("s.t", _rows(2))  # deletes do not apply to rows that are newer
+    expected = {1: "changed", 2: "v2", 4: "changed", 5: "v5"}
+    assert _read(db) == expected
+    assert db.delete("s.t", where=col("id") == 2).count == 1
+    assert _read(db) == {1: "changed", 4: "changed", 5: "v5"}
+    read_by_duckdb = duck.execute("SELECT id, v FROM iceberg_scan(?) ORDER BY id", [table.location]).fetchall()
+    assert dict(read_by_duckdb) == _read(db)
+
+
+@pytest.mark.parametrize("append", [append_avro, append_orc], ids=["avro", "orc"])
+def test_statements_work_on_files_of_other_formats(lake: Lake, db: AirportClient, append: Callable[..., Any]) -> None:
+    table: Any = ForeignWriter(lake, 3)
+    append(table, _rows(1, 2, 3))
+    db.insert("s.t", _rows(4))
+    add_equality_deletes(table, pa.table({"id": [2]}), [1])
+    assert db.update("s.t", {"v": "changed"}, where=col("id") == 1).count == 1
+    assert _read(db) == {1: "changed", 3: "v3", 4: "v4"}
+    assert db.delete("s.t", where=col("v") == "v3").count == 1
+    assert _read(db) == {1: "changed", 4: "v4"}
