@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all faults mutants live lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-all faults fuzz load mutants live lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -41,8 +41,14 @@ test: setup  ## run the tests
 test-all: export SKIWAY_TESTS := all
 test-all: test  ## run the tests on all stores and every command in a new interpreter (slow)
 
-faults: setup  ## kill servers before and after every store operation of every change (slow)
-	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults
+faults: setup  ## kill servers at every step of every change, and disturb disks, databases, S3, clocks and clients (slow)
+	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults $(ARGS)
+
+fuzz: setup  ## send random changes of valid requests and files to servers and readers for some minutes; ARGS="--seconds 60"
+	PYTHONPATH=tests $(RUN) -m fuzz $(ARGS)
+
+load: setup  ## run 200 clients with mixed statements for ten minutes; ARGS="--seconds 60"
+	PYTHONPATH=tests $(RUN) -m load $(ARGS)
 
 mutants: setup  ## change a sample of the code in small ways, in a copy, and see whether a test fails (slow)
 	$(RUN) scripts/mutants $(ARGS)

@@ -148,10 +148,12 @@ def launched(
     step: Step | None = None,
     only: Iterable[str] = (),
     more_threads: Iterable[str] = (),
+    clock: Path | None = None,
 ) -> Iterator[CrashingServer]:
     """Start a server. At `step` of one of its `threads`, the whole process is killed.
 
-    Only operations named in `only` count as steps; if it is empty, all do.
+    Only operations named in `only` count as steps; if it is empty, all do. The server's clock differs from the machine's by
+    the seconds in the file `clock`.
     """
     folder = deployment.folder / f"server-{time.monotonic_ns()}"
     folder.mkdir()
@@ -162,7 +164,9 @@ def launched(
     )
     arguments = ["serve", "--home", str(deployment.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     arguments += ["--ready-file", str(server.ready_file), *deployment.settings(*settings)]
-    server.process_id = launcher.send(start=arguments, kill_point=kill_point, log=str(folder / "log"))
+    server.process_id = launcher.send(
+        start=arguments, kill_point=kill_point, log=str(folder / "log"), clock=None if clock is None else str(clock)
+    )
     try:
         yield server
     finally:

@@ -4,7 +4,7 @@ Run as `python launcher.py`, it reads one command per line from standard input. 
 modules. This process imports them once and forks: each server is a process of its own, runs the real command, and is ready
 in a moment. Its stores and its warehouse are the real ones, with a `KillPoint` in front of them.
 
-    {"start": [arguments], "kill_point": {...}, "log": file}   responds with the process id
+    {"start": [arguments], "kill_point": {...}, "log": file}   responds with the process id; `clock` may name a file
     {"ended": process id}                                      responds with the exit code, or null while it runs
 """
 
@@ -15,14 +15,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import skiway.clock
 from metastore.faults import CrashingBlobs, CrashingPointers
 from runtime.preloaded import preload
+from skiway.airport.server.tickets import TicketOffice
 from skiway.cli.app import main
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.runtime import stores
@@ -65,7 +69,7 @@ class KillPoint:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def become_server(arguments: list[str], kill_point: dict[str, Any] | None, log: str) -> None:
+def become_server(arguments: list[str], kill_point: dict[str, Any] | None, log: str, clock: str | None) -> None:
     """Run the command in this process until it ends."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     no_input = os.open(os.devnull, os.O_RDONLY)
@@ -73,6 +77,8 @@ def become_server(arguments: list[str], kill_point: dict[str, Any] | None, log: 
         os.dup2(number, stream)
     if kill_point is not None:
         install(KillPoint(**kill_point))
+    if clock is not None:
+        install_clock(Path(clock))
     sys.argv = ["skiway", *arguments]
     main()
 
@@ -88,6 +94,18 @@ def install(kill_point: KillPoint) -> None:
         install_in_method(kill_point, TableFiles, name)
 
 
+def install_clock(offset: Path) -> None:
+    """Let the clock of this process differ from the machine's by the number of seconds in a file, which may change."""
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(seconds=float(offset.read_text() or 0))
+
+    vars(skiway.clock)["datetime"] = Shifted
+    TicketOffice.__init__.__kwdefaults__["clock"] = lambda: time.time() + float(offset.read_text() or 0)
+
+
 def install_in_method(kill_point: KillPoint, kind: type, name: str) -> None:
     """Put the kill point in front of this method."""
     method = getattr(kind, name)
@@ -101,7 +119,7 @@ def fork_server(command: dict[str, Any]) -> int:
         return child
     code = 1
     try:
-        become_server(command["start"], command["kill_point"], command["log"])
+        become_server(command["start"], command["kill_point"], command["log"], command.get("clock"))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
     finally:

@@ -96,6 +96,27 @@ def running_postgres() -> Iterator[str]:
     if url := os.environ.get("SKIWAY_TEST_POSTGRES"):
         yield url
         return
+    with running_postgres_server() as server:
+        yield server.url
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A PostgreSQL server of the tests, which can be restarted."""
+
+    url: str
+    process: Any
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def start(self) -> None:
+        self.process.start()
+
+
+@contextmanager
+def running_postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server from a wheel."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about machines without a runtime directory
         server_module = pytest.importorskip(
@@ -109,7 +130,7 @@ def running_postgres() -> Iterator[str]:
             )  # as root, it creates a user for itself, which only one process can do at a time
             server = server_module.get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
-            yield server.get_uri().replace("postgres:@", "postgres@")
+            yield PostgresServer(server.get_uri().replace("postgres:@", "postgres@"), server)
         finally:
             server.cleanup()
 

@@ -23,6 +23,7 @@ from skiway.metastore.records.realm import kind_name
 from skiway.model import v1
 from skiway.requests import Call
 from skiway.rpc.methods import Method
+from skiway.rpc.times import check_times
 from skiway.streams import WatchedCall, deadline_passed
 
 __all__ = ["RpcCall", "handle", "ids_in"]
@@ -130,7 +131,7 @@ def _messages(call: RpcCall, messages: Iterator[bytes]) -> Iterator[Message]:
 
 def _decoded(method: Method, data: bytes) -> Message:
     try:
-        return method.request.FromString(data)
+        request = method.request.FromString(data)
     except DecodeError:
         name = method.request.DESCRIPTOR.full_name
         raise InvalidArgument(
@@ -139,6 +140,8 @@ def _decoded(method: Method, data: bytes) -> Message:
             field="request",
             wanted=name,
         ) from None
+    check_times(request)
+    return request
 
 
 # -- resources for the audit trail ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -262,6 +263,11 @@ def test_enum_is_its_member_and_unknown_without_members() -> None:
         column(0, depth=1),
         column(0, {"id": 5, "type_info": None}),
         column(0, kind("DECIMAL", width="9", scale=2)),
+        column(0, kind("DECIMAL")),
+        column(0, kind("DECIMAL", width=0, scale=0)),
+        column(0, kind("DECIMAL", width=39, scale=0)),
+        constant(kind("DECIMAL", width=9, scale=2**32 - 1), 5),
+        constant(kind("ARRAY", child_type=kind("INTEGER"), size=2**62), {"children": [value("INTEGER", 1)]}),
         cast(column(0), "INTEGER", try_cast="yes"),  # type: ignore[arg-type]
         constant("INTEGER", 2**31),
         constant("INTEGER", 1.5),
@@ -286,6 +292,17 @@ def test_unsupported_expressions_are_unknown_and_never_an_error(odd: dict[str, A
     assert isinstance(parsed.predicates[0], Comparison)
     assert isinstance(parsed.predicates[1], Unknown)
     assert filters.to_sql(parsed) == '"i" = 5'
+
+
+@pytest.mark.parametrize("name", ["+", "||", "&", "greatest", "xor", "lower"])
+@pytest.mark.parametrize("arguments", [0, 3])
+def test_calls_with_a_wrong_number_of_arguments_are_never_an_error(name: str, arguments: int) -> None:
+    odd = compare(call(name, *[column(0)] * arguments, of="INTEGER"), "EQUAL", constant("INTEGER", 5))
+    parsed = filters.parse(text(odd, cast(call(name, of="INTEGER"), "BOOLEAN")))
+    for dialect in ("duckdb", "postgres", "sqlite", "generic"):
+        filters.to_sql(parsed, dialect=dialect)
+    if (expression := filters.to_arrow(parsed, pa.schema({"i": pa.int32()}))) is not None:
+        pa.table({"i": pa.array([5], pa.int32())}).filter(expression)
 
 
 def test_only_duckdbs_own_functions_count_as_builtin() -> None:

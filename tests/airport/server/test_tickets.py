@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from skiway.airport import Catalog, CatalogBuilder, Commands, ScanOptions, Schema, Server, Table
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.server.tickets import ObjectPath, object_path
+from skiway.airport.server.tickets import ObjectPath, Ticket, TicketOffice, object_path
 from skiway.airport.wire import headers
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.model.flight_pb2 import FlightDescriptor
 
 names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -36,6 +36,14 @@ def test_plain_names_form_a_readable_path() -> None:
     assert list(ObjectPath("demo", "sales", "people").descriptor().path) == ["demo", "sales", "people"]
     typed = FlightDescriptor(type=FlightDescriptor.CMD, cmd='["demo", "sales", "Größe"]'.encode())
     assert object_path(typed) == ObjectPath("demo", "sales", "Größe")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x90", b"\x92\xcf\xff\xff\xff\xff\xff\xff\xff\xff\x91\x2a"])
+def test_signed_ticket_of_another_version_is_rejected(payload: bytes) -> None:
+    office = TicketOffice(b"k" * 32)
+    issued = office.issue(Ticket(None))[:1] + payload
+    with pytest.raises(PreconditionFailed, match="another version of this server: request endpoints again"):
+        office.redeem(issued + office._mac(issued))
 
 
 @pytest.mark.parametrize("command", [b"", b" ", b'["a"]', b'["a","b","c","d"]', b"\xff"])

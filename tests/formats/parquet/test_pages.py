@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from skiway.errors import LimitExceeded, PreconditionFailed
 from skiway.formats import open_source
 from skiway.formats.parquet import pages, reading
-from skiway.formats.parquet.pages import PageCheck, page_header
+from skiway.formats.parquet.pages import PageCheck
+from skiway.formats.parquet.thrift import read_struct
 
 
 @pytest.fixture(params=["local", "remote"], autouse=True)
@@ -55,7 +56,7 @@ def test_header_that_announces_more_than_the_footer_is_rejected(tmp_path: Path) 
     pq.write_table(pa.table({"n": range(10_000)}), path, compression="zstd", use_dictionary=False)
     data = bytearray(path.read_bytes())
     at = pq.read_metadata(path).row_group(0).column(0).data_page_offset
-    header, _ = page_header(bytes(data[at : at + 512]))
+    header, _ = read_struct(bytes(data[at : at + 512]))
     old, new = zigzag(header[2]), zigzag(pages.MAX_PAGE_BYTES + 1)
     place = data.index(old, at)
     data[place : place + len(old)] = new
@@ -163,7 +164,7 @@ def test_headers_of_remote_files_are_checked_without_further_requests(
 @given(st.binary(max_size=200))
 def test_damaged_headers_are_rejected(data: bytes) -> None:
     try:
-        fields, length = page_header(data)
+        fields, length = read_struct(data)
     except (IndexError, ValueError, RecursionError):
         return
     assert length <= len(data)

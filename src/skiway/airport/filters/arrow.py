@@ -342,6 +342,8 @@ class _Writer:
         return _Operand(pc.coalesce(*values), of)
 
     def elementwise(self, name: str, children: Sequence[Node]) -> _Operand:
+        if not children or (name not in ("greatest", "least") and len(children) != 2):
+            raise Inexpressible
         values, of = self.same_type(children)
         return _Operand(_ELEMENTWISE[name](*values), of)
 

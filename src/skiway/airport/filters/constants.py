@@ -19,6 +19,7 @@ from skiway.airport.filters.types import INTEGER_RANGES, LogicalType, plain
 __all__ = ["parse_constant", "parse_type"]
 
 _MAX_DEPTH: Final = 200  # of types and values, including the depth of the expression
+_MAX_DIGITS: Final = 38  # of a DECIMAL
 _INT32: Final = INTEGER_RANGES["INTEGER"]
 _INT64: Final = INTEGER_RANGES["BIGINT"]
 _UINT64: Final = INTEGER_RANGES["UBIGINT"]
@@ -29,13 +30,16 @@ def parse_type(raw: dict[str, Any], depth: int = 0) -> LogicalType:
     if depth > _MAX_DEPTH:
         raise RecursionError
     info = raw["type_info"]
-    if info is None:
+    if info is None and raw["id"] != "DECIMAL":
         return plain(_name(raw["id"]))
+    width, scale = _size(info.get("width", 0)), _size(info.get("scale", 0))
+    if raw["id"] == "DECIMAL" and not (1 <= width <= _MAX_DIGITS and scale <= width):
+        raise ValueError("not a DECIMAL")  # its values would be written with as many digits as its scale
     return LogicalType(
         _name(raw["id"]),
         alias=_name(info["alias"]),
-        width=_size(info.get("width", 0)),
-        scale=_size(info.get("scale", 0)),
+        width=width,
+        scale=scale,
         fields=_fields(raw["id"], info, depth + 1),
         size=_size(info.get("size", 0)),
         members=tuple([_name(member) for member in info.get("values", ())]),
@@ -86,8 +90,10 @@ def _nested(raw: list[dict[str, Any]], of: LogicalType, depth: int) -> Value:
             expected = [part for _, part in of.fields]
         case "MAP":
             expected = [LogicalType("STRUCT", fields=of.fields)] * len(children)
+        case "ARRAY" if of.size != len(children):
+            raise ValueError("not as many elements as the type has")
         case _:
-            expected = [of.element] * (of.size if of.id == "ARRAY" else len(children))
+            expected = [of.element] * len(children)
     if [child.type for child in children] != expected:
         raise ValueError("the children do not match the type")
     return tuple([child.value for child in children])

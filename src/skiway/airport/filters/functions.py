@@ -41,7 +41,7 @@ _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
 def is_repeatable_function(node: Function) -> bool:
     """Whether the call has the same result on the server as on the client, and raises only if it raises there."""
-    if not node.builtin or node.name not in _REPEATABLE:
+    if not node.builtin or node.name not in _REPEATABLE or not node.children:
         return False
     if node.name in _DIVISIONS:
         return _divides_by_nonzero_constant(node)

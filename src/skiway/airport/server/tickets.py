@@ -167,7 +167,12 @@ class TicketOffice:
             raise InvalidArgument(
                 "the ticket was not issued by this server, or was modified: request endpoints again and send the ticket unchanged"
             )
-        decoded = self._decoder.decode(payload[1:])
+        try:
+            decoded = self._decoder.decode(payload[1:])
+        except msgspec.DecodeError as error:  # the key is that of the server, which may have been upgraded since
+            raise PreconditionFailed(
+                "the ticket was issued by another version of this server: request endpoints again"
+            ) from error
         if decoded.expires_at < self._clock():
             raise PreconditionFailed("the ticket has expired: request endpoints again")
         return decoded.ticket

@@ -128,7 +128,7 @@ class ParquetFile:
         self._sink = files.create(uri)
         self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
         self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
-        with files.translated(uri):
+        with files.translated(uri):  # it writes the first bytes
             self._writer = ParquetWriter(
                 self._sink,
                 self._written,

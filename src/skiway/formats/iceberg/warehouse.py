@@ -183,7 +183,7 @@ class TableFiles(Files):
 
     def write(self, uri: str, data: bytes) -> None:
         """Write a new file."""
-        with self.translated(uri), self.create(uri) as sink:
+        with self.translated(uri), self.create(uri) as sink:  # closing it may fail, too
             sink.write(data)
         self.seal(uri)
 

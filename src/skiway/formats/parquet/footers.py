@@ -8,21 +8,119 @@ their bounds are never exact. Bounds exclude NaN, and footers do not count it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from skiway.formats.files import Files, corrupt
+from skiway.formats.parquet.thrift import read_struct
 from skiway.formats.schemas import Leaf, leaves
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
 
-__all__ = ["file_columns", "row_groups"]
+__all__ = ["file_columns", "read_footer", "row_groups"]
 
+_MAGIC = b"PAR1"
+_ENCRYPTED = frozenset({8, 9})  # the fields of an encrypted column chunk
+_CODECS = range(8)
+_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 0}  # of a value, by physical type
+_BOUNDS = (1, 2, 5, 6)  # the fields of the minimum and the maximum, also in their old form
+_OPTIONAL, _REPEATED = 1, 2
+_TAIL_BYTES = 64 * 1024  # read at once: most footers are shorter
+_CHECKED_BYTES = 200  # of an entry in the cache
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def read_footer(file: pa.NativeFile, path: str, files: Files) -> FileMetaData | None:
+    """Read the footer of a file; None if it has none, of which pyarrow tells the reason.
+
+    Raises an error if the footer contradicts itself in a way that makes pyarrow end the process: types and levels of all column
+    chunks must be those of the schema, and their codecs must exist. Footers that were checked before are recognized by
+    their content, so each is checked only once.
+    """
+    from pyarrow.parquet import read_metadata
+
+    data = _footer_bytes(file)
+    if data is None:
+        return None
+
+    def check() -> bool:
+        try:
+            _check_chunks(read_struct(data)[0])
+        except (LookupError, ValueError, RecursionError, AttributeError, TypeError) as error:
+            raise corrupt(path, f"its footer: {error!r}") from error
+        return True
+
+    files.cached("checked footer", hashlib.blake2b(data).digest(), load=check, size_of=lambda _: _CHECKED_BYTES)
+    end = len(data).to_bytes(4, "little") + _MAGIC
+    return read_metadata(pa.BufferReader(_MAGIC + data + end))
+
+
+def _footer_bytes(file: pa.NativeFile) -> bytes | None:
+    size = file.size()
+    tail = file.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
+    length = int.from_bytes(tail[-8:-4], "little")
+    if tail[-4:] != _MAGIC or length + 12 > size:
+        return None
+    found: bytes = tail[-8 - length : -8] if length + 8 <= len(tail) else file.read_at(length, size - 8 - length)
+    return found
+
+
+def _check_chunks(footer: dict[int, Any]) -> None:
+    """Compare the column chunks of all row groups with the schema. The numbers are those of the fields in parquet.thrift."""
+    columns = list(_schema_columns(footer[2]))
+    for group in footer.get(4, ()):
+        chunks = group[1]
+        if any(_ENCRYPTED & chunk.keys() for chunk in chunks):
+            raise ValueError("a column is encrypted")
+        if len(chunks) != len(columns):
+            raise ValueError(f"a row group has {len(chunks)} columns, the schema has {len(columns)}")
+        for chunk, column in zip(chunks, columns, strict=True):
+            _check_chunk(chunk.get(3, {}), column)
+
+
+def _check_chunk(chunk: dict[int, Any], column: _SchemaColumn) -> None:
+    if chunk.get(1) != column.type:
+        raise ValueError("a column has another type in a row group than in the schema")
+    if chunk.get(4) not in _CODECS:
+        raise ValueError("a column has an unknown compression codec")
+    bounds = chunk.get(12, {})
+    if any(field in bounds and len(bounds[field]) < column.width for field in _BOUNDS):
+        raise ValueError("a column has a minimum or a maximum that is too short for its type")
+    sizes = chunk.get(16, {})
+    for field, highest in ((2, column.repetitions), (3, column.definitions)):
+        if len(sizes.get(field, ())) not in (0, highest + 1):
+            raise ValueError("a column has a histogram of levels that it does not have")
+
+
+class _SchemaColumn(NamedTuple):
+    """A column of the schema: its physical type, the bytes of a value, and its highest levels of repetition and definition."""
+
+    type: int
+    width: int
+    repetitions: int
+    definitions: int
+
+
+def _schema_columns(elements: Sequence[dict[int, Any]]) -> Iterator[_SchemaColumn]:
+    """The columns of a schema, which is a list of its elements, parents before children."""
+    open_parents = [(elements[0].get(5, 0), 0, 0)]  # children that follow, levels
+    for element in elements[1:]:
+        while open_parents and open_parents[-1][0] == 0:
+            open_parents.pop()
+        remaining, repetitions, definitions = open_parents.pop()
+        open_parents.append((remaining - 1, repetitions, definitions))
+        repetition = element.get(3, 0)
+        levels = (repetitions + (repetition == _REPEATED), definitions + (repetition in (_OPTIONAL, _REPEATED)))
+        if children := element.get(5, 0):
+            open_parents.append((children, *levels))
+        else:
+            yield _SchemaColumn(element[1], _WIDTHS.get(element[1], element.get(2, 0)), *levels)
 
 
 def file_columns(parquet: ParquetFile) -> pa.Schema:

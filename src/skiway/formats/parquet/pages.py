@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from skiway.errors import LimitExceeded
 from skiway.formats.files import corrupt
+from skiway.formats.parquet.thrift import read_struct
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-__all__ = ["MAX_PAGES_BYTES", "MAX_PAGE_BYTES", "PageCheck", "PageGuard", "page_header"]
+__all__ = ["MAX_PAGES_BYTES", "MAX_PAGE_BYTES", "PageCheck", "PageGuard"]
 
 MAX_PAGE_BYTES: Final = 256 * 1024 * 1024
 MAX_PAGES_BYTES: Final = 2 * 1024 * 1024 * 1024
@@ -69,20 +70,21 @@ class PageCheck:
         """Check the next page of a chunk; `known` are bytes of the file from the page on."""
         header, length = self._header(chunk.at, known)
         unpacked, packed = header.get(2, -1), header.get(3, -1)
-        if unpacked < 0 or packed < 0:
-            raise corrupt(self._path, f"the page at byte {chunk.at} announces a negative size")
+        if not (isinstance(unpacked, int) and isinstance(packed, int)) or unpacked < 0 or packed < 0:
+            raise corrupt(self._path, f"the page at byte {chunk.at} announces no size, or a negative one")
         if unpacked > MAX_PAGE_BYTES:
             raise self._refused("a page takes", unpacked, MAX_PAGE_BYTES)
         chunk.largest = max(chunk.largest, unpacked)
         data_page = header.get(5) or header.get(8) or {}
-        chunk.values -= max(0, data_page.get(1, 0))
+        found = data_page.get(1) if isinstance(data_page, dict) else 0
+        chunk.values -= max(0, found) if isinstance(found, int) else 0
         chunk.at += length + packed
 
     def _header(self, at: int, known: bytes) -> tuple[dict[int, Any], int]:
         for size in (0, *_HEADER_BYTES):
             data = self._file.read_at(size, at) if size else known
             try:
-                return page_header(data)
+                return read_struct(data)
             except IndexError:  # it is longer
                 if len(data) < size:
                     break
@@ -176,78 +178,3 @@ class PageGuard(PageCheck):
     def close(self) -> None:
         """Leave the file open; it belongs to the caller."""
         self.closed = True
-
-
-# -- Thrift's compact protocol ----------------------------------------------------------------------------------------
-
-
-def page_header(data: bytes) -> tuple[dict[int, Any], int]:
-    """The fields of a page header by number, and its length; `IndexError` if the data ends within it."""
-    return _struct(data, 0)
-
-
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    found: dict[int, Any] = {}
-    number = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _integer(data, at)
-        kind = head & 15
-        found[number], at = (kind == 1, at) if kind in (1, 2) else _value(data, at, kind)
-    return found, at + 1
-
-
-def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    match kind:
-        case 1 | 2 | 3:
-            return data[at], at + 1
-        case 4 | 5 | 6:
-            return _integer(data, at)
-        case 7:
-            return None, _within(data, at + 8)
-        case 8:
-            size, at = _varint(data, at)
-            return None, _within(data, at + size)
-        case 9 | 10:
-            return None, _skip_list(data, at)
-        case 12:
-            return _struct(data, at)
-        case _:
-            raise ValueError(f"unexpected type {kind}")
-
-
-def _skip_list(data: bytes, at: int) -> int:
-    head, at = data[at], at + 1
-    size, kind = head >> 4, head & 15
-    if size == 15:
-        size, at = _varint(data, at)
-    for _ in range(size):
-        _, at = _value(data, at, kind)
-    return at
-
-
-def _within(data: bytes, end: int) -> int:
-    if end > len(data):
-        raise IndexError(end)
-    return end
-
-
-def _integer(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
-    return (number >> 1) ^ -(number & 1), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number has more than 64 bits")

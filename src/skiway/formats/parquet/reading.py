@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from skiway.airport.layouts import without_views
-from skiway.formats.files import Files
-from skiway.formats.parquet.footers import row_groups
+from skiway.formats.files import Files, corrupt
+from skiway.formats.parquet.footers import read_footer, row_groups
 from skiway.formats.parquet.pages import PageCheck, PageGuard
 from skiway.formats.pruning import pruned
 from skiway.formats.scanning import ROW_POSITION, DataFile, FileRows, Positions, Scan
@@ -34,7 +34,7 @@ _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole r
 def open_file(files: Files, path: str) -> Iterator[ParquetFile]:
     """Open a Parquet file for the duration of the block; errors in the block name the file."""
     with files.translated(path), files.open(path) as file:
-        yield _parquet(file)
+        yield _parquet(files, path, file)
 
 
 @contextmanager
@@ -42,10 +42,10 @@ def _open_checked(files: Files, path: str) -> Iterator[tuple[ParquetFile, PageCh
     """Open a Parquet file as `open_file` does, with the check of its pages."""
     with files.translated(path), files.open(path) as file:
         if _is_local(path):
-            parquet, pages = _parquet(file), PageCheck(file, path)
+            parquet, pages = _parquet(files, path, file), PageCheck(file, path)
         else:
             pages = PageGuard(file, path)
-            parquet = _parquet(pa.PythonFile(pages, "r"))
+            parquet = _parquet(files, path, file, through=pa.PythonFile(pages, "r"))
         pages.set_footer(parquet.metadata)
         yield parquet, pages
 
@@ -54,11 +54,20 @@ def _is_local(path: str) -> bool:
     return location(path).scheme == "file"
 
 
-def _parquet(file: pa.NativeFile) -> ParquetFile:
+def _parquet(files: Files, path: str, file: pa.NativeFile, *, through: pa.NativeFile | None = None) -> ParquetFile:
+    """Open a Parquet file whose footer is valid; pages are read `through` another file, if it is given."""
     from pyarrow.parquet import ParquetFile
 
-    # As nanoseconds, INT96 timestamps would overflow outside of the years 1677 to 2262.
-    return ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us")
+    try:
+        # As nanoseconds, INT96 timestamps would overflow outside of the years 1677 to 2262.
+        return ParquetFile(
+            file if through is None else through,
+            metadata=read_footer(file, path, files),
+            buffer_size=_BUFFER_BYTES,
+            coerce_int96_timestamp_unit="us",
+        )
+    except NotImplementedError as error:
+        raise corrupt(path, str(error)) from error
 
 
 def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
