@@ -44,6 +44,7 @@ def test_causes_are_found_behind_other_errors() -> None:
 # --- a full disk ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full  # a container often has no user namespaces
 @pytest.mark.needs("mounts")
 def test_full_disk_is_reported_by_every_part_that_writes(tmp_path: Path) -> None:
     disk = tmp_path / "disk"

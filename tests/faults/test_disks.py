@@ -15,6 +15,7 @@ from skiway.errors import Conflict, LimitExceeded, PreconditionFailed, Unavailab
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.full  # which mounts a disk
 def test_full_disk_fails_statements_and_loses_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", megabytes=24) as disk, disturbed(disk / "home") as running:
         filler = fill(disk)
@@ -24,6 +25,7 @@ def test_full_disk_fails_statements_and_loses_nothing(tmp_path: Path) -> None:
         filler.unlink()
 
 
+@pytest.mark.full  # which mounts a disk
 def test_read_only_disk_fails_statements_and_loses_nothing(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "disk", megabytes=24) as disk,
