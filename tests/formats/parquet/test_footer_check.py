@@ -136,3 +136,19 @@ def test_files_of_all_kinds_pass(tmp_path: Path) -> None:
             footer = read_footer(file, str(path), files)
         assert footer is not None
         assert footer.equals(pq.read_metadata(path))
+
+
+def test_checkpoints_of_delta_tables_are_checked_too(tmp_path: Path) -> None:
+    path = tmp_path / "t" / "_delta_log" / f"{0:020}.checkpoint.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"add": [{"deletionVector": {"storageType": "u"}}]}), path, compression="snappy")
+    body, footer = footer_of(path.read_bytes())
+    changed = footer.replace(b"\x0bstorageType\x15\x02", b"\x0bstorageType\x15\x1c")
+    assert changed != footer
+    path.write_bytes(body + changed + len(changed).to_bytes(4, "little") + b"PAR1")
+    (tmp_path / "t" / "_delta_log" / "_last_checkpoint").write_text('{"version":0,"size":1}')
+    with (
+        open_source("delta", str(tmp_path)) as source,
+        pytest.raises(PreconditionFailed, match="unknown compression codec"),
+    ):
+        source.load((), "t")

@@ -15,10 +15,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 from uuid import UUID
 
-import pyarrow.parquet as pq
-
 from skiway.errors import PermissionDenied, SkiwayError
 from skiway.formats.files import Files, Found, decoding
+from skiway.formats.parquet.reading import open_file
 from skiway.security.source_access import Location, location
 
 __all__ = ["check_log", "check_vectors"]
@@ -98,7 +97,7 @@ def _actions(files: Files, file: Found, kind: str) -> Iterator[dict[str, Any]]:
     """The actions of one kind in a file of the log."""
     uri = str(file.location)
     if not file.location.name.endswith(".json"):
-        with decoding(files, uri), pq.ParquetFile(files.open(uri)) as parquet:
+        with decoding(files, uri), open_file(files, uri) as parquet:
             wanted = {"sidecar": ["sidecar"], "add": ["add.deletionVector"]}[kind]
             if kind not in parquet.schema_arrow.names:
                 return
