@@ -12,12 +12,13 @@ import pyarrow as pa
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from skiway.airport import ScanOptions, Table, TimePoint, TimeTravel
+from skiway.airport import ScanOptions, Table, TimePoint
 from skiway.airport.results import record_batches
 from skiway.airport.scan import find_rowid_column
+from skiway.airport.server.lookup import table_at
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client.airport.filters import filter_json
-from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, Queries, QueryProcess, Relation
 from skiway.sql.pushdown import pushdown_filter
 
@@ -128,27 +129,17 @@ def _relations(query: Query, parsed: Parsed, *, plan: bool) -> list[Relation]:
             if schema:
                 raise NotFound(f"table {'.'.join(full)} does not exist", key="table", table=".".join(full))
             continue
+        past = table_at(table, TimePoint.parse(named.unit, named.value))
+        assert isinstance(past, Table)  # a table has no references in its past
         at = ("memory", "main", named.alias) if named.alias else full
         json_filters = "" if conditions is None else conditions.of(named, _visible(table))
-        found[key] = _relation(at, _at_point(table, named), json_filters, plan=plan)
+        found[key] = _relation(at, past, json_filters, plan=plan)
     return list(found.values())
 
 
 def _visible(table: Table) -> pa.Schema:
     rowid = find_rowid_column(table.schema)
     return pa.schema([field for index, field in enumerate(table.schema) if index != rowid])
-
-
-def _at_point(table: Table, named: NamedTable) -> Table:
-    point = TimePoint.parse(named.unit, named.value)
-    if point is None:
-        return table
-    if not isinstance(table, TimeTravel):
-        raise Unsupported(f"table {table.name!r} has no history: read it without AT ({point.unit.upper()} => …)")
-    past = table.at(point)
-    if past is None:
-        raise NotFound(f"table {table.name!r} did not exist at {point.unit} {point.value}")
-    return past
 
 
 def _relation(name: tuple[str, str, str], table: Table, json_filters: str, *, plan: bool) -> Relation:

@@ -41,6 +41,7 @@ __all__ = [
     "open_table_function",
     "read_arguments",
     "read_row",
+    "table_at",
 ]
 
 CatalogResolver = Callable[[str], Catalog | None]
@@ -209,7 +210,7 @@ def open_table(
     bindable = isinstance(found, Bindable)
     if isinstance(found, Bindable) and path.signature:
         found = found.bound(path.signature)
-    table = _table_at(found, point)
+    table = table_at(found, point)
     own = _schema_of(table, point)
     if not path.signature:
         return OpenedTable(table, as_plain(own), path)
@@ -227,7 +228,7 @@ def _schema_of(table: Table | TableRef, point: TimePoint | None) -> pa.Schema:
     return table.schema
 
 
-def _table_at(table: Table | TableRef, point: TimePoint | None) -> Table | TableRef:
+def table_at(table: Table | TableRef, point: TimePoint | None) -> Table | TableRef:
     """The table at a point in time. A table reference gets the point with its request instead."""
     if point is None or isinstance(table, TableRef):
         return table
