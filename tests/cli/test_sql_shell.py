@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import io
 import json
 import os
@@ -80,6 +81,19 @@ def test_ctrl_c_cancels_the_query_here_and_on_the_server(slow: Slow, query: str)
             process.kill()
     assert (process.returncode, out, err) == (130, "", "skiway: cancelled\n")
     assert slow.has_ended.wait(30)
+
+
+def test_ctrl_c_works_if_another_thread_receives_the_signal(slow: Slow) -> None:
+    """The kernel may deliver a signal of a process to any of its threads, which does not wake the main thread."""
+    with started_sql(slow, "SELECT sum(id) FROM lake.s.endless") as process:
+        try:
+            assert slow.is_scanning.wait(60)
+            other = max(int(each.name) for each in Path(f"/proc/{process.pid}/task").iterdir())
+            assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGINT) == 0
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, "skiway: cancelled\n")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as NotYet
+from math import inf
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -15,6 +15,8 @@ END: Final[Any] = object()
 PAGE_ROWS: Final = 1000
 CANCEL_S: Final = 5.0
 CANCEL_AGAIN_S: Final = 0.2
+SIGNAL_S: Final = 0.2
+"""How often the main thread looks for Ctrl-C: the signal does not wake it if another thread receives it."""
 PAGE_S: Final = 0.25
 """How long a table waits for more rows after the first ones, to align them."""
 
@@ -29,7 +31,9 @@ class Worker:
 
     def run(self, function: Callable[[], T]) -> T:
         """Run a function and return its result."""
-        return self._wait(self._submit(function))
+        pending = self._submit(function)
+        self._has_ended(pending)
+        return pending.result()
 
     def each(self, items: Iterator[T]) -> Iterator[T]:
         """Yield items that the thread produces."""
@@ -40,21 +44,21 @@ class Worker:
         """Yield pages, each of them combined from the parts that arrive within a moment."""
         pending: Future[Any] = self._submit(next, parts, END)
         page: list[T] = []
-        deadline = None
+        deadline = inf
         while True:
-            part = self._wait_until(pending, deadline)
-            if part is None:
+            if not self._has_ended(pending, deadline):
                 yield page
-                page, deadline = [], None
+                page, deadline = [], inf
                 continue
+            part = pending.result()
             if part is END:
                 break
             page.extend(part)
             pending = self._submit(next, parts, END)
-            deadline = deadline or monotonic() + PAGE_S
+            deadline = min(deadline, monotonic() + PAGE_S)
             if len(page) >= PAGE_ROWS:
                 yield page
-                page, deadline = [], None
+                page, deadline = [], inf
         if page:
             yield page
 
@@ -62,21 +66,15 @@ class Worker:
         self._last = pending = self._threads.submit(function, *arguments)
         return pending
 
-    def _wait_until(self, pending: Future[T], deadline: float | None) -> T | None:
-        """Return the result, or None if it is not there at the deadline."""
+    def _has_ended(self, pending: Future[Any], deadline: float = inf) -> bool:
+        """Wait until the function has ended, or for the deadline; return whether it has ended."""
         try:
-            return self._wait(pending, None if deadline is None else max(0.0, deadline - monotonic()))
-        except NotYet:
-            if pending.done():  # the function itself timed out
-                raise
-            return None
-
-    def _wait(self, pending: Future[T], timeout_s: float | None = None) -> T:
-        try:
-            return pending.result(timeout_s)
+            while not pending.done() and (left_s := deadline - monotonic()) > 0:
+                wait([pending], min(left_s, SIGNAL_S))
         except KeyboardInterrupt:
             self._end(pending)  # so that the next statement can start
             raise
+        return pending.done()
 
     def _end(self, pending: Future[Any]) -> None:
         """Cancel until the function has ended, for a few seconds: one that is between two steps does not notice it."""
