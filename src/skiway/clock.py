@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from skiway.errors import InvalidArgument
 
-__all__ = ["Clock", "from_micros", "to_micros", "utc_moment", "utc_now"]
+__all__ = ["Clock", "SettledClock", "from_micros", "to_micros", "utc_moment", "utc_now"]
 
 Clock = Callable[[], datetime]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+JUMP = timedelta(seconds=1)
+"""What a clock is put forward by at least, if it is not merely adjusted."""
 
 
 def utc_now() -> datetime:
@@ -35,3 +38,30 @@ def to_micros(moment: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """The inverse of `to_micros`, in UTC."""
     return EPOCH + micros * MICROSECOND
+
+
+class SettledClock:
+    """A clock for comparing ages, which follows a forward jump of the system's clock only after `hold_s` seconds.
+
+    A file that was written just before the jump seems to be as old as the jump is wide. Meanwhile this clock continues
+    at its previous pace. It follows a backward jump at once.
+    """
+
+    def __init__(self, clock: Clock, hold_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._hold_s, self._monotonic = clock, hold_s, monotonic
+        self._origin = self._latest = self._current_origin()
+        self._held_until = 0.0
+
+    def __call__(self) -> datetime:
+        """The current time, without a forward jump that happened a short time ago."""
+        elapsed_s, origin = self._monotonic(), self._current_origin()
+        if origin > self._latest + JUMP:
+            self._held_until = elapsed_s + self._hold_s
+        self._latest = origin
+        if origin < self._origin or elapsed_s >= self._held_until:
+            self._origin = origin
+        return self._origin + timedelta(seconds=elapsed_s)
+
+    def _current_origin(self) -> datetime:
+        """The time at which the monotonic clock would have been zero; constant unless the system's clock jumps."""
+        return self._clock() - timedelta(seconds=self._monotonic())

@@ -292,6 +292,14 @@ def test_sweep_steps_count_deletions(factory):
     assert (done.removed, done.next_token) == (1, None)
 
 
+def test_blobs_are_not_old_because_the_clock_jumped(factory):
+    unused, jump = create_unused_blob(factory), timedelta(0)
+    made = sweeps.sweeps(factory.stores, MemorySecrets(), settings().gc, clock=lambda: datetime.now(UTC) + jump)
+    jump = timedelta(days=2)
+    assert next(each for each in made if each.name == "cas").step(None).removed == 0
+    assert factory.stores.blobs.head(unused) is not None
+
+
 def test_expired_keys_are_deleted_page_by_page(factory):
     for number in range(5):
         factory.stores.pointers.compare_and_set(

@@ -13,16 +13,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from skiway.clock import Clock, SettledClock, utc_now
 from skiway.config.metastore import Gc
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import gc
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.runtime.gc.schedule import Progress, Sweep
 from skiway.security import SecretsStore
-from skiway.storage import Clock, Stores, utc_now
+from skiway.storage import Stores
 
 __all__ = ["once_round", "sweeps"]
 
@@ -37,6 +38,9 @@ def sweeps(
 ) -> list[Sweep]:
     """All sweeps, including disabled ones. The warehouse sweep is disabled if there is no warehouse."""
     work = _Work(stores, secrets, settings, clock, warehouse)
+    # Blobs and files of running statements must not seem old because the clock jumped.
+    of_blobs = replace(work, clock=SettledClock(clock, settings.cas.min_age_ms / 1000))
+    of_files = replace(work, clock=SettledClock(clock, settings.warehouse.min_age_ms / 1000))
     expired, cas, pointer, jobs = settings.idempotency, settings.cas, settings.pointer, settings.reconcile_jobs
     files = settings.warehouse
     return [
@@ -50,7 +54,7 @@ def sweeps(
         ),
         Sweep(
             "cas",
-            lambda token: _progress(_blobs(work, token)),
+            lambda token: _progress(_blobs(of_blobs, token)),
             every_s=cas.tick_every.total_seconds(),
             slice_s=cas.max_tick_millis / 1000,
             enabled=cas.enabled,
@@ -79,7 +83,7 @@ def sweeps(
         ),
         Sweep(
             "warehouse",
-            lambda token: _progress(_files(work, token)),
+            lambda token: _progress(_files(of_files, token)),
             every_s=files.tick_every.total_seconds(),
             slice_s=files.max_tick_millis / 1000,
             enabled=files.enabled and warehouse is not None,
