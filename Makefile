@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all faults fuzz load mutants live lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-all dynamodb-local faults fuzz load mutants live lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -32,14 +32,16 @@ OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
 test: setup  ## run the tests
 	@mkdir -p .cache
-	@PYTHONPATH=tests $(RUN) -m storage.dynamodb_local & \
-	$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
+	@$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
 	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS); status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 
 test-all: export SKIWAY_TESTS := all
-test-all: test  ## run the tests on all stores and every command in a new interpreter (slow)
+test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)
+
+dynamodb-local: setup
+	PYTHONPATH=tests $(RUN) -m storage.dynamodb_local
 
 faults: setup  ## kill servers at every step of every change, and disturb disks, databases, S3, clocks and clients (slow)
 	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults $(ARGS)

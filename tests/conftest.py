@@ -87,10 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _GroupScheduling(LoadScopeScheduling):
-    """Give each test to the next free worker, but all tests of a group to the same one."""
+    """Give all tests of a module or of a group to the next free worker, because they share fixtures."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
+        return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid.partition("::")[0])
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import scope
 from airport.certificates import Authority
 from examples.scripts import SCRIPTS, load, running
 from skiway.client import AirportClient, TlsOptions
@@ -64,7 +65,9 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "number"), ENDS, ids=[f"{name}-{number.name}" for name, number in ENDS])
+@pytest.mark.parametrize(
+    ("name", "number"), scope.sample(ENDS, every=3), ids=[f"{name}-{number.name}" for name, number in ENDS]
+)
 def test_script_serves_until_it_is_stopped(name: str, number: int, tmp_path: Path) -> None:
     location, trusted = ("grpc://127.0.0.1:0",), None
     if name == "tls":

@@ -33,6 +33,7 @@ from faults.crashing_server import (
 )
 from faults.deployments import Deployment, collect, open_deployment
 from faults.tables import SCHEMA, Doors, SavedDeployment, State, connected, rows, stored_files
+from scope import sample
 from skiway.client import col
 from skiway.errors import SkiwayError
 
@@ -190,7 +191,7 @@ def check_gc(deployment: Deployment, doors: Doors, state: State) -> None:
     assert doors.state() == state
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.name)
+@pytest.mark.parametrize("statement", sample(STATEMENTS, every=3), ids=lambda statement: statement.name)
 def test_statement_of_a_killed_server_is_atomic_and_gc_deletes_its_files(
     launcher: Launcher, saved: SavedDeployment, statement: Statement
 ) -> None:

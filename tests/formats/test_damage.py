@@ -7,12 +7,14 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import scope
 from formats.managed import LooseTable
 from formats.test_contents import now
 from skiway.errors import Internal, PermissionDenied, PreconditionFailed, SkiwayError, Unsupported
@@ -72,7 +74,7 @@ def test_damaged_metadata_is_rejected_or_read(table: LooseTable, tmp_path: Path)
     place.parent.mkdir()
     options = {"allowed-locations": str(tmp_path)}
     refused = 0
-    for text in damaged_versions(document):
+    for text in islice(damaged_versions(document), None, None, 1 if scope.ALL else 5):
         place.write_text(text)
         with open_source("iceberg", str(place), options=options) as source:
             try:
@@ -81,7 +83,7 @@ def test_damaged_metadata_is_rejected_or_read(table: LooseTable, tmp_path: Path)
                 raise
             except SkiwayError:
                 refused += 1
-    assert refused > 100
+    assert refused > 25
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import scope
 from airport.filters.predicates import ROWS, Client, conditions
 from airport.filters.recorded import PREDICATES, WITH_FILTER, Oracle, numbers, random_rows
 from formats.iceberg.test_filters import stored, without_unwritable_values
@@ -93,7 +94,7 @@ def test_filters_skip_files_and_rows(tables: dict[str, tuple[TableHandle, Oracle
     handle, oracle = tables[kind]
     files = handle.files(now(handle)).num_rows
     fewer_files = exact = 0
-    for each in WITH_FILTER:
+    for each in WITH_FILTER if scope.ALL else WITH_FILTER[::4]:
         fewer_files += handle.plan(now(handle), each.filter).num_rows < files
         rows = handle.read(now(handle), columns=["rowid"], filter=each.filter).read_all()
         try:
@@ -102,8 +103,8 @@ def test_filters_skip_files_and_rows(tables: dict[str, tuple[TableHandle, Oracle
             continue
         assert matching <= numbers(rows), each.predicate
         exact += matching == numbers(rows)
-    assert fewer_files > 20
-    assert exact > 50
+    assert fewer_files > 5
+    assert exact > 12
 
 
 @given(rows=random_rows(), chosen=st.lists(st.sampled_from(WITH_FILTER), min_size=5, max_size=5))

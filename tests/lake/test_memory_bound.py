@@ -29,7 +29,7 @@ with opened_lake(Path(sys.argv[2])) as lake:
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 BATCH_ROWS = 200_000
 ROW_BYTES = 8 + 4 + 100
-LARGE = 25  # batches
+LARGE = 15  # batches
 
 
 def test_large_statements_and_scans_use_little_memory_and_leave_no_temporary_file(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ import pytest
 import scope
 from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
 
-POINTER_KINDS = ("memory", "sqlite", "postgresql", "dynamodb-local")
-if scope.ALL:
-    POINTER_KINDS += ("dynamodb",)  # moto, which is slower and less complete than DynamoDB Local
+LOCAL_KINDS = ("memory", "sqlite", "postgresql")
+DYNAMODB_KINDS = ("dynamodb", "dynamodb-local")  # moto, which is slow and incomplete, and a download of 100 MB
+POINTER_KINDS = LOCAL_KINDS + (DYNAMODB_KINDS if scope.ALL else ())
+CONTRACT_KINDS = LOCAL_KINDS + (DYNAMODB_KINDS if scope.ALL else ("dynamodb",))
 SHARED_KINDS = POINTER_KINDS[1:]  # several processes can open these
 BLOB_KINDS = ("memory", "file", "s3")
 

@@ -27,9 +27,10 @@ def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
 def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, writers: int, name: str) -> dict[str, Any]:
     """Let writers set all keys up to version `rounds`, as fast as they can; returns the wins and error counts.
 
-    Prints a line when it is ready, and waits for one to start. Continues until it sees a write of another process.
+    Prints a line when it is ready, and waits for one to start. Continues until it has won once and has
+    seen a write of another process, so that each of two processes takes part.
     """
-    saw_other_process = Event()
+    saw_other_process, has_won = Event(), Event()
 
     def write(writer: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
         won, errors = [], Counter[str]()
@@ -41,12 +42,13 @@ def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, wri
                 version = current.version if current else ABSENT
                 if current and not current.blob_uri.startswith(f"{name}-"):
                     saw_other_process.set()
-                if version >= rounds and saw_other_process.is_set():
+                if version >= rounds and saw_other_process.is_set() and has_won.is_set():
                     continue
                 done = False
                 value = f"{name}-{writer}-{len(won)}"
                 try:
                     won.append((key, store.compare_and_set(key, value, expect=version).version, value))
+                    has_won.set()
                 except SkiwayError as error:
                     errors[
                         "Conflict" if isinstance(error, Conflict) and error.key.startswith("pointer.") else repr(error)

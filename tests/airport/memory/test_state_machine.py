@@ -806,7 +806,7 @@ def test_in_memory_catalog_behaves_like_duckdb() -> None:
     DONE.clear()
     long = settings.default.max_examples > 100
     effort = settings(
-        max_examples=settings.default.max_examples // 10 if long else 6,
+        max_examples=settings.default.max_examples // 10 if long else 3,
         stateful_step_count=settings.default.stateful_step_count if long else 50,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -27,6 +27,7 @@ from pyiceberg.io.pyarrow import expression_to_pyarrow, pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+import scope
 from airport.filters.building import (
     FIVE,
     UNKNOWN,
@@ -131,14 +132,15 @@ def test_scan_of_a_real_table_loses_no_row(table: Table) -> None:
     expected = Oracle(without_unwritable_values(special_rows())).kept_by_client(PREDICATES)
     files = len(list(table.scan().plan_files()))
     pruned = 0
-    for each, kept in zip(WITH_FILTER, expected, strict=True):
+    cases = list(zip(WITH_FILTER, expected, strict=True))
+    for each, kept in cases if scope.ALL else cases[::3]:
         expression = to_iceberg(each.filter, table.schema())
         if expression != AlwaysTrue():
             scan = table.scan(row_filter=expression, selected_fields=("rowid",))
             lost = kept - numbers(scan.to_arrow())
             assert not lost, (each.predicate, expression)
             pruned += len(list(scan.plan_files())) < files
-    assert pruned > 20  # otherwise no file was pruned and the test proves little
+    assert pruned > 7  # otherwise no file was pruned and the test proves little
 
 
 @given(predicate=conditions())

@@ -6,6 +6,7 @@ import doctest
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -24,6 +25,9 @@ from skiway.metastore.system.validation import check, objects, signature, versio
 from skiway.model import v1
 
 PROJECT = Path(__file__).parents[3]
+
+shared_catalogs = cache(EngineCatalogs)
+"""The objects of the shipped files, which take a while to read."""
 
 
 def rule(low: str | None = None, high: str | None = None, **more: Any) -> v1.EngineSpecific:
@@ -149,7 +153,7 @@ def test_engine_kind_cannot_escape_the_directory(tmp_path, kind):
 
 def test_version_length_is_limited():
     with expect_error(InvalidArgument, "field.invalid", field="engine_version"):
-        get(EngineCatalogs(), "duckdb", "1" * 101)
+        get(shared_catalogs(), "duckdb", "1" * 101)
 
 
 # --- files and caches -------------------------------------------------------------------------------------------------
@@ -365,7 +369,7 @@ def test_every_shipped_file_is_valid_and_sorted():
 
 
 def test_duckdb_has_commonly_used_functions():
-    answer = get(EngineCatalogs(), "DuckDB", "v1.5.5").registry
+    answer = get(shared_catalogs(), "DuckDB", "v1.5.5").registry
     functions = {each.name: each for each in answer.functions}
     assert functions["sum"].is_aggregate
     assert functions["read_parquet"].is_table
@@ -413,13 +417,13 @@ def test_spark_has_commonly_used_functions_by_version():
 
 def test_duckdb_has_objects_by_version():
     def names(version: str, field: str) -> set[str]:
-        return {each.name for each in getattr(get(EngineCatalogs(), "duckdb", version).registry, field)}
+        return {each.name for each in getattr(get(shared_catalogs(), "duckdb", version).registry, field)}
 
     assert {"VARIANT", "TIME_NS"} <= names("1.5.5", "types") - names("1.2.0", "types")
     assert {"INTEGER", "UHUGEINT"} <= names("1.0.0", "types")
     assert names("1.0.0", "functions") < names("1.2.0", "functions") < names("v1.5.5", "functions")
     assert {"sum", "list_transform", "read_parquet"} <= names("1.0.0", "functions")
-    casts = {(each.source_type, each.target_type) for each in get(EngineCatalogs(), "duckdb", "1.2.0").registry.casts}
+    casts = {(each.source_type, each.target_type) for each in get(shared_catalogs(), "duckdb", "1.2.0").registry.casts}
     assert ("INTEGER", "BIGINT") in casts
     assert ("INTEGER", "VARIANT") not in casts
 
@@ -433,8 +437,8 @@ def test_duckdb_has_objects_by_version():
 )
 def test_visible_objects_use_only_visible_types(kind, version):
     answer = v1.SystemObjectsRegistry()
-    answer.CopyFrom(get(EngineCatalogs(), kind, version).registry)
-    answer.namespaces.extend(SystemFiles().load(kind).registry.namespaces)
+    answer.CopyFrom(get(shared_catalogs(), kind, version).registry)
+    answer.namespaces.extend(shared_catalogs().files.load(kind).registry.namespaces)
     assert check(answer) == []
 
 

@@ -36,10 +36,10 @@ def assert_one_winner_each(results, final, *, rounds):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "dynamodb-local"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", pytest.param("dynamodb-local", marks=pytest.mark.full)])
 def test_each_version_has_one_winner_among_two_processes_of_eight_writers(kind, tmp_path, server):
     home = pointer_home(kind, tmp_path, server)
-    rounds = 60 if scope.ALL else 8 if kind == "dynamodb-local" else 20
+    rounds = 60 if scope.ALL else 10
     race = {"url": home.url, "options": home.options, "keys": KEYS, "rounds": rounds, "writers": 8}
     processes = [writers.start("race", **race, name=name) for name in "ab"]
     assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2

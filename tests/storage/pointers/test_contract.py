@@ -10,6 +10,7 @@ import pytest
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, Unsupported
 from skiway.storage import ABSENT, CallCounter, Check, Delete, Pointer, Put
+from storage.homes import CONTRACT_KINDS, POINTER_KINDS, Home, pointer_home
 
 UNUSUAL_KEYS = (
     "/",
@@ -38,6 +39,12 @@ UNUSUAL_KEYS = (
     "/~",
     " ",
 )
+
+
+@pytest.fixture(params=CONTRACT_KINDS)
+def home(request, tmp_path, server) -> Home:
+    """A home for pointers, in every backend and also in an emulation of DynamoDB."""
+    return pointer_home(request.param, tmp_path, server)
 
 
 def keys_of(items):
@@ -249,6 +256,7 @@ def test_page_token_can_be_created_for_any_key(pointers):
     assert keys_of(pointers.page("/", token=pointers.token_after("/", "/1x")).items) == ["/2", "/3"]
 
 
+@pytest.mark.parametrize("home", POINTER_KINDS, indirect=True)
 def test_pages_miss_no_permanent_pointer_during_concurrent_changes(pointers):
     permanent = [f"/k/{number:03d}" for number in range(0, 60, 2)]
     temporary = [f"/k/{number:03d}" for number in range(1, 60, 2)]
@@ -529,6 +537,7 @@ def test_loaded_pointers_keep_their_versions_and_expiry(pointers, clock):
     assert pointers.compare_and_set("/expiring", "later", expect=3).version == 4
 
 
+@pytest.mark.parametrize("home", POINTER_KINDS, indirect=True)  # moto takes a minute
 def test_snapshot_has_all_pointers_of_one_moment(pointers, clock):
     create(pointers, *(f"/{number:04}" for number in range(1500)))
     create(pointers, "/expired", expires_at=clock() + timedelta(seconds=1))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -41,8 +42,6 @@ class Sandbox:
     def __init__(self, *, memory_limit: str = "1GB", timeout_s: float = 60.0) -> None:
         extras.require("duckdb", extra="memory", purpose="the in-memory database")
         self._foreign = sandbox.Sandbox(memory_limit=memory_limit, timeout_s=timeout_s)
-        self._lock = threading.Lock()
-        self._database: duckdb.DuckDBPyConnection | None = None
 
     def evaluate(self, rows: pa.Table, expression: str, field: pa.Field) -> pa.Array:
         """Evaluate an expression for each row and convert the values to the type of `field`."""
@@ -105,15 +104,24 @@ class Sandbox:
         """A new cursor for our own SQL. DuckDB's errors are converted to ours."""
         import duckdb
 
-        from skiway.sandbox.worker import SETTINGS
-
-        with self._lock:
-            if self._database is None:
-                self._database = duckdb.connect(":memory:", config={**SETTINGS})
-            cursor = self._database.cursor()
+        with _lock:
+            cursor = _database().cursor()
         try:
             yield cursor
         except duckdb.Error as error:
             raise InvalidArgument(str(error).splitlines()[0]) from error
         finally:
             cursor.close()
+
+
+_lock = threading.Lock()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """The database for our own SQL, which is empty: cursors register the tables they need."""
+    import duckdb
+
+    from skiway.sandbox.worker import SETTINGS
+
+    return duckdb.connect(":memory:", config={**SETTINGS})

@@ -199,6 +199,8 @@ def _column_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) -> 
 
 
 def _compute_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) -> ColumnStatistics:
+    if not len(table.rows):  # as in each new table
+        return ColumnStatistics(has_null=False, has_not_null=False, distinct_count=0)
     name = identifier(field.name)
     is_text = _is_text(field.type)
     expressions = {
