@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake.lakes import Lake
+from scope import sample
 from skiway.client import AirportClient, col
 from skiway.errors import PreconditionFailed
 
@@ -98,8 +100,9 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("where", FILTERS)
-@pytest.mark.parametrize("make", [parquet, delta, iceberg, managed, sorted_only])
+@pytest.mark.parametrize(
+    ("where", "make"), sample(product(FILTERS, [parquet, delta, iceberg, managed, sorted_only]), every=3)
+)
 def test_files_that_cannot_match_may_be_missing(
     lake: Lake, tmp_path: Path, make: Callable[[Lake, Path], tuple[str, str, str]], where: str
 ) -> None:

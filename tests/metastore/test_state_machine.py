@@ -168,4 +168,4 @@ class Names(RuleBasedStateMachine):
 
 
 TestNames = Names.TestCase
-TestNames.settings = settings(max_examples=40 * max(1, settings.default.max_examples // 100), stateful_step_count=30)
+TestNames.settings = settings(max_examples=15 * max(1, settings.default.max_examples // 100), stateful_step_count=30)

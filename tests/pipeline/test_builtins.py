@@ -6,12 +6,14 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pipeline.lakes import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = SPARK
+pytestmark = [SPARK, pytest.mark.full]
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_builtins.py"
 

@@ -167,6 +167,7 @@ with session("bare", "local[1]") as spark:
 """
 
 
+@pytest.mark.full
 @pytest.mark.needs("java", "spark")
 @pytest.mark.timeout(300)
 def test_spark_starts_on_a_machine_without_java(bare_machine: Path) -> None:

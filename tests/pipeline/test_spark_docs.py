@@ -201,10 +201,10 @@ def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:
     return stats, columns
 
 
+@pytest.mark.full
 class TestOnClusters:
     pytestmark = SPARK
 
-    @pytest.mark.full
     def test_job_on_the_cluster_of_the_page_has_the_same_result(self, data: Path, expected: Any, tmp_path: Path):
         port = {"7077": str(free_port())}
         with ExitStack() as cluster:

@@ -43,6 +43,17 @@ HERE = "/v1/lake/namespaces/sales/tables"
 @pytest.fixture
 def shop(rest_server: RestServer) -> RestServer:
     """A server with a namespace and a table."""
+    return stocked(rest_server)
+
+
+@pytest.fixture(scope="module")
+def shared_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
+    """The same for all tests of requests that are rejected and change nothing."""
+    with open_stores("memory://") as stores, opened(stores, tmp_path_factory.mktemp("shop")) as rest_server:
+        yield stocked(rest_server)
+
+
+def stocked(rest_server: RestServer) -> RestServer:
     assert rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}).status_code == 200
     assert rest_server.call("POST", HERE, PEOPLE).status_code == 200
     return rest_server
@@ -163,9 +174,9 @@ def test_every_declared_endpoint_is_served(shop: RestServer, route: Any) -> None
     ],
 )
 def test_errors_have_the_status_and_type_of_the_specification(
-    shop: RestServer, method: str, path: str, body: Any, expected: tuple[int, str]
+    shared_shop: RestServer, method: str, path: str, body: Any, expected: tuple[int, str]
 ) -> None:
-    assert error(shop.call(method, path, body)) == expected
+    assert error(shared_shop.call(method, path, body)) == expected
 
 
 @pytest.mark.parametrize(
@@ -192,9 +203,9 @@ def test_errors_have_the_status_and_type_of_the_specification(
     ],
 )
 def test_messages_start_as_iceberg_clients_expect(
-    shop: RestServer, method: str, path: str, body: Any, prefix: str
+    shared_shop: RestServer, method: str, path: str, body: Any, prefix: str
 ) -> None:
-    message = shop.call(method, path, body).json()["error"]["message"]
+    message = shared_shop.call(method, path, body).json()["error"]["message"]
     assert message.startswith(prefix), message
     assert "; " in message.removeprefix(prefix)  # followed by a remedy
 
@@ -284,17 +295,17 @@ def test_unavailable_store_is_reported_as_retryable(stores: Stores, tmp_path: Pa
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.permissions], ids=lambda each: each.name)
-def test_unauthorized_callers_are_rejected(shop: RestServer, route: Any) -> None:
+def test_unauthorized_callers_are_rejected(shared_shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")
     body = {} if route.method == "POST" else None
     for caller, status in (("forger", 401), ("nobody", 403), ("platform", 403)):
-        answer = shop.call(route.method, path, body, authorization=f"Bearer {caller}")
+        answer = shared_shop.call(route.method, path, body, authorization=f"Bearer {caller}")
         assert answer.status_code == status
         if route.method != "HEAD":
             assert error(answer)[1] == {401: "NotAuthorizedException", 403: "ForbiddenException"}[status]
     if route.changes:
-        assert shop.call(route.method, path, body, authorization="Bearer reader").status_code == 403
-    assert shop.call("GET", f"{HERE}/people").status_code == 200
+        assert shared_shop.call(route.method, path, body, authorization="Bearer reader").status_code == 403
+    assert shared_shop.call("GET", f"{HERE}/people").status_code == 200
 
 
 def test_accounts_are_isolated(shop: RestServer) -> None:
@@ -328,8 +339,8 @@ def test_server_issues_no_tokens(rest_server: RestServer) -> None:
         (b"[" * 100_000, "nested too deep"),
     ],
 )
-def test_invalid_body_is_rejected_with_the_reason(rest_server: RestServer, body: bytes, expected_message: str) -> None:
-    answer = rest_server.call("POST", "/v1/lake/namespaces", body)
+def test_invalid_body_is_rejected_with_the_reason(shared_shop: RestServer, body: bytes, expected_message: str) -> None:
+    answer = shared_shop.call("POST", "/v1/lake/namespaces", body)
     assert error(answer) == (400, "BadRequestException")
     assert expected_message in answer.json()["error"]["message"]
 
@@ -350,8 +361,8 @@ def test_invalid_body_is_rejected_with_the_reason(rest_server: RestServer, body:
         (set_property(**{"write.data.path": "s3://other/place"}), "folder"),
     ],
 )
-def test_invalid_commit_is_rejected_with_the_field(shop: RestServer, body: Any, expected_message: str) -> None:
-    answer = shop.call("POST", f"{HERE}/people", body)
+def test_invalid_commit_is_rejected_with_the_field(shared_shop: RestServer, body: Any, expected_message: str) -> None:
+    answer = shared_shop.call("POST", f"{HERE}/people", body)
     assert error(answer) == (400, "BadRequestException")
     assert expected_message in answer.json()["error"]["message"]
 
@@ -390,10 +401,10 @@ def test_body_that_does_not_arrive_in_time_is_rejected(small_body_server: RestSe
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_content_types_of_cross_site_browser_requests_are_rejected(rest_server: RestServer, content_type: str) -> None:
-    answer = rest_server.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=content_type)
+def test_content_types_of_cross_site_browser_requests_are_rejected(shared_shop: RestServer, content_type: str) -> None:
+    answer = shared_shop.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=content_type)
     assert error(answer) == (415, "UnsupportedMediaTypeException")
-    assert rest_server.call("HEAD", "/v1/lake/namespaces/a").status_code == 404
+    assert shared_shop.call("HEAD", "/v1/lake/namespaces/a").status_code == 404
 
 
 def test_disconnected_client_changes_nothing(rest_server: RestServer) -> None:
@@ -410,9 +421,9 @@ def test_disconnected_client_changes_nothing(rest_server: RestServer) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/lake/namespaces/..", "/v1/lake/namespaces/%2e%2e", "/v1/lake/namespaces/%2e%2e%2f.."]
 )
-def test_dot_segments_are_not_resolved(shop: RestServer, path: str) -> None:
-    assert error(shop.get_untouched(path)) == (404, "NoSuchNamespaceException")
-    assert error(shop.get_untouched(f"{HERE}/{path.rpartition('/')[2]}")) == (404, "NoSuchTableException")
+def test_dot_segments_are_not_resolved(shared_shop: RestServer, path: str) -> None:
+    assert error(shared_shop.get_untouched(path)) == (404, "NoSuchNamespaceException")
+    assert error(shared_shop.get_untouched(f"{HERE}/{path.rpartition('/')[2]}")) == (404, "NoSuchTableException")
 
 
 def test_names_are_decoded_once(rest_server: RestServer) -> None:

@@ -13,7 +13,7 @@ from storage.homes import pointer_home
 
 SIZE = 200
 KINDS = ("sqlite", "postgresql")
-MOMENTS = 6 if scope.ALL else 3
+MOMENTS = 6 if scope.ALL else 2
 # SQLite sees BEGIN, SELECT, INSERT, COMMIT; PostgreSQL sees locks, SELECT, INSERT, COMMIT.
 STEPS = ("lock", "read", "write", "commit")
 

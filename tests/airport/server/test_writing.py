@@ -194,7 +194,9 @@ def numbered(rows: int) -> pa.Table:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("returning", [False, True])
-@pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 100_000])
+@pytest.mark.parametrize(
+    "rows", [0, 1, 2049, *(pytest.param(each, marks=pytest.mark.full) for each in (2048, 100_000))]
+)
 def test_insert_update_delete_of_any_number_of_rows(form, returning: bool, rows: int) -> None:
     table = form()
     values = numbered(rows)

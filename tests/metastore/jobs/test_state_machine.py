@@ -234,6 +234,6 @@ def scaled(examples: int) -> settings:
 
 
 TestQueue = behavior(73)(Queue.TestCase)
-TestQueue.settings = scaled(60)
-TestQueueOnFile = behavior(73)(QueueOnFile.TestCase)
+TestQueue.settings = scaled(25)
+TestQueueOnFile = pytest.mark.full(behavior(73)(QueueOnFile.TestCase))
 TestQueueOnFile.settings = scaled(5)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -218,6 +219,6 @@ class QueriesOnFile(Queries):
 
 
 TestQueries = behavior(47, 49, 75)(Queries.TestCase)
-TestQueries.settings = scaled(30)
-TestQueriesOnFile = behavior(47, 49, 75)(QueriesOnFile.TestCase)
+TestQueries.settings = scaled(15)
+TestQueriesOnFile = pytest.mark.full(behavior(47, 49, 75)(QueriesOnFile.TestCase))
 TestQueriesOnFile.settings = scaled(4)
