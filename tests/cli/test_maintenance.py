@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from runtime.servers import skiway, started
 from skiway.client import AirportClient
+from skiway.config import load
+from skiway.config.stores import store_urls
+from skiway.storage import open_stores
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
@@ -46,6 +49,24 @@ def test_backup_of_a_running_server_is_restored_and_checked(tmp_path: Path) -> N
     (defect,) = json.loads(damaged.stdout)
     assert defect["problem"] == "a file of table t is missing"
     assert skiway("check", *here, "--no-files").returncode == 0
+
+
+def test_table_with_a_lost_record_is_reported_and_deleted(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with started(home) as server, AirportClient(server.addresses["airport"], "lake") as db:
+        db.create_schema("s")
+        db.create_table("s.t", ROWS.schema)
+    urls = store_urls(load(), home)
+    with open_stores(urls.pointers, urls.blobs) as stores:
+        (own,) = (each for each in stores.pointers.scan("/accounts/") if "/tables/by-id/" in each.key)
+        stores.blobs.delete(own.blob_uri)
+    with started(home) as server:
+        shown = skiway("tables", "get", "lake.s.t", SKIWAY_SERVER=server.address)
+        assert shown.returncode == 1
+        assert "is damaged: its record is missing in the blob store" in shown.stderr
+        deleted = skiway("tables", "delete", "lake.s.t", SKIWAY_SERVER=server.address)
+        assert (deleted.returncode, deleted.stdout) == (0, "deleted table lake.s.t, which was damaged\n")
+        assert skiway("check", "--home", home).stderr.endswith(": no defects\n")
 
 
 def test_missing_homes_are_reported(tmp_path: Path) -> None:

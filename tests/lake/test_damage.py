@@ -81,6 +81,18 @@ def test_lost_table_is_marked_and_the_others_work(lake: Lake) -> None:
         assert columns == [("good", "id", None), ("lost", None, LOST)]
 
 
+@pytest.mark.parametrize("name", ["lost", "LOST"])
+def test_lost_table_can_be_dropped_and_created_again(lake: Lake, name: str) -> None:
+    lose(lake, keys.table("a1", table_id(lake, "lost")))
+    with lake.client() as db:
+        with pytest.raises(PreconditionFailed, match=rf"table s\.lost is damaged: {LOST}"):
+            db.rename_table("s.lost", "other")
+        db.drop_table(("s", name))
+        db.create_table("s.lost", ONE)
+        assert db.scan("s.lost").read_all().num_rows == 0
+        assert db.scan("s.good").read_all().num_rows == 2
+
+
 @pytest.mark.parametrize(("of", "table", "kept"), [("files", "files", {"row_count": 2}), ("table", "tables", {})])
 def test_lost_statistics_are_marked(lake: Lake, of: str, table: str, kept: dict[str, int]) -> None:
     lost = table_id(lake, "lost")

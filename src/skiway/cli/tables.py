@@ -10,6 +10,7 @@ import typer
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import connector_names
 from skiway.cli.table_records import TableRecord
+from skiway.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Table
@@ -89,8 +90,18 @@ def delete(call: Call, name: TableName) -> None:
     The files of a mirrored table are not deleted.
     """
     from skiway.cli.sql.scans import sql_name
+    from skiway.client.metastore.names import segments
 
-    table = call.lake.tables.get(name)
+    try:
+        table = call.lake.tables.get(name)
+    except PreconditionFailed as error:
+        if error.key != "resource.damaged":
+            raise
+        catalog, schema, own_name = sql_name(segments(name, resource="table"))
+        with call.airport(catalog) as lake:
+            lake.drop_table((schema, own_name))
+        call.print_result(f"deleted table {name}, which was damaged", {"name": name})
+        return
     deleted = TableRecord.of(table, connector_names(call.lake))
     if deleted.origin == "managed":
         catalog, schema, own_name = sql_name(table.path)

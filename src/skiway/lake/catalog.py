@@ -33,7 +33,7 @@ from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm, catalogs, managed, namespaces, platform
-from skiway.metastore.records.damage import damaged
+from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
 from skiway.requests import Access, Observers
 from skiway.sandbox.queries import Queries
@@ -160,7 +160,7 @@ class LakeCatalogs:
         if found is None:
             return None
         if found.value.damage:
-            raise damaged("catalog", name, found.value.damage)
+            raise damaged_error("catalog", name, found.value.damage)
         if call_of(current_request()).operation == "list_schemas":
             self.context.failed_creations.attached()
         # The same object for the same record, because listings are cached with the object.

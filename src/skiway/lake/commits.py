@@ -52,7 +52,7 @@ class Changes:
     def check_allowed(self) -> None:
         """Raise unless the caller may change this table with this statement."""
         self.context.callers.require("table.write", self.record)
-        if not self.record.metadata_location:
+        if not (self.record.metadata_location or self.record.damage):
             raise PreconditionFailed(
                 f"table {self.record.display_name!r} is read-only: connector {self._connector()!r} mirrors it from "
                 f"{self.record.upstream.uri!r}; change it there, or copy it into a managed catalog",

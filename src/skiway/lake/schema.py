@@ -26,7 +26,7 @@ from skiway.lake.context import Context
 from skiway.lake.inserting import PendingCreate, PendingTable, Target
 from skiway.lake.writable import WritableTable
 from skiway.metastore import managed, tables
-from skiway.metastore.records.damage import damaged, explaining_damage
+from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.names import exact_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -199,7 +199,7 @@ class LakeSchema(Schema, DynamicSchema):
         self._context.callers.require("table.write")
         if self._context.failed_creations.dropped(self._namespace.resource_id.id, name):
             return
-        record = self._required(name, if_exists=if_exists)
+        record = self._required(name, if_exists=if_exists, damaged=True)
         if record is not None:
             warehouse = self._context.handles.warehouse
             Changes(self._context, record).run(
@@ -214,8 +214,8 @@ class LakeSchema(Schema, DynamicSchema):
                 lambda: managed.rename(self._context.callers.realm(), record.resource_id, name=new_name)
             )
 
-    def _required(self, name: str, *, if_exists: bool) -> v1.Table | None:
-        record = self._record(name)
+    def _required(self, name: str, *, if_exists: bool, damaged: bool = False) -> v1.Table | None:
+        record = self._record(name, damaged=damaged)
         self._context.callers.require("table.write", record)
         if record is None and not if_exists:
             raise NotFound(f"schema {self.name!r} has no table {name!r}", key="table", table=name)
@@ -224,13 +224,15 @@ class LakeSchema(Schema, DynamicSchema):
     def _changed(self) -> None:
         self._context.versions.changed(self._context.callers.realm())
 
-    def _record(self, name: str) -> v1.Table | None:
-        """The table with this name, or else the one whose name differs in case only, as in SELECT."""
+    def _record(self, name: str, *, damaged: bool = False) -> v1.Table | None:
+        """The table with this name, or else the one whose name differs in case only, as in SELECT.
+
+        If `damaged`, also one with a damaged record.
+        """
         realm = self._context.callers.realm()
-        with explaining_damage("table", f"{self.name}.{name}"):
-            found = tables.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
-        if found is not None and found.damage:
-            raise damaged("table", f"{self.name}.{name}", found.damage)
+        found = tables.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
+        if found is not None and found.damage and not damaged:
+            raise damaged_error("table", f"{self.name}.{name}", found.damage)
         return found
 
     def _table(self, record: v1.Table, *, listing: bool = False, columns: Columns | None = None) -> WritableTable:
@@ -263,7 +265,7 @@ class DamagedTable(Table):
 
     def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
         """Raise the reason why the table cannot be read."""
-        raise damaged("table", self.name, self._damage)
+        raise damaged_error("table", self.name, self._damage)
 
 
 def _iceberg_columns(create: CreateTable) -> pa.Schema:

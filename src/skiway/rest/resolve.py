@@ -14,7 +14,7 @@ from typing import Final
 from skiway.errors import AlreadyExists, NotFound, PermissionDenied
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.metastore import Realm, catalogs, connectors, namespaces, tables
-from skiway.metastore.records.damage import damaged as damaged_error
+from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.resources.hierarchy import require_path

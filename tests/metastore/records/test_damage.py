@@ -9,7 +9,7 @@ import pytest
 
 from metastore.mirrors import connector
 from metastore.resource_factory import ResourceFactory, expect_error
-from skiway.errors import Internal, PreconditionFailed
+from skiway.errors import Internal, NotFound, PreconditionFailed
 from skiway.metastore import (
     Realm,
     accounts,
@@ -165,8 +165,10 @@ def test_contents_of_a_damaged_container_are_listed_and_resolved(populated: Reso
 def test_damaged_record_cannot_be_read_or_written_but_deleted(populated: ResourceFactory):
     table = next(each for each in listing(populated, "table") if each.display_name == "people")
     lose(populated, keys.table("a1", table.resource_id.id))
-    with expect_error(Internal, "pointer.dangling"):
+    with expect_error(PreconditionFailed, "resource.damaged", damage=LOST):
         tables.get(populated.home, v1.GetTableRequest(table_id=table.resource_id))
+    with expect_error(NotFound, "table"):
+        tables.get(granted_only(populated, "eve"), v1.GetTableRequest(table_id=table.resource_id))
     ref = v1.NameRef(catalog="first", path=["sales"], name="people")
     found = directory.resolve_table(populated.home, v1.ResolveTableRequest(ref=ref)).resource_id
     tables.delete(populated.home, v1.DeleteTableRequest(table_id=found))

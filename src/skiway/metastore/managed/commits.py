@@ -129,10 +129,10 @@ def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> Iceberg
     return handle_of(table, read_metadata(files, table.metadata_location), files)
 
 
-def managed_record(realm: Realm, table_id: v1.ResourceId) -> Stored[v1.Table]:
-    """The record of a table. Raise `PreconditionFailed` if the table is not managed."""
-    found = hierarchy.table(realm, table_id)
-    if not found.value.metadata_location:
+def managed_record(realm: Realm, table_id: v1.ResourceId, *, damaged: bool = False) -> Stored[v1.Table]:
+    """The record of a table; if `damaged`, also a damaged one. Raise `PreconditionFailed` if the table is not managed."""
+    found = hierarchy.table(realm, table_id, damaged=damaged)
+    if not (found.value.metadata_location or found.value.damage):
         raise PreconditionFailed(
             f"table {found.value.display_name} is not a managed table: change it in its source",
             key="table.not_managed",

@@ -133,9 +133,9 @@ def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: 
 
     With `purge` its files are deleted at once, otherwise by gc, because queries may still read them.
 
-    Its metadata is not read, so a damaged table can be dropped too.
+    Its metadata is not read, so a damaged table can be dropped too, even if its record is lost.
     """
-    found = managed_record(realm, table_id).value
+    found = managed_record(realm, table_id, damaged=True).value
     _drop(realm, warehouse, found, v1.DeleteTableRequest(table_id=found.resource_id), purge=purge)
 
 

@@ -20,7 +20,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.model import v1
 
-__all__ = ["DAMAGE", "damage_of", "damaged", "explaining_damage", "partial_record"]
+__all__ = ["DAMAGE", "damage_of", "damaged_error", "explaining_damage", "partial_record"]
 
 DAMAGE: Final[Mapping[str, str]] = {
     "pointer.dangling": "its record is missing in the blob store",
@@ -41,21 +41,21 @@ def damage_of(error: Internal) -> str | None:
     return DAMAGE.get(error.key)
 
 
-def damaged(noun: str, name: str, damage: str) -> PreconditionFailed:
+def damaged_error(noun: str, name: str, damage: str) -> PreconditionFailed:
     """The error that a resource cannot be used, for callers."""
     return failure(PreconditionFailed, "resource.damaged", resource=noun, name=name, damage=damage)
 
 
 @contextmanager
 def explaining_damage(noun: str, name: str) -> Iterator[None]:
-    """Raise `damaged` in place of the error that a record is lost or corrupt, which callers would not see."""
+    """Raise `damaged_error` in place of the error that a record is lost or corrupt, which callers would not see."""
     try:
         yield
     except Internal as error:
         damage = damage_of(error)
         if damage is None:
             raise
-        raise damaged(noun, name, damage) from error
+        raise damaged_error(noun, name, damage) from error
 
 
 def partial_record(message: type[M], noun: str, keys_of_it: Iterable[str], damage: str) -> M | None:

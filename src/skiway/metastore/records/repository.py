@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from skiway.errors import AlreadyExists, Conflict, Contention, Internal, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
-from skiway.metastore.records.damage import damage_of, partial_record
+from skiway.metastore.records.damage import damage_of, damaged_error, partial_record
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
 from skiway.model import v1
@@ -113,12 +113,15 @@ class Repository(Generic[M]):
     def require(self, key: str, *, name: str, damaged: bool = False) -> Stored[M]:
         """The resource at a canonical key. Raise `NotFound` with `name` if there is none.
 
-        If `damaged`, a damaged resource is returned with what its keys tell, as in listings.
+        If `damaged`, a damaged resource is returned with what its keys tell, as in listings. Otherwise the error says what
+        is damaged.
         """
-        pointer = self.stores.pointers.get(key)
-        found = self.entry(pointer) if damaged else self.follow(pointer)
+        found = self.entry(self.stores.pointers.get(key))
         if found is None:
             raise self.missing(name)
+        damage = getattr(found.value, "damage", "")  # some kinds of resources are never listed
+        if damage and not damaged:
+            raise damaged_error(self.kind.noun, name, damage)
         return found
 
     def peek(self, key: str) -> tuple[Pointer, M | None] | None:

@@ -68,17 +68,23 @@ def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.Table | None:
-    """The table with this name, or else one whose name differs in case only; None if there is none."""
-    exact = find(realm, namespace_id, name)
+    """The table with this name, or else one whose name differs in case only; None if there is none.
+
+    One with a damaged record has `damage` set.
+    """
+    pointers, repository = realm.stores.pointers, realm.all(TABLE)
+    if not normal_text(name):
+        return None
+    exact = repository.entry(pointers.get(keys.table_name(realm.account_id, namespace_id, normal_text(name))))
     if exact is not None:
-        return exact
+        return exact.value
     wanted = folded(normal_text(name))
     if not is_managed(catalog):
         return next((table for table in scan(realm, namespace_id) if folded(table.display_name) == wanted), None)
-    reserved = realm.stores.pointers.get(keys.relation_name(realm.account_id, namespace_id, wanted))
+    reserved = pointers.get(keys.relation_name(realm.account_id, namespace_id, wanted))
     if reserved is None or not keys.owner(reserved).startswith(keys.table(realm.account_id)):
         return None  # the name is free, or that of a view
-    found = realm.all(TABLE).follow(reserved)
+    found = repository.entry(reserved)
     return None if found is None else found.value
 
 
