@@ -59,8 +59,11 @@ PARTS = {
     "chromium": Part(lambda: bool(shutil.which("chromium")), "apt install chromium"),
 }
 
-TOGETHER = ("tests/cli/", "tests/demo/", "tests/test_imports.py")
+TOGETHER = ("tests/demo/", "tests/cli/")
 """Tests that share an expensive fixture: xdist runs each group in one process."""
+
+SLOW = (*TOGETHER, "tests/lake/", "tests/formats/", "tests/faults/", "tests/runtime/")
+"""Tests that start first, so that no worker still runs a long module when the others have finished."""
 
 # A test that interrupts a process with Ctrl-C needs one that does not ignore it, as those of a background job do.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -103,6 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((place for place, group in enumerate(SLOW) if item.nodeid.startswith(group)), 99))
     if not (scope.ALL or scope.FAULTS):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
         items[:] = [item for item in items if not item.get_closest_marker("full")]

@@ -12,8 +12,8 @@ from demo.demos import Serving, demo, serving
 
 STOPS = [
     (signal.SIGTERM, "sources     lift-operations"),
-    (signal.SIGKILL, "statistics  lifts"),
-]
+    (signal.SIGKILL, "metadata    lift-operations"),
+]  # before Spark starts
 if scope.ALL:
     STOPS = [
         (signal.SIGKILL, "sources     lift-operations"),

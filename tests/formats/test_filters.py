@@ -94,7 +94,7 @@ def test_filters_skip_files_and_rows(tables: dict[str, tuple[TableHandle, Oracle
     handle, oracle = tables[kind]
     files = handle.files(now(handle)).num_rows
     fewer_files = exact = 0
-    for each in WITH_FILTER if scope.ALL else WITH_FILTER[::4]:
+    for each in WITH_FILTER if scope.ALL else WITH_FILTER[::8]:
         fewer_files += handle.plan(now(handle), each.filter).num_rows < files
         rows = handle.read(now(handle), columns=["rowid"], filter=each.filter).read_all()
         try:
@@ -103,8 +103,8 @@ def test_filters_skip_files_and_rows(tables: dict[str, tuple[TableHandle, Oracle
             continue
         assert matching <= numbers(rows), each.predicate
         exact += matching == numbers(rows)
-    assert fewer_files > 5
-    assert exact > 12
+    assert fewer_files > 2
+    assert exact > 6
 
 
 @given(rows=random_rows(), chosen=st.lists(st.sampled_from(WITH_FILTER), min_size=5, max_size=5))

@@ -101,7 +101,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(
-    ("where", "make"), sample(product(FILTERS, [parquet, delta, iceberg, managed, sorted_only]), every=3)
+    ("where", "make"), sample(product(FILTERS, [parquet, delta, iceberg, managed, sorted_only]), every=6)
 )
 def test_files_that_cannot_match_may_be_missing(
     lake: Lake, tmp_path: Path, make: Callable[[Lake, Path], tuple[str, str, str]], where: str

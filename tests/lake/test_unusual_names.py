@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lake.lakes import Lake
+from scope import sample
 from skiway.airport.wire import headers
 from skiway.client import col
 from skiway.errors import AlreadyExists, LimitExceeded, NotFound
@@ -29,7 +30,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("name", sample(NAMES.values(), every=3), ids=NAMES)
 def test_name_works_for_a_table_its_schema_and_a_column(lake: Lake, name: str) -> None:
     schema, path = schema_name([name]), (name,)
     table = (schema, name)
