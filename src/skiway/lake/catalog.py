@@ -69,7 +69,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         """All namespaces of the catalog, and the system schema."""
         realm = self._context.callers.realm()
         found = namespaces.scan(realm, self.record.resource_id.id)
-        schemas = [LakeSchema(self._context, self.record, namespace) for namespace in found]
+        schemas = [LakeSchema(self._context, self.record, namespace, self._find_table) for namespace in found]
         return [*schemas, SystemSchema(self._context, self.record, self._find_table)]
 
     def schema(self, name: str) -> Schema | None:
@@ -77,7 +77,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         if name.casefold() == SYSTEM_SCHEMA:
             return SystemSchema(self._context, self.record, self._find_table)
         namespace = self._namespace(name)
-        return None if namespace is None else LakeSchema(self._context, self.record, namespace)
+        return None if namespace is None else LakeSchema(self._context, self.record, namespace, self._find_table)
 
     def command(self, text: str) -> Table:
         """The rows of a query, which is the text of the command."""
@@ -103,7 +103,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         )
         made = namespaces.create(self._context.callers.realm(), v1.CreateNamespaceRequest(spec=spec)).namespace
         self._context.versions.changed(self._context.callers.realm())
-        return LakeSchema(self._context, self.record, made)
+        return LakeSchema(self._context, self.record, made, self._find_table)
 
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
         """Delete an empty namespace."""
@@ -134,6 +134,8 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
                 return None
             owner = LakeCatalog(self._context, other.value)
         found = owner.schema(schema)
+        if isinstance(found, LakeSchema):
+            return found.table(name, bind=False)
         return None if found is None else found.table(name)
 
     def _namespace(self, name: str) -> v1.Namespace | None:

@@ -243,6 +243,9 @@ class Context:
     plans: PlanLog = field(default_factory=PlanLog)
     failed_creations: FailedCreations = field(default_factory=FailedCreations)
     statistics: StatisticsCache = field(default_factory=StatisticsCache)
+    view_columns: Cache[tuple[str, ...], pa.Schema] = field(
+        default_factory=lambda: Cache(MAX_COLUMNS, weigh=lambda columns: 1 + len(columns))
+    )
     bound_columns: Cache[tuple[str, bytes], Columns] = field(
         default_factory=lambda: Cache(MAX_COLUMNS, weigh=lambda known: 1 + len(known.stored) + len(known.wanted))
     )

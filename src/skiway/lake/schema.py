@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -24,12 +24,14 @@ from skiway.lake.columns import ROWID, Columns, columns_in, columns_of
 from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
 from skiway.lake.inserting import PendingCreate, PendingTable, Target
+from skiway.lake.views import BrokenView, LakeView, view_table
 from skiway.lake.writable import WritableTable
-from skiway.metastore import managed, tables
+from skiway.metastore import managed, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.names import exact_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+from skiway.sql import Find
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -74,30 +76,50 @@ def namespace_path(name: str) -> tuple[str, ...]:
 class LakeSchema(Schema, DynamicSchema):
     """The tables of one namespace."""
 
-    def __init__(self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace) -> None:
+    def __init__(self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace, find: Find) -> None:
         self.name = schema_name(full_path(namespace))
         self.comment = f"damaged: {namespace.damage}" if namespace.damage else namespace.description
         self._context = context
         self._catalog = catalog
         self._namespace = namespace
+        self._find = find
 
     def tables(self) -> Sequence[Table]:
-        """All tables. A table with an invalid schema is left out and logged; one with a damaged record is marked."""
-        realm = self._context.callers.realm()
-        if not self._context.callers.may("table.read"):
-            return []
-        found = tables.scan(realm, self._namespace.resource_id.id)
-        return [
-            DamagedTable(record) if record.damage else self._table(record, listing=True)
-            for record in found
-            if record.damage or self._has_valid_schema(record)
-        ]
+        """All tables and views. A table with an invalid schema is left out and logged; what cannot be read is marked."""
+        return [*self._tables(), *self._views()]
 
-    def table(self, name: str) -> WritableTable | None:
-        """The table with this name, or None."""
-        self._context.callers.require("table.read")
-        record = self._record(name)
+    def _tables(self) -> Iterator[Table]:
+        if self._context.callers.may("table.read"):
+            for record in tables.scan(self._context.callers.realm(), self._namespace.resource_id.id):
+                if record.damage:
+                    yield DamagedTable(record)
+                elif self._has_valid_schema(record):
+                    yield self._table(record, listing=True)
+
+    def _views(self) -> Iterator[Table]:
+        if self._context.callers.may("view.read"):
+            for record in views.scan(self._context.callers.realm(), self._namespace.resource_id.id):
+                yield self._view_table(record)
+
+    def _view_table(self, record: v1.View, *, bind: bool = True) -> LakeView | BrokenView:
+        place = (self._catalog.display_name, self.name)
+        return view_table(self._context, record, place, self._find, bind=bind)
+
+    def _view(self, name: str) -> v1.View | None:
+        """The view with this name, if the caller may read views."""
+        if not self._context.callers.may("view.read"):
+            return None
+        realm = self._context.callers.realm()
+        return views.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
+
+    def table(self, name: str, *, bind: bool = True) -> WritableTable | LakeView | BrokenView | None:
+        """The table or view with this name, or None. Queries, which bind views themselves, do not `bind` it."""
+        record = self._record(name) if self._context.callers.may("table.read") else None
         if record is None:
+            view = self._view(name)
+            if view is not None:
+                return self._view_table(view, bind=bind)
+            self._context.callers.require("table.read")
             return None
         try:
             columns_of(record.schema_json)
@@ -217,6 +239,11 @@ class LakeSchema(Schema, DynamicSchema):
     def _required(self, name: str, *, if_exists: bool, damaged: bool = False) -> v1.Table | None:
         record = self._record(name, damaged=damaged)
         self._context.callers.require("table.write", record)
+        if record is None and self._view(name) is not None:
+            raise Unsupported(
+                f"{self.name}.{name} is a view: use skiway.create_view with replace => true, or skiway.drop_view",
+                key="table.is_view",
+            )
         if record is None and not if_exists:
             raise NotFound(f"schema {self.name!r} has no table {name!r}", key="table", table=name)
         return record

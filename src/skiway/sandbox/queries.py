@@ -26,7 +26,7 @@ from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
 from skiway.sandbox.messages import encode_table
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
 
-__all__ = ["FileColumn", "NamedTable", "Parsed", "Queries", "QueryProcess", "Relation", "TableName"]
+__all__ = ["FileColumn", "NamedTable", "Parsed", "Queries", "QueryProcess", "Relation", "StoredQuery", "TableName"]
 
 WORKER: Final = "skiway.sandbox.query_worker"
 _MAX_LINE: Final = 1 << 20
@@ -55,6 +55,14 @@ class Relation:
     scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
     files: Sequence[str] = ()
     columns: Sequence[FileColumn] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuery:
+    """A view of a query. Names without a schema in its SQL are those of its own schema."""
+
+    name: TableName
+    sql: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +183,12 @@ class QueryProcess:
         self._watchdog.daemon = True
         self._watchdog.start()
 
-    def parse(self, sql: str) -> Parsed:
-        """The tables of a query; `InvalidArgument` unless the text is exactly one query."""
-        self._send({"parse": sql}, [])
+    def parse(self, sql: str, *, prefix: str = "then") -> Parsed:
+        """The tables of a query; `InvalidArgument` unless the text is exactly one query.
+
+        The names of tables with a point in time begin with `prefix`, which must differ among texts that run together.
+        """
+        self._send({"parse": sql, "prefix": prefix}, [])
         kind, payload = self._frame()
         if kind != b"P":
             raise self._error(kind, payload)
@@ -189,14 +200,21 @@ class QueryProcess:
         return Parsed(found["sql"], tables)
 
     def run(
-        self, sql: str, relations: Sequence[Relation], *, default: Sequence[str], describe: bool = False
+        self,
+        sql: str,
+        relations: Sequence[Relation],
+        *,
+        default: Sequence[str],
+        views: Sequence[StoredQuery] = (),
+        describe: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]] | None:
         """The columns and the rows of a query; None if DuckDB cannot read the files of a relation as its format requires.
 
-        Names without a catalog are looked up in `default`, a catalog and optionally a schema. With `describe`, there
-        are no rows.
+        Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
+        the relations and the views before it. With `describe`, there are no rows.
         """
         header: dict[str, Any] = {"sql": sql, "default": list(default), "describe": describe, "relations": []}
+        header["views"] = [{"name": list(each.name), "sql": each.sql} for each in views]
         parts: list[pa.Buffer] = []
         for each in relations:
             entry: dict[str, Any] = {"name": list(each.name)}

@@ -88,7 +88,7 @@ def _answer(
 ) -> None:
     try:
         if "parse" in header:
-            _write(responses, b"P", json.dumps(_parsed(database, header["parse"])).encode())
+            _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
             return
         relation = _bound(database, header, parts, server)
         if relation is None:
@@ -122,8 +122,11 @@ class _Refused(Exception):
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 
-def _parsed(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """The tables that a query names, with the points in time that it reads, and the query with a name for each of these."""
+def _parsed(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[str, Any]:
+    """The tables that a query names, with the points in time that it reads, and the query with a name for each of these.
+
+    These names begin with `prefix`.
+    """
     statements = database.extract_statements(sql)
     if len(statements) != 1:
         raise _Refused(f"expected one query, found {len(statements)} statements")
@@ -147,7 +150,7 @@ def _parsed(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
                 found |= {"unit": node["at_clause"]["unit"], "value": _value(database, node["at_clause"]["expr"])}
                 node["alias"] = node.get("alias") or node["table_name"]
                 node["at_clause"] = None
-                found["as"] = node["table_name"] = f"then {len(tables)}"
+                found["as"] = node["table_name"] = f"{prefix} {len(tables)}"
                 node["catalog_name"], node["schema_name"] = "memory", "main"
             tables.append(found)
     rewritten = any("as" in each for each in tables)
@@ -202,6 +205,9 @@ def _bound(
     if allowed:
         database.execute(f"SET allowed_paths = {_literal(allowed)}")
     database.execute("SET enable_external_access = false")
+    for view in header["views"]:  # each after those that it reads
+        database.execute(f"USE {_place(database, view['name'][:-1])}")
+        _create(database, view["name"], view["sql"])
     database.execute(f"USE {_place(database, header['default'])}")
     database.execute("SET lock_configuration = true")
     return database.sql(header["sql"])

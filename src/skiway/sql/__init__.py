@@ -4,6 +4,7 @@ A query runs in the sandbox, with the rights of its caller: its tables are looke
 nothing else can be read. DuckDB reads plain Parquet files itself; everything else is scanned by the table's own reader.
 """
 
-from skiway.sql.queries import DirectFiles, Files, Query, QueryEngine
+from skiway.sql.queries import Query, QueryEngine
+from skiway.sql.relations import DirectFiles, Files, Find, SqlView
 
-__all__ = ["DirectFiles", "Files", "Query", "QueryEngine"]
+__all__ = ["DirectFiles", "Files", "Find", "Query", "QueryEngine", "SqlView"]

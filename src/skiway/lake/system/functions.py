@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
 from skiway.airport import Parameter, ScanOptions, Table, TableFunction, current_request
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import Context
-from skiway.sql import Query
+from skiway.sql import Find, Query
 
-__all__ = ["FindTable", "QueryFunction", "QueryTable"]
-
-FindTable = Callable[[str, str, str], Table | None]
-"""Looks up a table by catalog, schema and name, with the rights of the caller."""
+__all__ = ["QueryFunction", "QueryTable"]
 
 
 class QueryFunction(TableFunction):
@@ -24,7 +21,7 @@ class QueryFunction(TableFunction):
     comment = "Runs a SELECT on the server, next to the files, and returns only its rows."
     parameters = (Parameter("sql", pa.string()), Parameter("schema", pa.string(), named=True))
 
-    def __init__(self, context: Context, catalog: str, find: FindTable) -> None:
+    def __init__(self, context: Context, catalog: str, find: Find) -> None:
         self._context, self._catalog, self._find = context, catalog, find
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:

@@ -15,7 +15,7 @@ from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
-from skiway.lake.system.functions import FindTable, QueryFunction
+from skiway.lake.system.functions import QueryFunction
 from skiway.lake.system.tables import (
     DAMAGE,
     MOMENT,
@@ -27,10 +27,12 @@ from skiway.lake.system.tables import (
     moment_of,
     readable,
 )
+from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
 from skiway.metastore import connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+from skiway.sql import Find
 
 __all__ = ["SystemSchema"]
 
@@ -43,7 +45,7 @@ class SystemSchema(Schema):
     name = SYSTEM_SCHEMA
     comment = "system tables of the metastore"
 
-    def __init__(self, context: Context, catalog: v1.Catalog, find: FindTable) -> None:
+    def __init__(self, context: Context, catalog: v1.Catalog, find: Find) -> None:
         self._context = context
         self._catalog = catalog
         self._find = find
@@ -54,7 +56,11 @@ class SystemSchema(Schema):
 
     def table_functions(self) -> Sequence[TableFunction]:
         """What DuckDB's client cannot express as a statement."""
-        return [QueryFunction(self._context, self._catalog.display_name, self._find)]
+        return [
+            QueryFunction(self._context, self._catalog.display_name, self._find),
+            CreateViewFunction(self._context, self._catalog, self._find),
+            DropViewFunction(self._context, self._catalog, self._find),
+        ]
 
 
 class SystemTable(Table):

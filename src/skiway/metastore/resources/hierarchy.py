@@ -6,7 +6,7 @@ Finds catalogs, namespaces and tables by id or path, lists and counts what a nam
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -19,11 +19,11 @@ from skiway.errors import Conflict, InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW
-from skiway.metastore.records.names import dotted, encoded
+from skiway.metastore.records.names import dotted, encoded, folded, normal_text
 from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Repository, Stored, listed, sliced
-from skiway.metastore.resources.ownership import remover, writable_id
+from skiway.metastore.resources.ownership import is_managed, remover, writable_id
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
 
@@ -39,12 +39,14 @@ __all__ = [
     "namespace_in",
     "nearest",
     "purge_table",
+    "relation_any_case",
     "require_path",
     "state_digest",
     "table",
 ]
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R", v1.Table, v1.View)
 
 _KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view, keys.grant)
 
@@ -190,6 +192,35 @@ def entering(
     if current and (current.catalog_id, current.namespace_id) == (wanted.catalog_id, wanted.namespace_id):
         return ()
     return inside(namespace_in(realm, wanted.namespace_id, wanted.catalog_id).pointer)
+
+
+def relation_any_case(
+    realm: Realm,
+    repository: Repository[R],
+    catalog: v1.Catalog,
+    namespace_id: str,
+    name: str,
+    *,
+    by_name: Callable[[str, str, str], str],
+    by_id: Callable[[str], str],
+) -> R | None:
+    """The table or view with this name, or else one whose name differs in case only; None if there is none.
+
+    One with a damaged record has `damage` set.
+    """
+    pointers, wanted = realm.stores.pointers, normal_text(name)
+    if not wanted:
+        return None
+    found = repository.entry(pointers.get(by_name(realm.account_id, namespace_id, wanted)))
+    if found is None and not is_managed(catalog):
+        others = repository.entries(by_name(realm.account_id, namespace_id, ""))
+        return next((each.value for each in others if folded(each.value.display_name) == folded(wanted)), None)
+    if found is None:
+        reserved = pointers.get(keys.relation_name(realm.account_id, namespace_id, folded(wanted)))
+        if reserved is None or not keys.owner(reserved).startswith(by_id(realm.account_id)):
+            return None  # the name is free, or that of a relation of the other kind
+        found = repository.entry(reserved)
+    return None if found is None else found.value
 
 
 def child_counts(realm: Realm, namespace_id: str) -> list[tuple[int, str]]:

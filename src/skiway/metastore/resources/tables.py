@@ -10,13 +10,13 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.names import exact_name, folded, normal_text, refuse_secrets
+from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import purge_table
-from skiway.metastore.resources.ownership import is_managed, refuse_fields, remover, writable_id, writer
+from skiway.metastore.resources.ownership import refuse_fields, remover, writable_id, writer
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
@@ -72,20 +72,9 @@ def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: st
 
     One with a damaged record has `damage` set.
     """
-    pointers, repository = realm.stores.pointers, realm.all(TABLE)
-    if not normal_text(name):
-        return None
-    exact = repository.entry(pointers.get(keys.table_name(realm.account_id, namespace_id, normal_text(name))))
-    if exact is not None:
-        return exact.value
-    wanted = folded(normal_text(name))
-    if not is_managed(catalog):
-        return next((table for table in scan(realm, namespace_id) if folded(table.display_name) == wanted), None)
-    reserved = pointers.get(keys.relation_name(realm.account_id, namespace_id, wanted))
-    if reserved is None or not keys.owner(reserved).startswith(keys.table(realm.account_id)):
-        return None  # the name is free, or that of a view
-    found = repository.entry(reserved)
-    return None if found is None else found.value
+    return hierarchy.relation_any_case(
+        realm, realm.all(TABLE), catalog, namespace_id, name, by_name=keys.table_name, by_id=keys.table
+    )
 
 
 def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:

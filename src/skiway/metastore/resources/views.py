@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from skiway.errors import InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
@@ -16,7 +18,7 @@ from skiway.metastore.resources.ownership import remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "get", "list_", "update"]
+__all__ = ["create", "delete", "find_any_case", "get", "list_", "scan", "update"]
 
 FIELDS = (
     "display_name",
@@ -61,6 +63,21 @@ def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
     namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
     views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
     return v1.ListViewsResponse(views=views, page=page)
+
+
+def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.View | None:
+    """The view with this name, or else one whose name differs in case only; None if there is none.
+
+    One with a damaged record has `damage` set.
+    """
+    return hierarchy.relation_any_case(
+        realm, realm.all(VIEW), catalog, namespace_id, name, by_name=keys.view_name, by_id=keys.view
+    )
+
+
+def scan(realm: Realm, namespace_id: str) -> Iterator[v1.View]:
+    """All views of a namespace, by name. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(VIEW).entries(keys.view_name(realm.account_id, namespace_id)))
 
 
 def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse:

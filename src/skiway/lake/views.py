@@ -1,0 +1,147 @@
+"""Views of the lake. DuckDB sees them as tables; the server runs their SQL when they are read.
+
+A view has its SQL in one or more dialects. If that of DuckDB is missing, it is translated from another one. A view is read
+with the rights of its reader, who needs those on its tables, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final
+
+import pyarrow as pa
+import sqlglot
+from sqlglot.errors import SqlglotError
+
+from skiway.airport import ScanOptions, Table, filters
+from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.lake.context import Context
+from skiway.metastore.records.damage import damaged_error
+from skiway.model import v1
+from skiway.sql import Find, Query, SqlView
+
+__all__ = ["DUCKDB", "BrokenView", "LakeView", "duckdb_sql", "view_table"]
+
+DUCKDB: Final = "duckdb"
+
+
+def duckdb_sql(definitions: Sequence[v1.ViewSql]) -> str:
+    """The SQL of a view in DuckDB's dialect, translated from the first other dialect if there is none."""
+    for definition in definitions:
+        if definition.dialect == DUCKDB:
+            return definition.sql
+    first = definitions[0]
+    try:
+        found = sqlglot.transpile(
+            first.sql, read=first.dialect, write=DUCKDB, unsupported_level=sqlglot.ErrorLevel.RAISE
+        )
+    except (SqlglotError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidArgument(
+            f"its SQL in the dialect {first.dialect} cannot be translated to that of DuckDB: {reason}; add a definition in "
+            "the dialect duckdb",
+            key="view.dialect",
+        ) from error
+    if len(found) != 1:
+        raise InvalidArgument(f"it has {len(found)} statements: a view is one query", key="view.sql")
+    return found[0]
+
+
+class LakeView(Table, SqlView):
+    """A view, for the duration of one call."""
+
+    def __init__(self, context: Context, record: v1.View, place: tuple[str, str], find: Find) -> None:
+        self.name, self.comment = record.display_name, record.description
+        self.record = record
+        self._context, self._place, self._find = context, place, find
+        self._schema: pa.Schema | None = None
+
+    @property
+    def sql(self) -> str:
+        """The query, in DuckDB's dialect."""
+        return duckdb_sql(self.record.sql_definitions)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that were stored with the view or, if none were, those of its query now."""
+        if self._schema is None:
+            realm = self._context.callers.realm()
+            digest = blake2b(self.record.SerializeToString(deterministic=True), digest_size=16).hexdigest()
+            state = "" if self.record.output_columns else str(self._context.versions.of(realm))
+            principal = self._context.callers.principal
+            caller = "" if self.record.output_columns else f"{principal.account_id} {principal.subject}"
+            self._schema = self._context.view_columns.get((digest, state, caller), self._columns)
+        return self._schema
+
+    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """Run the query. Its columns have the types that clients know, even if those of its tables have changed."""
+        self._context.callers.require("view.read", self.record)
+        wanted = self.schema.names if options.columns is None else list(options.columns)
+        read = wanted or self.schema.names[:1]  # rows without columns are counted
+        casts = ", ".join(
+            f"CAST({identifier(field.name)} AS {duckdb_type(field)}) AS {identifier(field.name)}"
+            for field in self.schema
+        )
+        condition = filters.to_sql(options.filter) if options.filter else None
+        text = f"SELECT {', '.join(map(identifier, read))} FROM (SELECT {casts} FROM {self._full_name})"  # noqa: S608 - quoted
+        if condition is not None:
+            text += f" WHERE {condition}"
+        elif options.limit is not None and not options.filter:  # the client filters again, and counts afterwards
+            text += f" LIMIT {int(options.limit)}"
+        schema = pa.schema([self.schema.field(name) for name in read])
+        for batch in self._context.queries.rows(self._query(text)):
+            if batch.schema.types != schema.types:
+                raise PreconditionFailed(f"the columns of view {self.name!r} have changed: attach the catalog again")
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema).select(wanted)
+
+    def _columns(self) -> pa.Schema:
+        stored = self.record.output_columns
+        if not stored:
+            return self._context.queries.columns(self._query(f"FROM {self._full_name}"))
+        nulls = ", ".join(f"CAST(NULL AS {each.logical_type}) AS {identifier(each.name)}" for each in stored)
+        return self._context.queries.columns(self._query(f"SELECT {nulls}"))
+
+    @property
+    def _full_name(self) -> str:
+        return ".".join(map(identifier, (*self._place, self.name)))
+
+    def _query(self, text: str) -> Query:
+        account = self._context.callers.principal.account_id
+        return Query(text, self._find, catalog=self._place[0], owner=account)
+
+
+class BrokenView(Table, SqlView):
+    """The place of a view in a listing that cannot be read, with the reason."""
+
+    schema = pa.schema({"error": pa.string()})
+
+    def __init__(self, name: str, reason: SkiwayError) -> None:
+        self.name, self.comment = name, f"cannot be read: {reason.message}"
+        self._reason = reason
+
+    @property
+    def sql(self) -> str:
+        """Raise the reason."""
+        raise self._reason
+
+    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
+        """Raise the reason."""
+        raise self._reason
+
+
+def view_table(
+    context: Context, record: v1.View, place: tuple[str, str], find: Find, *, bind: bool
+) -> LakeView | BrokenView:
+    """A view as a table; if it cannot be read, one that tells why. Only with `bind`, its columns are determined."""
+    if record.damage:
+        return BrokenView(
+            record.display_name, damaged_error("view", f"{place[1]}.{record.display_name}", record.damage)
+        )
+    view = LakeView(context, record, place, find)
+    try:
+        view.sql if not bind else view.schema  # noqa: B018 - they raise the reason
+    except SkiwayError as error:
+        return BrokenView(view.name, error)
+    return view

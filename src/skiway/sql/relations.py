@@ -1,0 +1,218 @@
+"""The tables and views that a query names: which rows and columns of them are read, and how."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from skiway.airport import ScanOptions, Table, TimePoint
+from skiway.airport.results import record_batches
+from skiway.airport.scan import find_rowid_column
+from skiway.airport.server.lookup import table_at
+from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.client.airport.filters import filter_json
+from skiway.errors import InvalidArgument, NotFound
+from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
+from skiway.sql.pushdown import pushdown_filter
+
+__all__ = ["DirectFiles", "Files", "Find", "SqlView", "names_in", "resolved"]
+
+_MAX_DEPTH: Final = 32
+"""How deeply views may be nested."""
+
+_MAX_PARSED: Final = 20_000
+"""The characters of a query in which filters for its tables are searched, which takes time in this process."""
+
+_DIRECT_TYPES: Final = frozenset(
+    {
+        *("BOOLEAN", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB"),
+        *("DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"),
+    }
+)
+"""The types that DuckDB reads from Parquet files exactly as the readers of table formats do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Local Parquet files, and the ids of the fields that are the columns of their table."""
+
+    paths: Sequence[str]
+    ids: Mapping[str, int]
+
+
+class DirectFiles(ABC):
+    """A table of which DuckDB may read the files itself."""
+
+    @abstractmethod
+    def direct_files(self, options: ScanOptions) -> Files | None:
+        """Files with exactly the rows of the table, except those that the filter excludes; None if it has to be scanned."""
+
+
+class SqlView(ABC):
+    """A table that is the result of a query. Names without a schema in the query are those of the view's own schema."""
+
+    @property
+    @abstractmethod
+    def sql(self) -> str:
+        """The query, in DuckDB's dialect."""
+
+
+Find = Callable[[str, str, str], Table | None]
+"""Looks up a table or view by catalog, schema and name, with the caller's rights."""
+
+
+def resolved(
+    process: QueryProcess, parsed: Parsed, find: Find, default: tuple[str, str], *, plan: bool
+) -> tuple[list[Relation], list[StoredQuery]]:
+    """The tables and views of a query, and of its views; each view after those that it reads.
+
+    Names without a catalog or a schema are completed with those of `default`. Only with `plan`, files are chosen.
+    """
+    resolver = _Resolver(process, find, plan=plan)
+    resolver.collect(parsed, default)
+    return [each.relation(plan=plan) for each in resolver.tables.values()], list(resolver.views.values())
+
+
+def names_in(parsed: Parsed, find: Find, default: tuple[str, str]) -> list[TableName]:
+    """The full names of the tables and views that a query names, each once."""
+    full = (_completed(named, default) for named in parsed.tables)
+    return list(dict.fromkeys(name for name in full if name is not None and find(*name) is not None))
+
+
+def _completed(named: NamedTable, default: tuple[str, str]) -> TableName | None:
+    """The full name of a table; None if the query gives no schema: then it is a common table expression."""
+    catalog, schema, name = named.name
+    return (catalog or default[0], schema or default[1], name) if schema or default[1] else None
+
+
+@dataclass
+class _Used:
+    """A table, and where the query and its views name it."""
+
+    name: TableName
+    table: Table
+    places: list[tuple[_Filters | None, NamedTable]] = field(default_factory=list)
+
+    def relation(self, *, plan: bool) -> Relation:
+        filters, named = self.places[0]
+        is_alone = len(self.places) == 1
+        conditions = filters.of(named, _visible(self.table)) if is_alone and filters is not None else ""
+        return _relation(self.name, self.table, conditions, plan=plan)
+
+
+class _Resolver:
+    """Looks up the tables and views of a query."""
+
+    def __init__(self, process: QueryProcess, find: Find, *, plan: bool) -> None:
+        self._process, self._find, self._plan = process, find, plan
+        self._parsed = 0
+        self.tables: dict[tuple[str, ...], _Used] = {}
+        self.views: dict[tuple[str, ...], StoredQuery] = {}
+
+    def collect(self, parsed: Parsed, default: tuple[str, str], within: tuple[str, ...] = ()) -> None:
+        """Look up all names in a query, which is that of the innermost view of `within`."""
+        filters = _Filters(parsed) if self._plan else None
+        for named in parsed.tables:
+            full = _completed(named, default)
+            if full is None:
+                continue
+            key = (named.alias,) if named.alias else tuple(part.casefold() for part in full)
+            if key in self.tables:
+                self.tables[key].places.append((filters, named))
+            elif key not in self.views:
+                self._add(key, full, named, filters, within)
+
+    def _add(
+        self,
+        key: tuple[str, ...],
+        full: TableName,
+        named: NamedTable,
+        filters: _Filters | None,
+        within: tuple[str, ...],
+    ) -> None:
+        table, dotted = self._find(*full), ".".join(full)
+        if table is None:
+            if named.name[1]:  # otherwise it is a common table expression
+                raise NotFound(f"table {dotted} does not exist", key="table", table=dotted)
+        elif isinstance(table, SqlView):
+            self._add_view(key, full, table, named, within)
+        else:
+            past = table_at(table, TimePoint.parse(named.unit, named.value))
+            assert isinstance(past, Table)  # a table has no references in its past
+            name = ("memory", "main", named.alias) if named.alias else full
+            self.tables[key] = _Used(name, past, [(filters, named)])
+
+    def _add_view(
+        self, key: tuple[str, ...], full: TableName, view: SqlView, named: NamedTable, within: tuple[str, ...]
+    ) -> None:
+        dotted = ".".join(full)
+        path = (*within, dotted.casefold())
+        if named.unit:
+            raise InvalidArgument(
+                f"view {dotted} has no history: write AT after the tables in its query", key="view.at"
+            )
+        if dotted.casefold() in within:
+            raise InvalidArgument(f"view {dotted} reads itself: {' reads '.join(path)}", key="view.cycle")
+        if len(path) > _MAX_DEPTH:
+            raise InvalidArgument(
+                f"views are nested more than {_MAX_DEPTH} deep: {dotted} is the last", key="view.depth"
+            )
+        self._parsed += 1
+        parsed = self._process.parse(view.sql, prefix=f"then {self._parsed}")
+        self.collect(parsed, full[:2], path)
+        self.views[key] = StoredQuery(full, parsed.sql)
+
+
+def _visible(table: Table) -> pa.Schema:
+    rowid = find_rowid_column(table.schema)
+    return pa.schema([field for index, field in enumerate(table.schema) if index != rowid])
+
+
+def _relation(name: tuple[str, str, str], table: Table, json_filters: str, *, plan: bool) -> Relation:
+    visible = _visible(table)
+
+    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        # A scan without columns still has to count the rows.
+        wanted = list(columns) or visible.names[:1]
+        options = ScanOptions(columns=wanted, json_filters=json_filters)
+        schema = pa.schema([visible.field(column) for column in wanted])
+        for batch in record_batches(table.scan(options), schema):
+            yield batch.select(list(columns))
+
+    if plan and isinstance(table, DirectFiles) and all(duckdb_type(field) in _DIRECT_TYPES for field in visible):
+        files = table.direct_files(ScanOptions(json_filters=json_filters))
+        if files is not None:
+            columns = [FileColumn(files.ids[each.name], each.name, duckdb_type(each)) for each in visible]
+            return Relation(name, visible, scan, files.paths, columns)
+    return Relation(name, visible, scan)
+
+
+class _Filters:
+    """The conditions of a query that hold for all rows of a table that it reads. They decide which files are read."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self._names = [named.name for named in parsed.tables]
+        self._statement: exp.Expr | None = None
+        if len(parsed.sql) <= _MAX_PARSED:
+            with contextlib.suppress(SqlglotError, RecursionError):
+                self._statement = parse_one(parsed.sql, dialect="duckdb")
+
+    def of(self, named: NamedTable, columns: pa.Schema) -> str:
+        """The conditions for a table with these columns as JSON; empty if there are none."""
+        if self._statement is None or named.alias or self._names.count(named.name) != 1:
+            return ""
+        nodes = [
+            each for each in self._statement.find_all(exp.Table) if (each.catalog, each.db, each.name) == named.name
+        ]
+        predicate = pushdown_filter(self._statement, nodes[0], columns) if len(nodes) == 1 else None
+        if predicate is None:
+            return ""
+        names = list(dict.fromkeys(predicate.columns()))
+        return filter_json(predicate, names, {name: columns.field(name) for name in names})
