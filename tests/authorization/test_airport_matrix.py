@@ -156,6 +156,11 @@ TICKET_ROWS: Final[dict[str, Row]] = {
     "table": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
     "databases": Row(lambda db: db.databases(), least=ANYWHERE, own=True),
     "query": read(lambda db: db.call("skiway.query", "SELECT name FROM sales.people").read_all(), with_rows=True),
+    "create view": write(
+        lambda db: db.call("skiway.create_view", "sales.v", "SELECT 1 AS a").read_all(),
+        WRITE_NAMESPACE,
+        permission="view.write",
+    ),
     "system table": Row(lambda db: db.scan("skiway.tables").read_all()),
 }
 ROWS_BY_CALL: Final = {

@@ -37,6 +37,7 @@ LAKE: Final = {
     "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
     "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
     "tables": LazyGroup("tables:app", "Show, describe, create and delete tables."),
+    "views": LazyGroup("views:app", "Show, create and delete views."),
     "snapshots": LazyGroup("snapshots:app", "Show, roll back and delete snapshots of tables."),
     "connectors": LazyGroup("connectors:app", "Mirror tables from other catalogs and folders."),
     "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),

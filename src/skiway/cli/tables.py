@@ -13,9 +13,9 @@ from skiway.cli.table_records import TableRecord
 from skiway.errors import PreconditionFailed
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Metastore, Table
+    from skiway.client.metastore import Metastore, Namespace, Table
 
-__all__ = ["AtSnapshot", "Parent", "TableName", "app", "tables_in"]
+__all__ = ["AtSnapshot", "Parent", "TableName", "app", "namespaces_in", "tables_in"]
 
 app = group("tables", "Manage tables: the lake's own Iceberg tables, and tables that connectors mirror.")
 
@@ -114,13 +114,18 @@ def delete(call: Call, name: TableName) -> None:
 
 def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:
     """Yield the tables of a namespace, of all namespaces of a catalog, or of all catalogs."""
+    for namespace in namespaces_in(lake, parent):
+        yield from lake.tables(namespace)
+
+
+def namespaces_in(lake: Metastore, parent: str | None) -> Iterator[str | Namespace]:
+    """Yield a namespace, all namespaces of a catalog, or those of all catalogs."""
     from skiway.client.metastore.names import segments
 
     if parent is None:
         for catalog in lake.catalogs():
-            yield from tables_in(lake, str(catalog))
+            yield from namespaces_in(lake, str(catalog))
     elif len(segments(parent, resource="catalog or namespace")) > 1:
-        yield from lake.tables(parent)
+        yield parent
     else:
-        for namespace in lake.namespaces(parent, recursive=True):
-            yield from lake.tables(namespace)
+        yield from lake.namespaces(parent, recursive=True)

@@ -1,0 +1,104 @@
+"""`skiway views`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skiway.cli.catalogs import Description
+from skiway.cli.command import Call, command, group
+from skiway.cli.tables import Parent, namespaces_in
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import View
+
+__all__ = ["app"]
+
+app = group("views", "Manage views: queries with a name, which clients read like tables.")
+
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Full name, such as lake.sales.totals.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRecord:
+    """A view in the output."""
+
+    name: str
+    id: str
+    description: str | None
+    sql: dict[str, str]
+    columns: list[str]
+    reads: list[str]
+    damage: str | None = None
+
+    @classmethod
+    def of(cls, view: View) -> ViewRecord:
+        """Convert a resource of the client."""
+        message = view.message
+        return cls(
+            str(view),
+            str(view.id),
+            view.description or None,
+            dict(view.sql),
+            [f"{each.name} {each.logical_type}" for each in message.output_columns],
+            [".".join([each.catalog, *each.path, each.name]) for each in message.base_relations],
+            view.damage or None,
+        )
+
+
+@command(app, "list")
+def list_(call: Call, parent: Parent = None) -> None:
+    """List views and what they read."""
+    found = (ViewRecord.of(view) for each in namespaces_in(call.lake, parent) for view in call.lake.views(each))
+    call.print_rows(
+        found, ["name", "reads", "description"], empty="there are no views here; create one with skiway views create"
+    )
+
+
+@command(app, "get")
+def get(call: Call, name: ViewName) -> None:
+    """Show a view, with its SQL and its columns."""
+    call.print_record(ViewRecord.of(call.lake.views.get(name)))
+
+
+@command(app, "create")
+def create(
+    call: Call,
+    name: ViewName,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The query, such as 'SELECT id FROM lake.sales.people'.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a view of this name.")] = False,
+    dialect: Annotated[str, typer.Option(metavar="NAME", help="The dialect of the SQL, such as spark.")] = "duckdb",
+    description: Description = None,
+) -> None:
+    """Create a view, after the server has checked its query.
+
+    Names without a schema in the query are those of the view's own namespace.
+    """
+    named = {"replace": replace, "dialect": dialect, "comment": description}
+    (done,) = _call(call, name, "create_view", sql, **named)
+    call.print_result(f"{done['action']} view {name}", ViewRecord.of(call.lake.views.get(name)))
+
+
+@command(app, "delete")
+def delete(call: Call, name: ViewName) -> None:
+    """Delete a view."""
+    _call(call, name, "drop_view")
+    call.print_result(f"deleted view {name}", {"name": name})
+
+
+def _call(call: Call, name: str, function: str, *arguments: str, **named: object) -> Sequence[dict[str, object]]:
+    """Call a function of the schema `skiway` with the name of a view."""
+    from skiway.airport.wire.duckdb_sql import identifier
+    from skiway.cli.sql.scans import sql_name
+    from skiway.client.metastore.names import segments
+
+    catalog, schema, own_name = sql_name(segments(name, resource="view"))
+    with call.airport(catalog) as lake:
+        path = f"{identifier(schema)}.{identifier(own_name)}"
+        found: list[dict[str, object]] = (
+            lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist()
+        )
+        return found
