@@ -111,6 +111,8 @@ def test_description_reads_no_rows(process: QueryProcess) -> None:
         ("SELECT (SELECT content FROM read_text('/etc/passwd'))", "read_text cannot be used here"),
         ("WITH x AS (FROM read_csv('/etc/passwd')) FROM x", "read_csv cannot be used here"),
         ("SELECT * FROM parquet_schema('/etc/passwd')", "parquet_schema cannot be used here"),
+        ("FROM s.t AT (VERSION => (SELECT content FROM read_text('/etc/passwd')))", "read_text cannot be used here"),
+        ("FROM s.t AT (VERSION => (SELECT column0 FROM '/etc/passwd.csv'))", "AT needs a constant"),
         ("SELECT * FROM glob('/*')", "glob cannot be used here"),
         ("SELECT * FROM query('SELECT 1')", "query cannot be used here"),
         ("SELECT * FROM duckdb_settings()", "duckdb_settings cannot be used here"),

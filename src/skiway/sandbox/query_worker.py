@@ -88,6 +88,7 @@ def _answer(
 ) -> None:
     try:
         if "parse" in header:
+            _lock(database)  # the points in time of a query are expressions, which are evaluated
             _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
             return
         relation = _bound(database, header, parts, server)
@@ -136,12 +137,13 @@ def _parsed(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[
     tree = json.loads(_one(database, "SELECT json_serialize_sql(?)", sql))
     if tree.get("error"):
         raise _Refused(str(tree.get("error_message", "this is not a query")))
-    tables: list[dict[str, Any]] = []
     for node in _nodes(tree):
         if node.get("type") == "TABLE_FUNCTION":
             name = str(node.get("function", {}).get("function_name", "")).lower()
             if name not in _TABLE_FUNCTIONS:
                 raise _Refused(f"table function {name} cannot be used here: queries read tables of the lake")
+    tables: list[dict[str, Any]] = []
+    for node in _nodes(tree):
         if node.get("type") == "BASE_TABLE":
             found: dict[str, Any] = {
                 "name": [node.get("catalog_name") or "", node.get("schema_name") or "", node["table_name"]]
@@ -170,6 +172,8 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 def _value(database: duckdb.DuckDBPyConnection, expression: Any) -> str:
     """The value of a constant expression, as text."""
+    if any(node.get("class") == "SUBQUERY" for node in _nodes(expression)):
+        raise _Refused("AT needs a constant, such as VERSION => 5: it cannot contain a query")
     template = json.loads(_one(database, "SELECT json_serialize_sql('SELECT 1')"))
     template["statements"][0]["node"]["select_list"] = [expression]
     return _one(
@@ -202,15 +206,20 @@ def _bound(
             scan = _Scan(decode_table(parts[relation["schema"]]).schema, number, server, lock)
             database.register(f"scan_{number}", scan)
             _create(database, relation["name"], f"SELECT {_columns(scan.schema)} FROM temp.main.scan_{number}")  # noqa: S608 - quoted
-    if allowed:
-        database.execute(f"SET allowed_paths = {_literal(allowed)}")
-    database.execute("SET enable_external_access = false")
+    _lock(database, allowed)
     for view in header["views"]:  # each after those that it reads
         database.execute(f"USE {_place(database, view['name'][:-1])}")
         _create(database, view["name"], view["sql"])
     database.execute(f"USE {_place(database, header['default'])}")
-    database.execute("SET lock_configuration = true")
     return database.sql(header["sql"])
+
+
+def _lock(database: duckdb.DuckDBPyConnection, files: Sequence[str] = ()) -> None:
+    """Allow access to these files, and to nothing else from now on."""
+    if files:
+        database.execute(f"SET allowed_paths = {_literal(files)}")
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
 
 
 def _create(database: duckdb.DuckDBPyConnection, name: Sequence[str], query: str) -> None:
