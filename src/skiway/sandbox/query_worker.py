@@ -64,19 +64,23 @@ def main(arguments: Sequence[str]) -> None:
     requests, responses = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may write there
     config: dict[str, Any] = {**_SETTINGS, "memory_limit": f"{memory_bytes}B", "threads": str(threads)}
-    with duckdb.connect(":memory:", config=config) as warm:
-        warm.from_arrow(pa.table({"warm": pa.nulls(1)})).fetchall()  # loads what DuckDB loads late
-        warm.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()
+    parser = duckdb.connect(":memory:", config={**config, "threads": "1"})
+    parser.from_arrow(pa.table({"warm": pa.nulls(1)})).fetchall()  # loads what DuckDB loads late
+    parser.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()
+    _lock(parser)  # the points in time of a query are expressions, which are evaluated
     limit_process(memory_bytes, descriptors=_DESCRIPTORS)
     responses.write(READY)
     responses.flush()
     while True:
-        try:
-            header, parts = read_message(lambda size: exactly(requests, size), REQUEST_BYTES)
-        except EOFError:
-            return
-        with duckdb.connect(":memory:", config=config) as database:
-            _answer(database, header, parts, server, responses)
+        with duckdb.connect(":memory:", config=config) as database:  # connects before the query arrives
+            is_used = False
+            while not is_used:
+                try:
+                    header, parts = read_message(lambda size: exactly(requests, size), REQUEST_BYTES)
+                except EOFError:
+                    return
+                is_used = "parse" not in header
+                _answer(database if is_used else parser, header, parts, server, responses)
 
 
 def _answer(
@@ -88,7 +92,6 @@ def _answer(
 ) -> None:
     try:
         if "parse" in header:
-            _lock(database)  # the points in time of a query are expressions, which are evaluated
             _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
             return
         relation = _bound(database, header, parts, server)
