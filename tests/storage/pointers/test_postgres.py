@@ -119,26 +119,28 @@ def test_outcome_is_unknown_if_the_connection_breaks_during_commit(home):
 
 
 def test_lock_timeout_is_contention(home, monkeypatch):
-    monkeypatch.setattr("skiway.storage.pointers.postgres.LOCK_TIMEOUT_S", 0.1)
-    with home.pointers() as store, home.pointers() as other:
-        locked, done = Event(), Event()
+    with home.pointers() as other:
+        assert other.get("/a") is None  # connects, so that this connection may be idle for long
+        monkeypatch.setattr("skiway.storage.pointers.postgres.LOCK_TIMEOUT_S", 0.1)
+        with home.pointers() as store:
+            locked, done = Event(), Event()
 
-        def hold(connection):
-            locked.set()
-            done.wait()
+            def hold(connection):
+                locked.set()
+                done.wait()
 
-        holder = Thread(target=lambda: other._write(hold, keys=["/a"]))
-        holder.start()
-        locked.wait()
-        try:
-            with pytest.raises(Contention, match="lock timeout"):
-                store.compare_and_set("/a", "blob", expect=ABSENT)
-            store.compare_and_set("/b", "blob", expect=ABSENT)  # other keys are not locked
-            assert store.get("/a") is None
-        finally:
-            done.set()
-            holder.join()
-        store.compare_and_set("/a", "blob", expect=ABSENT)
+            holder = Thread(target=lambda: other._write(hold, keys=["/a"]))
+            holder.start()
+            locked.wait()
+            try:
+                with pytest.raises(Contention, match="lock timeout"):
+                    store.compare_and_set("/a", "blob", expect=ABSENT)
+                store.compare_and_set("/b", "blob", expect=ABSENT)  # other keys are not locked
+                assert store.get("/a") is None
+            finally:
+                done.set()
+                holder.join()
+            store.compare_and_set("/a", "blob", expect=ABSENT)
 
 
 def test_stores_in_different_schemas_are_isolated(tmp_path, server):
