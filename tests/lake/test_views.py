@@ -151,6 +151,26 @@ def test_view_that_would_read_itself_is_rejected(db: AirportClient) -> None:
     assert len(rows(db, "s.a")) == 1000
 
 
+def test_system_table_lists_views(lake: Lake, db: AirportClient) -> None:
+    create_view(db, "s.v", "SELECT id, amount FROM t", comment="few columns")
+    (shown,) = db.scan("skiway.views").read_all().to_pylist()
+    assert shown["view_id"]
+    assert shown["created_at"] <= shown["updated_at"]
+    assert {
+        name: shown[name] for name in ("schema_name", "view_name", "sql", "columns", "reads", "comment", "damage")
+    } == {
+        "schema_name": "s",
+        "view_name": "v",
+        "sql": [("duckdb", "SELECT id, amount FROM t")],
+        "columns": ["id BIGINT", "amount DOUBLE"],
+        "reads": ["managed.s.t"],
+        "comment": "few columns",
+        "damage": None,
+    }
+    with lake.client(token="nothing") as other:
+        assert other.scan("skiway.views").read_all().num_rows == 0
+
+
 def test_view_is_replaced(db: AirportClient) -> None:
     create_view(db, "s.v", "SELECT id FROM s.t")
     with pytest.raises(AlreadyExists, match="replace => true"):

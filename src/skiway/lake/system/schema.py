@@ -1,4 +1,4 @@
-"""The schema `skiway` of every catalog, and its tables `jobs` and `plans`.
+"""The schema `skiway` of every catalog, and its tables `views`, `jobs` and `plans`.
 
 The rows of a system table are computed by each scan, and only for tables that the caller may see.
 """
@@ -28,8 +28,9 @@ from skiway.lake.system.tables import (
     readable,
 )
 from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
-from skiway.metastore import connectors, namespaces, tables
+from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
+from skiway.metastore import views as metastore_views
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.sql import Find
@@ -179,12 +180,53 @@ def plans(scan: SystemScan) -> pa.Table:
     return arrow_table(PLANS, rows())
 
 
+VIEWS: Final = pa.schema(
+    [
+        pa.field("schema_name", pa.string()),
+        pa.field("view_name", pa.string()),
+        pa.field("view_id", pa.string()),
+        pa.field("sql", pa.map_(pa.string(), pa.string())),
+        pa.field("columns", pa.list_(pa.string())),
+        pa.field("reads", pa.list_(pa.string())),
+        pa.field("comment", pa.string()),
+        pa.field("created_at", MOMENT),
+        pa.field("updated_at", MOMENT),
+        DAMAGE,
+    ]
+)
+
+
+def views(scan: SystemScan) -> pa.Table:
+    """The views of the catalog that the caller may see, with their SQL by dialect."""
+    catalog = catalogs.find(scan.realm, scan.catalog)
+    if catalog is None or not scan.context.callers.may("view.read"):
+        return VIEWS.empty_table()
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for namespace in namespaces.scan(scan.realm, catalog.value.resource_id.id):
+            schema = schema_name(full_path(namespace))
+            for view in metastore_views.scan(scan.realm, namespace.resource_id.id):
+                yield (schema, view.display_name, view.resource_id.id, *_described(view))
+
+    return arrow_table(VIEWS, rows())
+
+
+def _described(view: v1.View) -> tuple[Any, ...]:
+    if view.damage:
+        return (*[None] * 6, view.damage)
+    columns = [f"{each.name} {each.logical_type}" for each in view.output_columns]
+    reads = [".".join([each.catalog, *each.path, each.name]) for each in view.base_relations]
+    sql = [(each.dialect, each.sql) for each in view.sql_definitions]
+    return (sql, columns, reads, view.description or None, moment_of(view.created_at), moment_of(view.updated_at), None)
+
+
 _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], ...]] = (
     ("tables", "the tables of this catalog", contents.TABLES, contents.tables),
     ("columns", "their columns", contents.COLUMNS, contents.columns),
     ("snapshots", "their snapshots", contents.SNAPSHOTS, contents.snapshots),
     ("files", "the files of their current snapshots", contents.FILES, contents.files),
     ("column_stats", "the statistics of their columns", contents.COLUMN_STATS, contents.column_stats),
+    ("views", "the views of this catalog", VIEWS, views),
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
     ("plans", "recent scans of this server, and what their filters pruned", PLANS, plans),
 )
