@@ -26,7 +26,8 @@ demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run th
 	$(BIN)/skiway demo $(ARGS)
 
 # Spark tests run in a process of their own, because a process that has served gRPC cannot fork a Java reliably. They
-# use one core, so the other tests run beside them. Their output is printed last.
+# use one core, so the other tests run beside them. Their output is printed last. Collecting the other tests once stores
+# their bytecode, which otherwise each of their processes would compile.
 SPARK_TESTS := tests/test_stack.py tests/pipeline
 OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
@@ -34,6 +35,7 @@ test: setup  ## run the tests
 	@mkdir -p .cache
 	@$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
+	$(BIN)/pytest --collect-only --quiet $(OTHER_TESTS) > /dev/null; \
 	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS); status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 

@@ -161,6 +161,7 @@ TICKET_ROWS: Final[dict[str, Row]] = {
         WRITE_NAMESPACE,
         permission="view.write",
     ),
+    "tag": write(lambda db: db.call("skiway.tag", PEOPLE, "x").read_all(), supported=False),  # no snapshot
     "system table": Row(lambda db: db.scan("skiway.tables").read_all()),
 }
 ROWS_BY_CALL: Final = {

@@ -199,7 +199,7 @@ def test_view_in_another_dialect_is_translated(db: AirportClient) -> None:
 @pytest.mark.parametrize(
     ("name", "sql", "error", "message"),
     [
-        ("v", "SELECT 1 AS a", InvalidArgument, "write schema.view"),
+        ("v", "SELECT 1 AS a", InvalidArgument, "write schema.name"),
         ("other.s.v", "SELECT 1 AS a", InvalidArgument, "call other.skiway.create_view"),
         ("nowhere.v", "SELECT 1 AS a", NotFound, "schema 'nowhere' does not exist"),
         ("s.t", "SELECT 1 AS a", AlreadyExists, "is a table"),

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skiway.cli.command import Call, command, group
+from skiway.cli.jobs import connector_names
+from skiway.cli.table_records import TableRecord
+from skiway.cli.tables import AtSnapshot, call_function
 from skiway.errors import NotFound
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ __all__ = ["app"]
 app = group("snapshots", "Manage snapshots, the states of a table that can be read.")
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
+RefName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Move the name if it exists.")]
 Number = Annotated[int, typer.Argument(metavar="SNAPSHOT", help="Snapshot id.")]
 
 
@@ -76,9 +81,33 @@ def get(call: Call, table: Table, number: Number) -> None:
 
 @command(app, "set-current")
 def set_current(call: Call, table: Table, number: Number) -> None:
-    """Make a snapshot of a mirrored table the current one, to roll back."""
-    current = SnapshotRecord.of(call.lake.snapshots.set_current(table, number), number)
+    """Make a snapshot the current one, to roll back.
+
+    That of a mirrored table lasts until the next sync.
+    """
+    if TableRecord.of(call.lake.tables.get(table), connector_names(call.lake)).origin == "managed":
+        call_function(call, table, "rollback_to", number)
+        current = SnapshotRecord.of(call.lake.snapshots.get(table, number), number)
+    else:
+        current = SnapshotRecord.of(call.lake.snapshots.set_current(table, number), number)
     call.print_result(f"the current snapshot of {table} is now {current.id}", current)
+
+
+@command(app, "tag")
+def tag(call: Call, table: Table, name: RefName, snapshot: AtSnapshot = None, replace: Replace = False) -> None:
+    """Give a snapshot of a managed table a name, which AT (VERSION => 'name') reads."""
+    _set_ref(call, table, "tag", name, snapshot, replace)
+
+
+@command(app, "branch")
+def branch(call: Call, table: Table, name: RefName, snapshot: AtSnapshot = None, replace: Replace = False) -> None:
+    """Start a branch of a managed table at a snapshot, for programs that commit to branches."""
+    _set_ref(call, table, "branch", name, snapshot, replace)
+
+
+def _set_ref(call: Call, table: str, kind: str, name: str, snapshot: int | None, replace: bool) -> None:
+    done = call_function(call, table, kind, name, snapshot=snapshot, replace=replace)
+    call.print_result(f"{kind} {name} of {table} is snapshot {done['snapshot_id']}", done)
 
 
 @command(app, "delete")

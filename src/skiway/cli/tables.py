@@ -15,7 +15,7 @@ from skiway.errors import PreconditionFailed
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Namespace, Table
 
-__all__ = ["AtSnapshot", "Parent", "TableName", "app", "namespaces_in", "tables_in"]
+__all__ = ["AtSnapshot", "Parent", "TableName", "app", "call_function", "namespaces_in", "tables_in"]
 
 app = group("tables", "Manage tables: the lake's own Iceberg tables, and tables that connectors mirror.")
 
@@ -110,6 +110,19 @@ def delete(call: Call, name: TableName) -> None:
     else:
         call.lake.tables.delete(table)
     call.print_result(f"deleted table {deleted.name}", deleted)
+
+
+def call_function(call: Call, name: str, function: str, *arguments: object, **named: object) -> dict[str, object]:
+    """Call a function of the schema `skiway` with the full name of a table or view; return its row."""
+    from skiway.airport.wire.duckdb_sql import identifier
+    from skiway.cli.sql.scans import sql_name
+    from skiway.client.metastore.names import segments
+
+    catalog, schema, own_name = sql_name(segments(name, resource="table"))
+    with call.airport(catalog) as lake:
+        path = f"{identifier(schema)}.{identifier(own_name)}"
+        (row,) = lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist()
+        return dict(row)
 
 
 def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:

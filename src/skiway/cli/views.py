@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from skiway.cli.catalogs import Description
 from skiway.cli.command import Call, command, group
-from skiway.cli.tables import Parent, namespaces_in
+from skiway.cli.tables import Parent, call_function, namespaces_in
 
 if TYPE_CHECKING:
     from skiway.client.metastore import View
@@ -78,27 +77,12 @@ def create(
     Names without a schema in the query are those of the view's own namespace.
     """
     named = {"replace": replace, "dialect": dialect, "comment": description}
-    (done,) = _call(call, name, "create_view", sql, **named)
+    done = call_function(call, name, "create_view", sql, **named)
     call.print_result(f"{done['action']} view {name}", ViewRecord.of(call.lake.views.get(name)))
 
 
 @command(app, "delete")
 def delete(call: Call, name: ViewName) -> None:
     """Delete a view."""
-    _call(call, name, "drop_view")
+    call_function(call, name, "drop_view")
     call.print_result(f"deleted view {name}", {"name": name})
-
-
-def _call(call: Call, name: str, function: str, *arguments: str, **named: object) -> Sequence[dict[str, object]]:
-    """Call a function of the schema `skiway` with the name of a view."""
-    from skiway.airport.wire.duckdb_sql import identifier
-    from skiway.cli.sql.scans import sql_name
-    from skiway.client.metastore.names import segments
-
-    catalog, schema, own_name = sql_name(segments(name, resource="view"))
-    with call.airport(catalog) as lake:
-        path = f"{identifier(schema)}.{identifier(own_name)}"
-        found: list[dict[str, object]] = (
-            lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist()
-        )
-        return found

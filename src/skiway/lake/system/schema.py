@@ -16,6 +16,7 @@ from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
 from skiway.lake.system.functions import QueryFunction
+from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.tables import (
     DAMAGE,
     MOMENT,
@@ -37,6 +38,7 @@ from skiway.sql import Find
 
 __all__ = ["SystemSchema"]
 
+_EFFECTS: Final = (CreateViewFunction, DropViewFunction, RollbackFunction, TagFunction, BranchFunction)
 _NAMES: Final = pa.schema({"schema_name": pa.string(), "table_name": pa.string()})
 
 
@@ -59,8 +61,7 @@ class SystemSchema(Schema):
         """What DuckDB's client cannot express as a statement."""
         return [
             QueryFunction(self._context, self._catalog.display_name, self._find),
-            CreateViewFunction(self._context, self._catalog, self._find),
-            DropViewFunction(self._context, self._catalog, self._find),
+            *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
         ]
 
 

@@ -1,0 +1,92 @@
+"""Functions of the schema `skiway` that change something.
+
+They express what DuckDB's client has no statement for, such as `CALL lake.skiway.create_view('s.v', 'SELECT …')`. A function acts
+when it is executed, not when a statement that names it is planned.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from skiway.airport import ScanOptions, TableFunction
+from skiway.errors import InvalidArgument, NotFound
+from skiway.lake.commits import check_auto_commit, check_managed
+from skiway.lake.context import Context
+from skiway.lake.schema import namespace_path
+from skiway.metastore import namespaces
+from skiway.model import v1
+from skiway.sql import Find
+
+__all__ = ["EffectFunction", "Place"]
+
+
+class Place(NamedTuple):
+    """Where a table or view is, or will be."""
+
+    namespace: v1.Namespace
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class EffectFunction(TableFunction):
+    """A function that changes a table or view, which its first argument names."""
+
+    permission: str
+    result: pa.Schema
+
+    def __init__(self, context: Context, catalog: v1.Catalog, find: Find) -> None:
+        self._context, self._catalog, self._find = context, catalog, find
+
+    def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:  # noqa: ARG002
+        """The columns of the result. Nothing changes yet."""
+        return self.result
+
+    def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """Make the change, and return one row about it."""
+        given = {name: value.as_py() for name, value in arguments.items()}
+        place = self._place(given["name"] or "")
+        self._context.callers.require(self.permission, place.namespace)
+        check_managed(self._catalog)
+        check_auto_commit()
+        values = self.change(place, given)
+        self._context.versions.changed(self._context.callers.realm())
+        row = pa.RecordBatch.from_pydict({key: [value] for key, value in values.items()}, self.result)
+        yield row.select(self.result.names if options.columns is None else options.columns)
+
+    @abstractmethod
+    def change(self, place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the change; return the values of the result."""
+
+    def full_name(self, place: Place) -> str:
+        """The name for messages and results."""
+        return f"{self._catalog.display_name}.{place}"
+
+    def _place(self, name: str) -> Place:
+        try:
+            table = exp.to_table(name, dialect="duckdb")
+        except (SqlglotError, ValueError) as error:
+            raise _bad_name(name) from error
+        if not (table.name and table.db):
+            raise _bad_name(name)
+        if table.catalog and table.catalog.casefold() != self._catalog.display_name.casefold():
+            raise InvalidArgument(
+                f"{name} is not in catalog {self._catalog.display_name}: call {table.catalog}.skiway.{self.name}",
+                key="name.catalog",
+            )
+        found = namespaces.find_any_case(self._context.callers.realm(), self._catalog, namespace_path(table.db))
+        if found is None:
+            raise NotFound(f"schema {table.db!r} does not exist: create it first", key="schema", schema=table.db)
+        return Place(found, table.db, table.name)
+
+
+def _bad_name(name: str) -> InvalidArgument:
+    return InvalidArgument(f"{name!r} is not the name of a table or view: write schema.name, such as 'sales.people'")
