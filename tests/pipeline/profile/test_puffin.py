@@ -16,10 +16,11 @@ from metastore.resource_factory import ResourceFactory
 from pipeline.lakes import SPARK
 from pipeline.sample_profiles import schema, theta
 from skiway.errors import Conflict
+from skiway.formats.iceberg.puffin import Puffin
 from skiway.metastore.managed import commits
 from skiway.metastore.reconcile.profiling import attach
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.pipeline.profile.sketches import Puffin, write_puffin
+from skiway.pipeline.profile.sketches import write_puffin
 from skiway.pipeline.worker import SparkProfile
 from skiway.security import MemorySecrets
 

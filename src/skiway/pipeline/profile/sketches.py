@@ -5,8 +5,6 @@ Engines look for the number of distinct values of an Iceberg column in Puffin fi
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -16,8 +14,8 @@ from typing import Any, Final
 import datasketches
 import numpy as np
 
-from skiway import __version__
 from skiway.formats import TableSchema
+from skiway.formats.iceberg.puffin import Blob, Puffin, puffin_file
 from skiway.formats.schemas import leaves
 from skiway.pipeline.profile.values import value_kind
 
@@ -26,7 +24,6 @@ __all__ = [
     "THETA",
     "DistinctCount",
     "Distribution",
-    "Puffin",
     "combined_count",
     "distinct_count",
     "distribution",
@@ -41,8 +38,6 @@ THETA: Final = "apache-datasketches-theta-v1"
 CONFIDENCE: Final = 0.954
 """The confidence level of the bounds of an estimate: two standard deviations."""
 
-_MAGIC: Final = b"PFA1"
-_NO_FLAGS: Final = b"\0\0\0\0"
 _MAX_VALUES: Final = 1 << 16  # per level of all KLL sketches together
 
 
@@ -215,40 +210,14 @@ def _reduced(ordered: Any, weight: int) -> tuple[Any, Any]:
     return picked, weights
 
 
-@dataclass(frozen=True, slots=True)
-class Puffin:
-    """A Puffin file, the size of its footer, and the description of its blobs for the metadata of the table."""
-
-    data: bytes
-    footer_size: int
-    blobs: list[dict[str, Any]]
-
-
 def write_puffin(
     sketches: Mapping[int, bytes], schema: TableSchema, *, snapshot_id: int, sequence_number: int
 ) -> Puffin:
     """Write sketches, by column id, of those columns whose values Iceberg hashes in the same way."""
-    data, blobs = bytearray(_MAGIC), []
+    blobs = []
     for leaf in leaves(schema.arrow):
         kind, sketch = value_kind(leaf.type), sketches.get(leaf.id)
-        if sketch is None or kind is None or not kind.as_iceberg:
-            continue
-        blobs.append(
-            {
-                "type": THETA,
-                "fields": [leaf.id],
-                "snapshot-id": snapshot_id,
-                "sequence-number": sequence_number,
-                "offset": len(data),
-                "length": len(sketch),
-                "properties": {"ndv": str(round(estimate(sketch)))},
-            }
-        )
-        data += sketch
-    footer = _footer(blobs)
-    return Puffin(bytes(data + footer), len(footer), blobs)
-
-
-def _footer(blobs: list[dict[str, Any]]) -> bytes:
-    payload = json.dumps({"blobs": blobs, "properties": {"created-by": f"Skiway {__version__}"}}).encode()
-    return b"".join((_MAGIC, payload, struct.pack("<i", len(payload)), _NO_FLAGS, _MAGIC))
+        if sketch is not None and kind is not None and kind.as_iceberg:
+            properties = {"ndv": str(round(estimate(sketch)))}
+            blobs.append(Blob(THETA, sketch, [leaf.id], snapshot_id, sequence_number, properties))
+    return puffin_file(blobs)

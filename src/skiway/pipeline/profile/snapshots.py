@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from skiway.errors import Cancelled
 from skiway.formats import Content, Snapshot, TableHandle, TableSchema
+from skiway.formats.iceberg.puffin import Puffin
 from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
@@ -19,7 +20,7 @@ from skiway.model import v1
 from skiway.pipeline.profile.job import USUAL, Budget, profiled
 from skiway.pipeline.profile.layouts import file_schemas
 from skiway.pipeline.profile.merging import ESTIMATE, EXACT, Merged, merge
-from skiway.pipeline.profile.sketches import Puffin, write_puffin
+from skiway.pipeline.profile.sketches import write_puffin
 from skiway.pipeline.profile.store import ProfileStore
 
 if TYPE_CHECKING:
