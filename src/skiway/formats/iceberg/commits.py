@@ -84,19 +84,25 @@ def overwrite(
     removed: Collection[str],
     added: Sequence[DataFile],
     *,
+    deletes: Sequence[DataFile] = (),
     based_on: int | None,
     operation: Operation = "overwrite",
     properties: Mapping[str, str] | None = None,
 ) -> Producer:
-    """Replace data files, named by their paths, by others: copy-on-write UPDATE and DELETE, or compaction.
+    """Replace data files, named by their paths, by others: UPDATE, DELETE or compaction.
 
+    `deletes` are delete files of a `DeleteFileWriter`, which delete rows of further data files by merge-on-read.
     `based_on` is the snapshot that the rows were read from. Rows added since then are preserved. The commit fails if one
-    of the files was removed, or rows were deleted with delete files, since then.
+    of the data files was removed, or its rows were deleted with delete files, since then.
     """
+    from skiway.formats.iceberg.manifest_files import referenced_file
 
     def produce(snapshot: NewSnapshot) -> Operation:
-        _check_no_new_deletes(snapshot, based_on)
-        snapshot.remove(removed)
+        changed = {*removed, *(str(referenced_file(each)) for each in deletes)}
+        snapshot.check_deletes(changed, based_on=based_on)
+        snapshot.remove(removed, deletes=deletes)
+        if deletes:
+            snapshot.merge()
         snapshot.add(added)
         return operation
 
@@ -159,21 +165,6 @@ def _producer(produce: Callable[[NewSnapshot], Operation], properties: Mapping[s
         return Change(snapshot.requirements, updates, tuple(snapshot.written))
 
     return producer
-
-
-def _check_no_new_deletes(snapshot: NewSnapshot, based_on: int | None) -> None:
-    """Rows deleted with delete files since they were read would reappear in the files that replace theirs."""
-    from pyiceberg.manifest import ManifestContent
-    from pyiceberg.table.snapshots import ancestors_of
-
-    newer = set()
-    for each in ancestors_of(snapshot.parent, snapshot.metadata):
-        if each.snapshot_id == based_on:
-            break
-        newer.add(each.snapshot_id)
-    for manifest in snapshot.inherited:
-        if manifest.content == ManifestContent.DELETES and manifest.added_snapshot_id in newer:
-            raise commit_failed("rows were deleted from it since the rows to change were read")
 
 
 def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) -> Producer:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.typedef import Record
 
-__all__ = ["DataFileWriter", "ParquetFile", "conformed"]
+__all__ = ["DataFileWriter", "ParquetFile", "conformed", "data_folder"]
 
 # mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
@@ -372,10 +372,10 @@ class DataFileWriter:
         self._written.append(file.close(partition=part.partition, spec_id=self._spec.spec_id, sort_order_id=sorted_by))
 
     def _location(self) -> str:
-        return f"{_data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
+        return f"{data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
 
 
-def _data_folder(metadata: TableMetadata) -> str:
+def data_folder(metadata: TableMetadata) -> str:
     """The folder of the table's data files."""
     return metadata.properties.get("write.data.path", f"{metadata.location}/data").rstrip("/")
 

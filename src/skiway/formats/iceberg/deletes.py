@@ -21,9 +21,11 @@ from skiway.formats.schemas import Path, field_id, with_id, with_ids
 from skiway.formats.source import FILE_COLUMNS, Content
 
 __all__ = [
+    "FILE_PATH_ID",
     "PLACES",
     "POSITIONS",
     "deletion_vector",
+    "encoded_vector",
     "merged_positions",
     "position_ids",
     "positions_by_file",
@@ -45,9 +47,12 @@ PLACES = pa.schema(
     }
 )
 
+FILE_PATH_ID: Final = 2147483546
+"""The field id of `file_path` in position delete files."""
+
 POSITIONS: Final = pa.schema(
     [
-        with_id(pa.field("file_path", pa.string()), 2147483546),
+        with_id(pa.field("file_path", pa.string()), FILE_PATH_ID),
         with_id(pa.field("pos", pa.int64()), 2147483545),
     ]
 )
@@ -137,6 +142,16 @@ def deletion_vector(blob: bytes, *, file: str, rows: int) -> pa.Array:
     if len(bitmap) != rows:
         raise corrupt(file, f"a deletion vector has {len(bitmap)} rows, but the manifest says {rows}")
     return pa.array(np.frombuffer(bitmap.to_array(), dtype=np.uint64).astype(np.int64))
+
+
+def encoded_vector(positions: np.ndarray) -> bytes:
+    """Encode deleted positions as a deletion vector, which `deletion_vector` decodes."""
+    from pyroaring import BitMap64
+
+    bitmap = BitMap64(positions)
+    bitmap.run_optimize()
+    body = _MAGIC + bitmap.serialize()
+    return len(body).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
 
 
 def position_ids(schema: pa.Schema, file: str) -> pa.Schema:  # noqa: ARG001

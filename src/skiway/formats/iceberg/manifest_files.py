@@ -40,6 +40,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from skiway.formats.files import decoding
+from skiway.formats.iceberg.deletes import FILE_PATH_ID
 from skiway.formats.iceberg.file_io import ReadingIO, WritingIO
 from skiway.formats.iceberg.unpacking import check_unpacked, unpacked
 
@@ -48,13 +49,20 @@ __all__ = [
     "first_row_id",
     "has_live_files",
     "manifests",
+    "referenced_file",
     "schema_of",
+    "set_partition",
+    "vector_place",
     "write_list",
     "write_manifest",
 ]
 
 _NEWEST: Final[Literal[3]] = 3  # this version has the fields of all others
+_PARTITION: Final = 3
 _FIRST_ROW_OF_FILE: Final = 16
+_REFERENCED_FILE: Final = 17
+_VECTOR_OFFSET: Final = 18
+_VECTOR_SIZE: Final = 19
 _FIRST_ROW_OF_MANIFEST: Final = 15
 
 
@@ -97,6 +105,27 @@ def first_row_id(of: ManifestFile | DataFile) -> int | None:
     """The id of the first row, which all others of the manifest or the file follow; None if they have no ids."""
     number: int | None = of[_FIRST_ROW_OF_MANIFEST if isinstance(of, ManifestFile) else _FIRST_ROW_OF_FILE]
     return number
+
+
+def referenced_file(delete: DataFile) -> str | None:
+    """The only data file that a delete file applies to; None if it may apply to several."""
+    named: str | None = delete[_REFERENCED_FILE]
+    if named is not None or delete.content != DataFileContent.POSITION_DELETES:
+        return named
+    low, high = ((bounds or {}).get(FILE_PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
+    return low.decode() if low is not None and low == high else None
+
+
+def vector_place(delete: DataFile) -> tuple[int, int] | None:
+    """The offset and the size of a deletion vector in its file; None for other delete files."""
+    offset = delete[_VECTOR_OFFSET]
+    return None if offset is None else (offset, delete[_VECTOR_SIZE])
+
+
+def set_partition(delete: DataFile, of: DataFile) -> None:
+    """Put a delete file into the partition of a data file."""
+    delete[_PARTITION] = of.partition
+    delete.spec_id = of.spec_id
 
 
 def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:

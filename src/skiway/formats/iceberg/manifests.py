@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from skiway.errors import Unsupported
 from skiway.formats.files import decoding
-from skiway.formats.iceberg.deletes import PLACES, with_deletes
+from skiway.formats.iceberg.deletes import FILE_PATH_ID, PLACES, with_deletes
 from skiway.formats.iceberg.file_io import ReadingIO
 from skiway.formats.iceberg.types import bounds, partition_type
 from skiway.formats.schemas import leaves
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["file_table", "partition_types"]
 
-_PATH_ID: Final = 2147483546  # field id of `file_path` in position delete files
 _CONTENTS: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
 
 
@@ -165,8 +164,8 @@ def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
     )
     columns: dict[str, list[Any]] = {
         "referenced": [file[referenced] for file in files],
-        "path_from": [(file.lower_bounds or {}).get(_PATH_ID) for file in files],
-        "path_to": [(file.upper_bounds or {}).get(_PATH_ID) for file in files],
+        "path_from": [(file.lower_bounds or {}).get(FILE_PATH_ID) for file in files],
+        "path_to": [(file.upper_bounds or {}).get(FILE_PATH_ID) for file in files],
         "blob_offset": [file[offset] for file in files],
         "blob_size": [file[size] for file in files],
         "first_row_id": [first_row_id(file) for file in files],

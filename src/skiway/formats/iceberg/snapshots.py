@@ -5,19 +5,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import PreconditionFailed
 from skiway.formats.iceberg.metadata import commit_failed, metadata_folder
+from skiway.formats.iceberg.summaries import snapshot_summary
 from skiway.formats.iceberg.warehouse import TableFiles
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Summary
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
 __all__ = ["MAIN", "NewSnapshot"]
@@ -76,40 +76,103 @@ class NewSnapshot:
                     file=file.file_path,
                 )
 
-    def remove(self, paths: Collection[str]) -> None:
-        """Remove data files. Raises Conflict if one of them does not exist."""
+    def remove(self, paths: Collection[str], *, deletes: Sequence[DataFile] = ()) -> None:
+        """Remove data files, and delete rows of other data files with delete files, each of which names its data file.
+
+        Delete files that these changes supersede are removed. Raises Conflict if one of the data files does not exist.
+        """
         from pyiceberg.manifest import ManifestContent
 
-        missing = set(paths)
-        for manifest in list(self.inherited):
-            if missing and manifest.content == ManifestContent.DATA:
-                missing -= self._remove_from(manifest, missing)
+        from skiway.formats.iceberg.manifest_files import entries, referenced_file, set_partition
+
+        removed, changed = set(paths), {str(referenced_file(each)): each for each in deletes}
+        missing = removed | changed.keys()
+        for manifest in self._inherited(ManifestContent.DATA):
+            if missing:
+                found = entries(manifest, self._io)
+                self._replace(manifest, found, lambda file: file.file_path in removed)
+                for entry in found:
+                    if (delete := changed.get(entry.data_file.file_path)) is not None:
+                        set_partition(delete, entry.data_file)
+                missing -= {entry.data_file.file_path for entry in found}
         if missing:
             raise commit_failed(f"{len(missing)} of its data files were rewritten or deleted, such as {min(missing)}")
+        # A deletion vector replaces all older deletes of its data file.
+        superseded = removed | changed.keys() if self.metadata.format_version >= 3 else removed
+        for manifest in self._inherited(ManifestContent.DELETES):
+            if superseded:
+                self._replace(manifest, entries(manifest, self._io), lambda file: referenced_file(file) in superseded)
+        self._add_deletes(deletes)
+
+    def _add_deletes(self, deletes: Sequence[DataFile]) -> None:
+        from pyiceberg.manifest import ManifestContent
+
+        from skiway.formats.iceberg.manifest_files import vector_place
+
+        if self.metadata.format_version >= 3 and any(vector_place(each) is None for each in deletes):
+            raise commit_failed("it was upgraded to version 3, which has other delete files")
+        self._check_present(deletes)
+        self._added += deletes
+        for spec_id in sorted({each.spec_id for each in deletes}):
+            some = [each for each in deletes if each.spec_id == spec_id]
+            self._new_manifests.append(self._manifest(spec_id, added=some, content=ManifestContent.DELETES))
+
+    def check_deletes(self, paths: Collection[str], *, based_on: int | None) -> None:
+        """Raise Conflict if these data files do not have the same delete files as in the snapshot `based_on`.
+
+        If the snapshot has expired, raise if they have any.
+        """
+        from pyiceberg.manifest import ManifestContent
+
+        from skiway.formats.iceberg.manifest_files import has_live_files, manifests
+
+        if based_on is not None and based_on == self._parent_id:
+            return
+        base = None if based_on is None else self.metadata.snapshot_by_id(based_on)
+        then = [each for each in manifests(base, self._io) if has_live_files(each)]
+        old = {each.manifest_path: each for each in then if each.content == ManifestContent.DELETES}
+        new = {each.manifest_path: each for each in self._inherited(ManifestContent.DELETES)}
+        # Manifests never change, so only those that one of the two snapshots does not have can make a difference.
+        before, now = (
+            self._deletes_of(set(paths), (one[path] for path in one.keys() - other.keys()))
+            for one, other in ((old, new), (new, old))
+        )
+        if before != now:
+            raise commit_failed("rows were deleted from it since the rows to change were read")
+
+    def _deletes_of(self, paths: Set[str], listed: Iterable[ManifestFile]) -> set[tuple[str, object]]:
+        """The delete files in these manifests that may apply to one of the data files."""
+        from skiway.formats.iceberg.manifest_files import entries, referenced_file, vector_place
+
+        files = [entry.data_file for manifest in listed for entry in entries(manifest, self._io)]
+        named = [(file, referenced_file(file)) for file in files]
+        return {(file.file_path, vector_place(file)) for file, path in named if path is None or path in paths}
+
+    def _inherited(self, content: ManifestContent) -> list[ManifestFile]:
+        return [each for each in self.inherited if each.content == content]
 
     def remove_all(self) -> None:
         """Remove all files."""
+        from skiway.formats.iceberg.manifest_files import entries
+
         for manifest in list(self.inherited):
-            self._remove_from(manifest, None)
+            self._replace(manifest, entries(manifest, self._io), lambda _: True)
 
     def merge(self) -> None:
         """Merge small manifests if the table has too many of them, as its properties define."""
-        from pyiceberg.manifest import ManifestContent
-
         options = self.metadata.properties
         if options.get("commit.manifest-merge.enabled", "true").lower() == "false":
             return
         min_count = int(options.get("commit.manifest.min-count-to-merge", "100"))
         size = int(options.get("commit.manifest.target-size-bytes", str(8 << 20)))
-        for spec_id in {each.partition_spec_id for each in self.inherited}:
+        for spec_id, content in {(each.partition_spec_id, each.content) for each in self.inherited}:
             small = [
                 each
-                for each in self.inherited
-                if (each.partition_spec_id, each.content) == (spec_id, ManifestContent.DATA)
-                and each.manifest_length < size // 2
+                for each in self._inherited(content)
+                if each.partition_spec_id == spec_id and each.manifest_length < size // 2
             ]
             if len(small) >= min_count:
-                self._merge(small, spec_id, size)
+                self._merge(small, size, spec_id=spec_id, content=content)
 
     def finish(self, operation: str, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
         """Write the manifest list and return the updates that make the snapshot the head of its branch."""
@@ -135,7 +198,14 @@ class NewSnapshot:
             sequence_number=self.metadata.next_sequence_number(),
             timestamp_ms=self._moment_ms,
             manifest_list=location,
-            summary=self._summary(operation, properties),
+            summary=snapshot_summary(
+                self.metadata,
+                self.parent,
+                operation,
+                added=self._added,
+                removed=self._removed,
+                properties=properties,
+            ),
             schema_id=self.metadata.current_schema_id,
             first_row_id=(getattr(self.metadata, "next_row_id", None) or 0) if numbered else None,
             added_rows=rows if numbered else None,
@@ -154,23 +224,21 @@ class NewSnapshot:
     def _parent_id(self) -> int | None:
         return None if self.parent is None else self.parent.snapshot_id
 
-    def _remove_from(self, manifest: ManifestFile, paths: Collection[str] | None) -> set[str]:
-        """Replace a manifest by one without these files (None: without all), and return the removed paths."""
-        from skiway.formats.iceberg.manifest_files import entries
-
-        found = entries(manifest, self._io)
-        removed = [entry for entry in found if paths is None or entry.data_file.file_path in paths]
+    def _replace(
+        self, manifest: ManifestFile, found: Sequence[ManifestEntry], is_removed: Callable[[DataFile], bool]
+    ) -> None:
+        """Replace a manifest, which has the entries `found`, by one without some of its files."""
+        removed = [entry for entry in found if is_removed(entry.data_file)]
         if removed:
-            remaining = [entry for entry in found if paths is not None and entry.data_file.file_path not in paths]
+            remaining = [entry for entry in found if not is_removed(entry.data_file)]
             made = self._manifest(
                 manifest.partition_spec_id, existing=remaining, deleted=removed, content=manifest.content
             )
             self.inherited.remove(manifest)
             self._new_manifests.append(made)
             self._removed += (entry.data_file for entry in removed)
-        return {entry.data_file.file_path for entry in removed}
 
-    def _merge(self, small: Sequence[ManifestFile], spec_id: int, size: int) -> None:
+    def _merge(self, small: Sequence[ManifestFile], size: int, *, spec_id: int, content: ManifestContent) -> None:
         from skiway.formats.iceberg.manifest_files import entries
 
         groups: list[list[ManifestFile]] = [[]]
@@ -181,7 +249,7 @@ class NewSnapshot:
         for group in groups:
             if len(group) > 1:
                 existing = [entry for manifest in group for entry in entries(manifest, self._io)]
-                self._new_manifests.append(self._manifest(spec_id, existing=existing))
+                self._new_manifests.append(self._manifest(spec_id, existing=existing, content=content))
                 self.inherited = [each for each in self.inherited if each not in group]
 
     def _manifest(self, spec_id: int, **listed: Any) -> ManifestFile:
@@ -194,23 +262,3 @@ class NewSnapshot:
         location = f"{self._folder}/{name}"
         self.written.append(location)
         return location
-
-    def _summary(self, operation: str, properties: Mapping[str, str]) -> Summary:
-        """The standard summary: what was added and removed, and the totals."""
-        from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
-
-        from skiway.formats.iceberg.manifest_files import schema_of
-
-        collected = SnapshotSummaryCollector()
-        specs = self.metadata.specs()
-        for file in self._added:
-            collected.add_file(file, schema_of(self.metadata, specs[file.spec_id]), specs[file.spec_id])
-        for file in self._removed:
-            collected.remove_file(file, schema_of(self.metadata, specs[file.spec_id]), specs[file.spec_id])
-        before = self.parent.summary if self.parent is not None else None
-        # PyIceberg does not know the operation `replace`, which is counted like an overwrite.
-        summary = update_snapshot_summaries(
-            Summary(operation=Operation.OVERWRITE, **collected.build(), **properties),
-            None if before is None else before.additional_properties,
-        )
-        return Summary(operation=Operation(operation), **summary.additional_properties)

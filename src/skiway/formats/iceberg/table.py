@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -120,6 +121,12 @@ class IcebergTable(TableHandle):
             ordinal: FileLineage(first_row, number)
             for ordinal, first_row, number in zip(*(column.to_pylist() for column in found.columns), strict=True)
         }
+
+    def deleted_positions(self, snapshot: Snapshot, file: pa.Table) -> np.ndarray:
+        """The positions that position deletes and deletion vectors delete in a file, which is a row of the file table."""
+        deletes = self._placed(snapshot).take(file["deletes"][0].values) if file["deletes"][0].as_py() else None
+        found = None if deletes is None else self._deleted(file["path"][0].as_py(), deletes)
+        return np.array([], np.int64) if found is None else found.to_numpy()
 
     def _placed(self, snapshot: Snapshot) -> pa.Table:
         """The file table with the additional columns `PLACES`."""

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
 from skiway.formats import location
+from skiway.formats.iceberg.delete_files import check_write_modes
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import refuse_secrets
@@ -68,11 +69,12 @@ def check_updates(updates: Iterable[TableUpdate], folder: str) -> None:
 
 
 def check_properties(properties: Mapping[str, str], folder: str) -> None:
-    """Raise if properties have the names of secrets, or direct files out of `folder`."""
+    """Raise if properties have the names of secrets, direct files out of `folder`, or select an unknown write mode."""
     refuse_secrets([*properties, *(key.rpartition(".")[2] for key in properties)], field="properties")
     for name in _PATHS:
         if name in properties:
             _check(name, properties[name], folder)
+    check_write_modes(properties)
 
 
 def check_files(paths: pa.ChunkedArray, folder: str) -> None:

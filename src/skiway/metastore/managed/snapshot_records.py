@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.formats import Snapshot, data_files
+from skiway.formats import Content, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.metastore.managed.locations import check_files
 from skiway.metastore.records import keys
@@ -90,12 +90,24 @@ def _statistics(
     data = data_files(files)
     stats = v1.TableStats(
         upstream=_stamp(realm, table, handle),
-        row_count=_total(data, "row_count") - _total(data, "deleted_rows"),
+        row_count=max(0, _total(data, "row_count") - _deleted_rows(files)),
         data_file_count=data.num_rows,
         total_size_bytes=_total(data, "size_bytes"),
         **facts,
     )
     yield from realm.all(TABLE_STATS).reservation(stats)[1]
+
+
+def _deleted_rows(files: pa.Table) -> int:
+    """The number of deleted rows, of those files that are deleted from by position.
+
+    Position delete files count with all their rows, because they are not read here: writers delete no row twice.
+    """
+    data = data_files(files)
+    unknown = data.filter(pc.is_null(data["deleted_rows"]))
+    applied = files.filter(pc.is_in(files["ordinal"], value_set=pc.list_flatten(unknown["deletes"]).unique()))
+    by_position = applied.filter(pc.equal(applied["content"], Content.POSITION_DELETES))
+    return _total(data, "deleted_rows") + _total(by_position, "row_count")
 
 
 def _total(files: pa.Table, column: str) -> int:
