@@ -1,7 +1,4 @@
-"""Row lineage of version 3: UPDATE and DELETE preserve the id of each row, and the commit that last changed it.
-
-The expected values come from a reader that follows the specification: it reads the Avro and Parquet files as they are.
-"""
+"""Row lineage of version 3: UPDATE and DELETE preserve the id of each row, and the commit that last changed it."""
 
 from __future__ import annotations
 
@@ -11,18 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.avro.file import AvroFile
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import UpgradeFormatVersionUpdate
 
 from lake.lakes import Lake
+from lake.lineage_reader import Lineage, read_lineage
 from skiway.client import AirportClient, col
 from skiway.formats.iceberg.commits import plain
 from skiway.metastore import catalogs, managed, namespaces, tables
 from skiway.model import v1
-
-ROW_ID, LAST_UPDATED = 2147483540, 2147483539
 
 
 @pytest.fixture
@@ -56,49 +50,8 @@ def _metadata(lake: Lake) -> TableMetadata:
     return managed.load(lake.realm, lake.warehouse, found.resource_id).metadata
 
 
-def _records(path: str) -> Iterator[dict[str, Any]]:
-    """The records of an Avro file, in its own schema."""
-    with AvroFile[Any](PyArrowFileIO().new_input(path)) as reader:
-        names = [field.name for field in reader.schema.fields]
-        for record in reader:
-            yield dict(zip(names, record._data, strict=True)) | {"$schema": reader.schema}
-
-
-def _lineage(lake: Lake) -> dict[int, tuple[int | None, int | None]]:
-    """The row id and the last sequence number of each row, by its column `id`."""
-    snapshot = _metadata(lake).current_snapshot()
-    assert snapshot is not None
-    found: dict[int, tuple[int | None, int | None]] = {}
-    for manifest in _records(snapshot.manifest_list):
-        upcoming = manifest.get("first_row_id")
-        for entry in _records(manifest["manifest_path"]):
-            if entry["status"] == 2:
-                continue
-            of = entry["$schema"].find_field("data_file").field_type
-            file = dict(zip([field.name for field in of.fields], entry["data_file"]._data, strict=True))
-            number = manifest["sequence_number"] if entry["sequence_number"] is None else entry["sequence_number"]
-            first = file.get("first_row_id")
-            if first is None and upcoming is not None:
-                first, upcoming = upcoming, upcoming + file["record_count"]
-            for position, row in enumerate(_rows(file["file_path"])):
-                own = row.get(ROW_ID)
-                inherited = None if first is None else first + position
-                last = row.get(LAST_UPDATED)
-                assert row["id"] not in found
-                found[row["id"]] = (inherited if own is None else own, number if last is None else last)
-    return found
-
-
-def _rows(path: str) -> list[dict[Any, Any]]:
-    """The rows of a Parquet file; its lineage columns are named by field id."""
-    rows = pq.ParquetFile(path).read()
-    numbers = [int((field.metadata or {})[b"PARQUET:field_id"]) for field in rows.schema]
-    names = [
-        number if number in (ROW_ID, LAST_UPDATED) else name
-        for number, name in zip(numbers, rows.column_names, strict=True)
-    ]
-    columns = [column.to_pylist() for column in rows.columns]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+def _lineage(lake: Lake) -> Lineage:
+    return read_lineage(_metadata(lake))
 
 
 def _insert(db: AirportClient, *ids: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -108,6 +109,54 @@ def test_spark_reads_row_lineage_and_geometries(tmp_path: Path) -> None:
     assert rows == [[1, "a", 0, 1], [2, "B", 1, 3], [3, "c", 2, 1], [4, "d", 3, 2]]
     assert places == [[point.hex().upper()], [None]]
     assert "ST_INVALID_CRS_VALUE" in anywhere["message"]
+
+
+def test_spark_and_airport_delete_rows_by_merge_on_read(tmp_path: Path) -> None:
+    """Both read the deletion vectors (version 3) and position deletes (version 2) of the other, and write the same summaries."""
+    page = (Path(__file__).parents[2] / "docs" / "managed-tables.md").read_text()
+    [documented] = re.findall(r"ALTER TABLE lake.sales.orders SET TBLPROPERTIES .*?\)", page)
+    rows = pa.table({"id": range(10), "name": [f"n{number}" for number in range(10)]})
+    with opened_lake(tmp_path) as lake, lake.rest() as rest, lake.client() as db:
+
+        def spark(*statements: str) -> list[Any]:
+            return rest_results(rest.uri, statements, warehouse="managed", token="writer")
+
+        db.create_schema("s")
+        for version in (2, 3):
+            rest.create_table(f"s.t{version}", rows.schema, properties={"format-version": str(version)})
+            set_mode = documented.replace("sales.orders", f"s.t{version}")
+            assert spark(set_mode, set_mode.replace("delete", "update")) == [[], []]
+        db.reload()
+        for version in (2, 3):
+            name = f"s.t{version}"
+            db.insert(name, rows)
+            db.delete(name, where=col("id") < 2)
+            db.update(name, {"name": "new"}, where=col("id") == 2)
+            expected = [[number, "new" if number == 2 else f"n{number}"] for number in range(2, 10)]
+            read = f"SELECT id, name FROM lake.{name} ORDER BY id"
+            found = spark(
+                read,
+                f"DELETE FROM lake.{name} WHERE id = 3",
+                f"UPDATE lake.{name} SET name = 'spark' WHERE id = 4",
+                f"SELECT summary FROM lake.{name}.snapshots ORDER BY committed_at",
+            )
+            assert found[:3] == [expected, [], []]
+            [[_], [own_delete], [own_update], [spark_delete], [spark_update]] = found[3]
+            assert _counted(own_delete, removed=False) == _counted(spark_delete, removed=False)
+            # Spark replaces position delete files, too, if they belong to one data file.
+            assert _counted(own_update, removed=version == 3) == _counted(spark_update, removed=version == 3)
+            assert db.delete(name, where=col("id") == 5).count == 1  # after the deletes of Spark
+            final = [[2, "new"], [4, "spark"], *([number, f"n{number}"] for number in range(6, 10))]
+            assert spark(read) == [final]
+            assert [list(row.values()) for row in db.scan(name).read_all().sort_by("id").to_pylist()] == final
+        [lineage] = spark("SELECT id, _row_id, _last_updated_sequence_number FROM lake.s.t3 ORDER BY id")
+    assert lineage == [[2, 2, 3], [4, 4, 5], *([number, number, 1] for number in range(6, 10))]
+
+
+def _counted(summary: dict[str, str], *, removed: bool) -> set[str]:
+    """The names of the counts in a snapshot summary; those of removed files only if `removed`."""
+    kinds = ("delete", "dvs", "records", "data-files")
+    return {key for key in summary if any(kind in key for kind in kinds) and (removed or "removed" not in key)}
 
 
 def test_tables_in_a_folder_with_spaces_are_profiled(tmp_path: Path, spark: SparkSession) -> None:

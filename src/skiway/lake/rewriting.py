@@ -1,7 +1,11 @@
-"""UPDATE and DELETE: the files that contain the rows are rewritten, and replaced in one snapshot.
+"""UPDATE and DELETE, each of which is one snapshot.
+
+By default the files that contain the rows are rewritten (copy-on-write). A table can select merge-on-read instead: the rows
+are deleted by position, with delete files, and an UPDATE adds a file with the changed rows. A file without remaining rows
+is removed in both modes.
 
 Rows keep their lineage (see `skiway.formats.iceberg.lineage`). Rows that others insert meanwhile stay. If others rewrote
-one of the same files, the commit fails and changes nothing.
+one of the same files, or deleted rows of it, the commit fails and changes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +25,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.delete_files import DeleteFileWriter, is_merge_on_read
 from skiway.formats.iceberg.lineage import Lineage
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles
@@ -36,9 +41,12 @@ __all__ = ["DeleteRows", "UpdateRows"]
 class _ByRowId(Statement):
     """The common part of UPDATE and DELETE: rows that are named by id and found again at the commit, in bounded memory."""
 
+    _kind: ClassVar[Literal["delete", "update"]]
+
     def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable) -> None:
         self._changes = changes
         self._base = changes.load()
+        self._merges_on_read = is_merge_on_read(self._base.metadata.properties, self._kind)
         self._snapshot, self._handle = snapshot, handle
         self._returning = write.options.returning
         found = find_rowid_column(write.schema)
@@ -59,24 +67,31 @@ class _ByRowId(Statement):
         self._writer = DataFileWriter(
             self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES, lineage=has_lineage
         )
+        self._deletes = DeleteFileWriter(self._base.files, self._base.metadata)
+        self._removed: list[str] = []
 
     def commit(self) -> int:
-        """Replace the files that contain the rows, and return the number of rows. Each row counts once."""
+        """Commit the change, and return the number of rows. Each row counts once."""
         touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=self._ordinals))
         if not touched.num_rows:
             self._named.close()
             return 0
-        with closing(self._named), self._writer:  # deletes what it wrote if anything fails
+        change = self._mark if self._merges_on_read else self._replace
+        with closing(self._named), self._writer, self._deletes:  # the writers delete their files if anything fails
             self._named.seal()
-            count = sum(self._rewrite(touched.slice(place, 1)) for place in range(touched.num_rows))
-            added = self._writer.close()
+            count = sum(change(touched.slice(place, 1)) for place in range(touched.num_rows))
+            added, deletes = self._writer.close(), self._deletes.close()
+        if not (self._removed or deletes):  # all rows had been deleted before
+            return count
         operation: Literal["overwrite", "delete"] = "overwrite" if added else "delete"
+        based_on = self._snapshot.id
         try:
             self._changes.commit(
-                overwrite(touched["path"].to_pylist(), added, based_on=self._snapshot.id, operation=operation)
+                overwrite(self._removed, added, deletes=deletes, based_on=based_on, operation=operation)
             )
         except REFUSALS:
             self._writer.abort()
+            self._deletes.abort()
             raise
         return count
 
@@ -84,10 +99,30 @@ class _ByRowId(Statement):
         """Delete the files that were written."""
         self._named.close()
         self._writer.abort()
+        self._deletes.abort()
+
+    def _replace(self, file: pa.Table) -> int:
+        """Replace a file, which is a row of the file table, and return how many of its rows were named."""
+        self._removed.append(_path(file))
+        return self._rewrite(file)
+
+    def _mark(self, file: pa.Table) -> int:
+        """Delete the named rows of a file by position, and return how many they are."""
+        named = self._taken_from(file)
+        before = self._handle.deleted_positions(self._snapshot, file)
+        if len(np.union1d(named, before)) == _rows(file):
+            self._removed.append(_path(file))
+        else:
+            self._deletes.add(_path(file), named, before=before)
+        return len(named)
 
     @abstractmethod
     def _rewrite(self, file: pa.Table) -> int:
-        """Rewrite a file, which is a row of the file table, and return how many of its rows were named."""
+        """Write the rows of a file that remain, changed or not, and return how many of its rows were named."""
+
+    @abstractmethod
+    def _taken_from(self, file: pa.Table) -> np.ndarray:
+        """Write the named rows of a file that remain, changed, and return the positions of all named rows."""
 
     @property
     def _ordinals(self) -> pa.Array:
@@ -130,6 +165,8 @@ class _ByRowId(Statement):
 class DeleteRows(_ByRowId):
     """Deletes rows."""
 
+    _kind = "delete"
+
     def __init__(
         self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns
     ) -> None:
@@ -142,14 +179,17 @@ class DeleteRows(_ByRowId):
         return self._as_they_were(ids) if self._returning else None
 
     def _rewrite(self, file: pa.Table) -> int:
-        found = self._named_before(file, _rows(file))
-        positions = np.array([], dtype=np.int64) if found is None else found[0]
+        positions = self._taken_from(file)
         if len(positions) < _rows(file) - (file["deleted_rows"][0].as_py() or 0):  # otherwise no row is left
             for batch in self._rows_of(file):
                 here = batch.column(ROW_POSITION).to_numpy()
                 kept = batch.filter(pa.array(~np.isin(here, positions, assume_unique=True)))
                 self._writer.write(kept.select(batch.schema.names[:-2]))
         return len(positions)
+
+    def _taken_from(self, file: pa.Table) -> np.ndarray:
+        found = self._named_before(file, _rows(file))
+        return np.array([], dtype=np.int64) if found is None else found[0]
 
     def _as_they_were(self, ids: pa.Array) -> pa.RecordBatch:
         ordinals, _ = self._row_ids.decode(ids)
@@ -176,6 +216,8 @@ class DeleteRows(_ByRowId):
 class UpdateRows(_ByRowId):
     """Sets new values for some columns of existing rows."""
 
+    _kind = "update"
+
     def __init__(
         self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns
     ) -> None:
@@ -201,6 +243,19 @@ class UpdateRows(_ByRowId):
         left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
         return count if left is None else count + len(left[0])
 
+    def _taken_from(self, file: pa.Table) -> np.ndarray:
+        named = []
+        for batch in self._rows_of(file):
+            here = batch.column(ROW_POSITION).to_numpy()
+            found = self._named_before(file, here[-1] + 1) if len(here) else None
+            if found is not None:
+                is_named = np.isin(here, found[0], assume_unique=True)
+                rows = batch.select(batch.schema.names[:-2]).filter(pa.array(is_named))
+                self._writer.write(self._changed(rows, here[is_named], *found))
+                named.append(found[0])
+        left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
+        return np.concatenate([*named, np.array([], np.int64) if left is None else left[0]])
+
     def _changed(
         self, rows: pa.RecordBatch, here: np.ndarray, positions: np.ndarray, new: pa.RecordBatch
     ) -> pa.RecordBatch:
@@ -221,6 +276,10 @@ class UpdateRows(_ByRowId):
 
 def _ordinal(file: pa.Table) -> int:
     return int(file["ordinal"][0].as_py())
+
+
+def _path(file: pa.Table) -> str:
+    return str(file["path"][0].as_py())
 
 
 def _rows(file: pa.Table) -> int:
