@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import duckdb
@@ -20,8 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import BadRequestError
 from pyiceberg.table import StaticTable
-from pyiceberg.table.update import UpgradeFormatVersionUpdate
+from pyiceberg.table.update import SetPropertiesUpdate, UpgradeFormatVersionUpdate
 
+import scope
 from formats.foreign_tables import duck
 from lake.lakes import Lake
 from lake.lineage_reader import read_lineage
@@ -41,6 +43,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 PAGE = (Path(__file__).parents[2] / "docs" / "managed-tables.md").read_text()
 (DOCUMENTED,) = re.findall(r"```python\n([^`]*set_properties.*?)```", PAGE, re.DOTALL)
 VERSIONS = pytest.mark.parametrize("version", [2, 3])
+SAMPLED_VERSIONS = pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.full), 3])
 TOTALS = ("total-data-files", "total-delete-files", "total-records", "total-position-deletes")
 
 
@@ -151,7 +154,7 @@ def test_all_readers_see_the_rows_after_every_statement(
     assert db.update("s.t", {"v": "new"}, where=col("id").isin([3, 4, 501, 1009])).count == 3
     expected |= {4: "new", 501: "new", 1009: "new"}
     assert table.data_paths() > data
-    assert _all_read(duck, db, table) == expected
+    assert _read(db) == expected
     assert db.update("s.t", {"v": "newer"}, where=col("id") == 4).count == 1  # of the file with the changed rows
     expected[4] = "newer"
     assert _all_read(duck, db, table) == expected
@@ -168,7 +171,7 @@ def test_all_readers_see_the_rows_after_every_statement(
 
 
 @pytest.mark.needs("duckdb extensions")
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_rows_of_partitioned_tables_are_deleted_and_move_to_other_partitions(
     lake: Lake, db: AirportClient, duck: duckdb.DuckDBPyConnection, version: int
 ) -> None:
@@ -186,7 +189,7 @@ def test_rows_of_partitioned_tables_are_deleted_and_move_to_other_partitions(
         assert (delete.partition, delete.spec_id) == (of.partition, of.spec_id)
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_returned_rows_are_those_before_the_delete_and_after_the_update(
     lake: Lake, db: AirportClient, version: int
 ) -> None:
@@ -210,6 +213,63 @@ def test_update_and_delete_have_modes_of_their_own(lake: Lake, db: AirportClient
     assert table.data_paths() != data
     assert table.files(1) == []  # the vector of the replaced file is removed with it
     assert _read(db) == {1: "new", 3: "v3"}
+
+
+class Program:
+    """Random statements in random modes, with the rows that they leave and the ids of these rows."""
+
+    def __init__(self, table: Table, db: AirportClient, seed: int) -> None:
+        self.table, self.db, self.random = table, db, Random(seed)
+        self.rows: dict[int, str] = {}
+        self.row_ids: dict[int, int | None] = {}
+        self.next = 0
+
+    def step(self) -> None:
+        kind = self.random.choice(["insert", "delete", "delete", "update", "update"]) if self.rows else "insert"
+        count = self.random.choice([1, 2, 5, len(self.rows)])
+        chosen = self.random.sample(sorted(self.rows), min(count, len(self.rows)))
+        modes = {
+            name: self.random.choice(["merge-on-read", "merge-on-read", "copy-on-write"]) for name in MERGE_ON_READ
+        }
+        self.table.change(plain((), (SetPropertiesUpdate(updates=modes),)))
+        if kind == "insert":
+            new = range(self.next, self.next + 12)
+            self.next += 12
+            _insert(self.db, *new)
+            self.rows |= _v(new)
+        elif kind == "delete":
+            assert self.db.delete("s.t", where=col("id").isin(chosen)).count == len(chosen)
+            self.rows = {number: v for number, v in self.rows.items() if number not in chosen}
+        else:
+            value = f"after {self.next}"
+            assert self.db.update("s.t", {"v": value}, where=col("id").isin(chosen)).count == len(chosen)
+            self.rows |= dict.fromkeys(chosen, value)
+
+    def check(self) -> None:
+        assert _read(self.db) == self.rows
+        vectors = [referenced_file(each) for each in self.table.files(1) if vector_place(each) is not None]
+        assert len(vectors) == len(set(vectors))
+        found = self.table.state.metadata
+        if found.format_version == 3:
+            ids = {number: row_id for number, (row_id, _) in read_lineage(found).items()}
+            assert ids.keys() == self.rows.keys()
+            assert len(set(ids.values())) == len(ids)
+            assert {number: self.row_ids.get(number, row_id) for number, row_id in ids.items()} == ids
+            self.row_ids |= ids
+
+
+@pytest.mark.needs("duckdb extensions")
+@pytest.mark.parametrize("seed", scope.sample(range(6), every=6))
+@SAMPLED_VERSIONS
+def test_random_statements_in_both_modes_change_the_rows_that_they_name(
+    lake: Lake, db: AirportClient, duck: duckdb.DuckDBPyConnection, version: int, seed: int
+) -> None:
+    table = Table(lake, version, partition_by=("bucket[2](id)",) if seed % 2 else ())
+    program = Program(table, db, seed)
+    for _ in range(15 if scope.ALL else 8):
+        program.step()
+        program.check()
+    assert _all_read(duck, db, table) == program.rows
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -284,15 +344,15 @@ def test_summaries_count_what_was_added_and_removed(lake: Lake, db: AirportClien
 def test_many_delete_manifests_are_merged(lake: Lake, db: AirportClient) -> None:
     table = Table(lake, 2, **MERGE_ON_READ, **{"commit.manifest.min-count-to-merge": "3"})
     _insert(db, *range(20))
-    for number in range(8):
+    for number in range(6):
         db.delete("s.t", where=col("id") == number)
     listed = manifests(table.state.metadata.current_snapshot(), WritingIO(table.state.files))
     assert len([each for each in listed if each.content == 1]) <= 3
-    assert len(table.files(1)) == 8
-    assert _read(db) == _v(range(8, 20))
+    assert len(table.files(1)) == 6
+    assert _read(db) == _v(range(6, 20))
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_the_sweep_keeps_referenced_delete_files(lake: Lake, db: AirportClient, version: int) -> None:
     table = Table(lake, version)
     _insert(db, *range(6))
@@ -342,7 +402,7 @@ def _update(db: AirportClient, number: int) -> object:
     return db.update("s.t", {"v": "new"}, where=col("id") == number)
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 @pytest.mark.parametrize("change", [_delete, _update], ids=["delete", "update"])
 def test_one_of_two_concurrent_changes_of_a_file_fails(
     lake: Lake, db: AirportClient, version: int, change: Callable[[AirportClient, int], object]
@@ -361,7 +421,7 @@ def test_one_of_two_concurrent_changes_of_a_file_fails(
     assert len(table.files(1)) == 1
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_a_delete_fails_if_its_file_was_rewritten(lake: Lake, db: AirportClient, version: int) -> None:
     Table(lake, version, **{"write.delete.mode": "merge-on-read"})
     _insert(db, 1, 2, 3)
@@ -375,7 +435,7 @@ def test_a_delete_fails_if_its_file_was_rewritten(lake: Lake, db: AirportClient,
     assert _read(db) == {1: "new", 2: "v2", 3: "v3"}
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_concurrent_changes_of_different_files_succeed(lake: Lake, db: AirportClient, version: int) -> None:
     Table(lake, version)
     _insert(db, 1, 2, 3)

@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import scope
 from formats.data_formats import append_avro, append_orc
 from formats.delete_files import add_deletion_vectors, add_equality_deletes, add_position_deletes
 from formats.foreign_tables import duck
@@ -34,7 +35,7 @@ def db(lake: Lake) -> Iterator[AirportClient]:
 class ForeignWriter:
     """A managed table as another engine changes it, for the functions that write delete files."""
 
-    def __init__(self, lake: Lake, version: int) -> None:
+    def __init__(self, lake: Lake, version: int, **properties: str) -> None:
         self._lake = lake
         catalog = next(each for each in catalogs.scan(lake.realm) if each.display_name == "managed")
         namespace = next(iter(namespaces.scan(lake.realm, catalog.resource_id.id)))
@@ -44,7 +45,7 @@ class ForeignWriter:
             namespace_id=namespace.resource_id,
             name="t",
             schema=SCHEMA,
-            properties={"format-version": str(version)},
+            properties={"format-version": str(version), **properties},
         )
         self._id: v1.ResourceId = made.table.resource_id
 
@@ -94,6 +95,7 @@ def _by_all(table: Any) -> None:
     add_equality_deletes(table, pa.table({"v": ["v2"]}), [2])
 
 
+MODES = ["copy-on-write", "merge-on-read"]
 WAYS = [(2, _by_position), (2, _by_equality), (2, _by_all), (3, _by_vector), (3, _by_equality)]
 
 
@@ -108,7 +110,12 @@ def _read(db: AirportClient) -> dict[int, str]:
 
 @pytest.mark.needs("duckdb extensions")
 @pytest.mark.parametrize(
-    ("version", "delete"), WAYS, ids=[f"version {version}{way.__name__.replace('_', ' ')}" for version, way in WAYS]
+    ("version", "delete", "mode"),
+    [
+        *((*way, MODES[0]) for way in WAYS),
+        *scope.sample([(*way, MODES[1]) for way in WAYS], every=3),
+    ],
+    ids=[f"version {version}{way.__name__.replace('_', ' ')} {mode}" for mode in MODES for version, way in WAYS],
 )
 def test_statements_work_on_tables_with_deletes(
     lake: Lake,
@@ -116,8 +123,9 @@ def test_statements_work_on_tables_with_deletes(
     duck: duckdb.DuckDBPyConnection,
     version: int,
     delete: Callable[[Any], None],
+    mode: str,
 ) -> None:
-    table = ForeignWriter(lake, version)
+    table = ForeignWriter(lake, version, **{"write.delete.mode": mode, "write.update.mode": mode})
     db.insert("s.t", _rows(1, 2, 3))
     db.insert("s.t", _rows(4, 5, 6))
     delete(table)

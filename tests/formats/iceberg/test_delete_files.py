@@ -23,6 +23,7 @@ from skiway.formats.iceberg.deletes import deletion_vector, encoded_vector
 NUMBERS = pa.schema({"x": pa.int64()})
 NOTHING = np.array([], np.int64)
 VERSIONS = pytest.mark.parametrize("version", ["2", "3"])
+SAMPLED_VERSIONS = pytest.mark.parametrize("version", [pytest.param("2", marks=pytest.mark.full), "3"])
 
 
 def numbers(*values: int) -> pa.RecordBatch:
@@ -92,14 +93,14 @@ def test_position_delete_files_are_sorted_and_exclude_what_was_deleted_before(tm
     )
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_nothing_is_written_for_rows_that_are_deleted_already(tmp_path: Path, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     assert deletes_of(table, "a.parquet", 1, 2, before=np.array([1, 2, 3])) == []
     assert not list(tmp_path.rglob("*deletes*"))
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_abort_deletes_the_files(tmp_path: Path, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     writer = DeleteFileWriter(table.files, table.metadata)
@@ -121,7 +122,7 @@ def test_modes_are_validated() -> None:
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_deletes_of_an_outdated_state_are_a_conflict(tmp_path: Path, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     (file,) = table.append(numbers(0, 1, 2))
@@ -160,7 +161,7 @@ def test_a_vector_is_not_based_on_deletes_that_were_rolled_back(tmp_path: Path, 
     assert found(table) == [0, 1, 2]
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_deletes_based_on_an_expired_snapshot_are_a_conflict_if_the_file_has_deletes(
     tmp_path: Path, version: str
 ) -> None:
@@ -177,7 +178,7 @@ def test_deletes_based_on_an_expired_snapshot_are_a_conflict_if_the_file_has_del
     assert found(table) == [1, 2, 4, 5]
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_deletes_of_a_removed_file_are_a_conflict(tmp_path: Path, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     (file,) = table.append(numbers(0, 1, 2))
@@ -190,7 +191,7 @@ def test_deletes_of_a_removed_file_are_a_conflict(tmp_path: Path, version: str) 
     assert found(table) == [7]
 
 
-@VERSIONS
+@SAMPLED_VERSIONS
 def test_delete_files_that_were_swept_are_not_committed(tmp_path: Path, version: str) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version=version)
     (file,) = table.append(numbers(0, 1))
