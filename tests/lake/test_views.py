@@ -12,7 +12,15 @@ import pytest
 
 from lake.lakes import Lake, opened_lake
 from skiway.client import AirportClient, col
-from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, SkiwayError, Unsupported
+from skiway.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+    SkiwayError,
+    Unsupported,
+)
 from skiway.lake.system.view_functions import CreateViewFunction
 from skiway.metastore import catalogs, grants, namespaces, tables, views
 from skiway.model import v1
@@ -285,6 +293,22 @@ def test_views_of_other_programs_are_bound_and_broken_ones_are_marked(lake: Lake
         with pytest.raises(NotFound, match=r"s\.nothing does not exist"):
             other.call("skiway.query", "SELECT * FROM s.broken").read_all()
         assert other.count("s.t") == 1000
+
+
+def test_view_does_not_look_broken_because_the_server_is_busy(
+    lake: Lake, db: AirportClient, queries: QueryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(lake, "v", "SELECT id FROM s.t")
+
+    def busy(_: object) -> pa.Schema:
+        raise LimitExceeded("try again later", key="sql.busy")
+
+    with lake.client() as other:
+        with monkeypatch.context() as patched:
+            patched.setattr(queries, "columns", busy)
+            with pytest.raises(LimitExceeded, match="try again later"):
+                other.schemas()
+        assert other.table("s.v").columns == ("id",)
 
 
 def test_only_writers_create_and_drop_views(lake: Lake, db: AirportClient) -> None:

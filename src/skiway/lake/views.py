@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from skiway.airport import ScanOptions, Table, filters
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
-from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
 from skiway.lake.context import Context
 from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
@@ -143,5 +143,7 @@ def view_table(
     try:
         view.sql if not bind else view.schema  # noqa: B018 - they raise the reason
     except SkiwayError as error:
+        if error.key == "sql.busy" or isinstance(error, Unavailable):
+            raise  # listings are cached, and a view must not look broken because the server is busy
         return BrokenView(view.name, error)
     return view
