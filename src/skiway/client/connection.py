@@ -259,10 +259,13 @@ class Connection(Channel):
         super().__init__(location, tls=tls, max_message_bytes=max_message_bytes)
         self.timeout_s = timeout_s
         self._running: WeakSet[Stream | Duplex] = WeakSet()
+        self._running_lock = threading.Lock()
 
     def cancel(self) -> None:
         """Cancel all streams and exchanges that are running; their readers get `Cancelled`. The connection stays open."""
-        for call in list(self._running):
+        with self._running_lock:
+            running = list(self._running)
+        for call in running:
             call.close()
 
     def call(self, method: str, request: Message, metadata: Metadata) -> bytes:
@@ -286,7 +289,8 @@ class Connection(Channel):
         return self._watched(Duplex(invoke, self.location.text, **self._call_options(metadata)))
 
     def _watched(self, call: C) -> C:
-        self._running.add(call)
+        with self._running_lock:
+            self._running.add(call)
         return call
 
     def to(self, uri: str) -> Connection:
