@@ -13,7 +13,7 @@ from pipeline.lakes import SPARK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [SPARK, pytest.mark.full]
+pytestmark = [*SPARK, pytest.mark.full]
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_builtins.py"
 
