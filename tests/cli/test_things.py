@@ -94,9 +94,24 @@ def test_snapshots_are_listed_with_the_current_one_marked(run: Run) -> None:
     assert [line[1] for line in run("snapshots", "list", "lake.hist.t").lines] == ["current", "yes", "no"]
     older = str(listed[1]["id"])
     assert run("snapshots", "get", "lake.hist.t", older, "-o", "json").json["current"] is False
-    refused = run("snapshots", "set-current", "lake.hist.t", older)
-    assert (refused.code, "managed" in refused.err) == (1, True)
     assert run("snapshots", "get", "lake.hist.t", "77").code == 1
+
+
+def test_managed_table_is_rolled_back_and_its_snapshots_get_names(run: Run) -> None:
+    run("sql", "CREATE SCHEMA IF NOT EXISTS lake.hist; CREATE TABLE lake.hist.named AS SELECT 1 AS id")
+    run("sql", "INSERT INTO lake.hist.named VALUES (2)")
+    newer, older = (str(each["id"]) for each in run("snapshots", "list", "lake.hist.named", "-o", "json").json)
+    assert run("snapshots", "tag", "lake.hist.named", "two").out == f"tag two of lake.hist.named is snapshot {newer}\n"
+    assert run("snapshots", "branch", "lake.hist.named", "one", "--at", older).code == 0
+    moved = run("snapshots", "tag", "lake.hist.named", "two", "--at", older)
+    assert (moved.code, "add replace => true" in moved.err) == (1, True)
+    rolled_back = run("snapshots", "set-current", "lake.hist.named", older)
+    assert rolled_back.out == f"the current snapshot of lake.hist.named is now {older}\n"
+    counts = [
+        run("sql", f"SELECT count(*) AS n FROM lake.hist.named {at}", "-o", "json").json[0]["n"]
+        for at in ("", "AT (VERSION => 'one')", "AT (VERSION => 'two')")
+    ]
+    assert counts == [1, 1, 2]
 
 
 def test_table_without_snapshots_prints_a_notice(run: Run) -> None:
