@@ -18,7 +18,6 @@ from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake.context import QueryShapes
 from skiway.lake.table import LakeTable
-from skiway.sandbox.queries import Queries
 from skiway.sql import QueryEngine
 
 COUNT = 1000
@@ -34,13 +33,6 @@ ROWS = pa.table(
 NESTED = ROWS.append_column(
     "price", pa.array([Decimal(i) / 100 for i in range(COUNT)], pa.decimal128(9, 2))
 ).append_column("tags", pa.array([[i, None] for i in range(COUNT)]))
-
-
-@pytest.fixture(scope="module")
-def queries() -> Iterator[QueryEngine]:
-    pool = Queries(timeout_s=60)
-    yield QueryEngine(pool)
-    pool.close()
 
 
 @pytest.fixture

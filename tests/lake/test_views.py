@@ -24,7 +24,6 @@ from skiway.errors import (
 from skiway.lake.system.view_functions import CreateViewFunction
 from skiway.metastore import catalogs, grants, namespaces, tables, views
 from skiway.model import v1
-from skiway.sandbox.queries import Queries
 from skiway.sql import QueryEngine
 
 ROWS = pa.table(
@@ -35,13 +34,6 @@ ROWS = pa.table(
         "tags": [[f"t{number % 3}"] for number in range(1000)],
     }
 )
-
-
-@pytest.fixture(scope="module")
-def queries() -> Iterator[QueryEngine]:
-    pool = Queries(timeout_s=60)
-    yield QueryEngine(pool)
-    pool.close()
 
 
 @pytest.fixture

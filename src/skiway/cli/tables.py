@@ -92,24 +92,23 @@ def delete(call: Call, name: TableName) -> None:
     from skiway.cli.sql.scans import sql_name
     from skiway.client.metastore.names import segments
 
+    deleted: TableRecord | None = None
     try:
         table = call.lake.tables.get(name)
+        deleted = TableRecord.of(table, connector_names(call.lake))
     except PreconditionFailed as error:
         if error.key != "resource.damaged":
             raise
+    if deleted is None or deleted.origin == "managed":
         catalog, schema, own_name = sql_name(segments(name, resource="table"))
-        with call.airport(catalog) as lake:
-            lake.drop_table((schema, own_name))
-        call.print_result(f"deleted table {name}, which was damaged", {"name": name})
-        return
-    deleted = TableRecord.of(table, connector_names(call.lake))
-    if deleted.origin == "managed":
-        catalog, schema, own_name = sql_name(table.path)
         with call.airport(catalog) as lake:
             lake.drop_table((schema, own_name))
     else:
         call.lake.tables.delete(table)
-    call.print_result(f"deleted table {deleted.name}", deleted)
+    if deleted is None:
+        call.print_result(f"deleted table {name}, which was damaged", {"name": name})
+    else:
+        call.print_result(f"deleted table {deleted.name}", deleted)
 
 
 def call_function(call: Call, name: str, function: str, *arguments: object, **named: object) -> dict[str, object]:

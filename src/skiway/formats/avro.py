@@ -235,7 +235,7 @@ class _Types:
         return made
 
     def _array(self, of: Mapping[str, Any]) -> pa.DataType:
-        if of.get("logicalType") == "map":  # maps whose keys are not strings are arrays of pairs
+        if of.get("logicalType") == "map":  # Avro stores maps with other keys than strings as arrays of pairs
             key, value = of["items"]["fields"]
             of_key = self.field("key", key["type"], key.get("field-id")).with_nullable(False)
             return pa.map_(of_key, self.field("value", value["type"], value.get("field-id")))

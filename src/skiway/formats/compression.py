@@ -11,7 +11,7 @@ import pyarrow as pa
 
 __all__ = ["decompressed"]
 
-_GZIP, _RAW = 31, -15  # how zlib is told which header to expect
+_GZIP, _RAW = 31, -15  # values of `wbits` in zlib, which select the header
 
 
 def decompressed(codec: str, data: bytes, *, limit: int) -> bytes:

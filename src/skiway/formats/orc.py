@@ -15,6 +15,7 @@ from skiway.airport.layouts import is_list
 from skiway.errors import Unsupported
 from skiway.formats.compression import decompressed
 from skiway.formats.files import decoding
+from skiway.formats.parquet.thrift import varint
 from skiway.formats.reinterpret import reinterpreted
 from skiway.formats.scanning import DataFile, FileRows, Scan
 from skiway.formats.schemas import with_id
@@ -163,12 +164,12 @@ class _Message:
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     at = 0
     while at < len(data):
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         if tag & 7 == 0:
-            value, at = _varint(data, at)
+            value, at = varint(data, at)
             yield tag >> 3, value
         elif tag & 7 == 2:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
             if at + size > len(data):
                 raise ValueError("its footer is truncated")
             yield tag >> 3, data[at : at + size]
@@ -177,21 +178,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
             at += {1: 8, 5: 4}[tag & 7]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-
-
 def _varints(data: bytes) -> Iterator[int]:
     at = 0
     while at < len(data):
-        number, at = _varint(data, at)
+        number, at = varint(data, at)
         yield number
 
 

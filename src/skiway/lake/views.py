@@ -67,12 +67,11 @@ class LakeView(Table, SqlView):
     def schema(self) -> pa.Schema:
         """The columns that were stored with the view or, if none were, those of its query now."""
         if self._schema is None:
-            realm = self._context.callers.realm()
-            digest = blake2b(self.record.SerializeToString(deterministic=True), digest_size=16).hexdigest()
-            state = "" if self.record.output_columns else str(self._context.versions.of(realm))
-            principal = self._context.callers.principal
-            caller = "" if self.record.output_columns else f"{principal.account_id} {principal.subject}"
-            self._schema = self._context.view_columns.get((digest, state, caller), self._columns)
+            key = [blake2b(self.record.SerializeToString(deterministic=True), digest_size=16).hexdigest()]
+            if not self.record.output_columns:  # then they depend on the tables, and on what the caller may read
+                callers = self._context.callers
+                key += [str(self._context.versions.of(callers.realm())), callers.principal.subject]
+            self._schema = self._context.view_columns.get(tuple(key), self._columns)
         return self._schema
 
     def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:

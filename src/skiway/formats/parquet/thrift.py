@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["read_struct"]
+__all__ = ["read_struct", "varint"]
 
 
 def read_struct(data: bytes, at: int = 0) -> tuple[dict[int, Any], int]:
@@ -38,7 +38,7 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
         case 7:
             return None, _within(data, at + 8)
         case 8:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
             end = _within(data, at + size)
             return data[at:end], end
         case 9 | 10:
@@ -53,7 +53,7 @@ def _list(data: bytes, at: int) -> tuple[list[Any], int]:
     head, at = data[at], at + 1
     size, kind = head >> 4, head & 15
     if size == 15:
-        size, at = _varint(data, at)
+        size, at = varint(data, at)
     found = []
     for _ in range(size):
         value, at = _value(data, at, kind)
@@ -68,11 +68,12 @@ def _within(data: bytes, end: int) -> int:
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
+    number, at = varint(data, at)
     return (number >> 1) ^ -(number & 1), at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Decode an unsigned integer of at most 64 bits; return it, and the place after it."""
     number = shift = 0
     while True:
         byte = data[at]
