@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
 from formats.foreign_tables import iceberg_options, iceberg_uri
@@ -19,7 +20,7 @@ from skiway.client import AirportClient
 from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
-from skiway.metastore import PLATFORM, Realm, connectors
+from skiway.metastore import PLATFORM, Realm, connectors, managed
 from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.records.kinds import FILE_STATS
 from skiway.metastore.records.realm import timestamp
@@ -81,6 +82,21 @@ class Lake:
         *above, name = path
         spec = v1.NamespaceSpec(display_name=name, path=above, catalog_id=catalog.resource_id)
         return namespaces.create(self.realm, v1.CreateNamespaceRequest(spec=spec)).namespace
+
+    def managed_table(self, schema: pa.Schema, *, partition_by: Sequence[str] = (), **properties: str) -> v1.ResourceId:
+        """A new table `t` in the only namespace of the catalog `managed`."""
+        catalog = next(each for each in catalogs.scan(self.realm) if each.display_name == "managed")
+        (namespace,) = namespaces.scan(self.realm, catalog.resource_id.id)
+        made = managed.create(
+            self.realm,
+            self.warehouse,
+            namespace_id=namespace.resource_id,
+            name="t",
+            schema=schema,
+            partition_by=partition_by,
+            properties=properties,
+        )
+        return made.table.resource_id
 
     def connector(self, catalog: v1.Catalog, kind: str, uri: str, options: Mapping[str, str]) -> v1.Connector:
         spec = v1.ConnectorSpec(

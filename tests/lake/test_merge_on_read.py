@@ -33,7 +33,7 @@ from skiway.formats.iceberg.commits import Producer, overwrite, plain
 from skiway.formats.iceberg.delete_files import DeleteFileWriter
 from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.manifest_files import entries, manifests, referenced_file, vector_place
-from skiway.metastore import catalogs, managed, namespaces
+from skiway.metastore import managed
 from skiway.metastore.gc.warehouse import sweep_warehouse
 
 __all__ = ["duck"]
@@ -59,18 +59,8 @@ class Table:
 
     def __init__(self, lake: Lake, version: int, *, partition_by: tuple[str, ...] = (), **properties: str) -> None:
         self._lake = lake
-        catalog = next(each for each in catalogs.scan(lake.realm) if each.display_name == "managed")
-        namespace = next(iter(namespaces.scan(lake.realm, catalog.resource_id.id)))
-        made = managed.create(
-            lake.realm,
-            lake.warehouse,
-            namespace_id=namespace.resource_id,
-            name="t",
-            schema=SCHEMA,
-            partition_by=partition_by,
-            properties={"format-version": str(version), **(properties or MERGE_ON_READ)},
-        )
-        self._id = made.table.resource_id
+        given = {"format-version": str(version), **(properties or MERGE_ON_READ)}
+        self._id = lake.managed_table(SCHEMA, partition_by=partition_by, **given)
 
     @property
     def state(self) -> managed.ManagedTable:

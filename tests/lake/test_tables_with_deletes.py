@@ -17,8 +17,7 @@ from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.formats.iceberg.commits import Producer
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.metastore import catalogs, managed, namespaces
-from skiway.model import v1
+from skiway.metastore import managed
 
 __all__ = ["duck"]
 
@@ -37,17 +36,7 @@ class ForeignWriter:
 
     def __init__(self, lake: Lake, version: int, **properties: str) -> None:
         self._lake = lake
-        catalog = next(each for each in catalogs.scan(lake.realm) if each.display_name == "managed")
-        namespace = next(iter(namespaces.scan(lake.realm, catalog.resource_id.id)))
-        made = managed.create(
-            lake.realm,
-            lake.warehouse,
-            namespace_id=namespace.resource_id,
-            name="t",
-            schema=SCHEMA,
-            properties={"format-version": str(version), **properties},
-        )
-        self._id: v1.ResourceId = made.table.resource_id
+        self._id = lake.managed_table(SCHEMA, **{"format-version": str(version), **properties})
 
     @property
     def _table(self) -> managed.ManagedTable:
