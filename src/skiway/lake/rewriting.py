@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import closing
-from typing import ClassVar, Literal
+from contextlib import ExitStack, closing
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,9 @@ from skiway.airport import Statement, Write, find_rowid_column
 from skiway.airport.conversion import to_column
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
-from skiway.formats.iceberg.commits import overwrite
+from skiway.formats.iceberg.commits import Operation, overwrite
 from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.delete_files import DeleteFileWriter, is_merge_on_read
+from skiway.formats.iceberg.delete_files import DeleteFileWriter, WritingStatement, is_merge_on_read
 from skiway.formats.iceberg.lineage import Lineage
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles
@@ -41,7 +41,7 @@ __all__ = ["DeleteRows", "UpdateRows"]
 class _ByRowId(Statement):
     """The common part of UPDATE and DELETE: rows that are named by id and found again at the commit, in bounded memory."""
 
-    _kind: ClassVar[Literal["delete", "update"]]
+    _kind: ClassVar[WritingStatement]
 
     def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable) -> None:
         self._changes = changes
@@ -68,38 +68,53 @@ class _ByRowId(Statement):
             self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES, lineage=has_lineage
         )
         self._deletes = DeleteFileWriter(self._base.files, self._base.metadata)
+        self._writers = [self._writer]
         self._removed: list[str] = []
+        self._alone = False  # whether the commit fails if others have changed the table meanwhile
 
     def commit(self) -> int:
         """Commit the change, and return the number of rows. Each row counts once."""
         touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=self._ordinals))
-        if not touched.num_rows:
-            self._named.close()
+        if not (touched.num_rows or any(each.row_count for each in self._writers)):
+            self.abort()
             return 0
         change = self._mark if self._merges_on_read else self._replace
-        with closing(self._named), self._writer, self._deletes:  # the writers delete their files if anything fails
+        with closing(self._named), ExitStack() as writers:  # they delete their files if anything fails
+            for data in self._writers:
+                writers.enter_context(data)
+            writers.enter_context(self._deletes)
             self._named.seal()
             count = sum(change(touched.slice(place, 1)) for place in range(touched.num_rows))
-            added, deletes = self._writer.close(), self._deletes.close()
-        if not (self._removed or deletes):  # all rows had been deleted before
+            self._check_named(count)
+            added, deletes = [file for each in self._writers for file in each.close()], self._deletes.close()
+        if not (self._removed or deletes or added):  # all rows had been deleted before
             return count
-        operation: Literal["overwrite", "delete"] = "overwrite" if added else "delete"
-        based_on = self._snapshot.id
+        only_new = bool(added) and not (self._removed or deletes)
+        operation: Operation = "append" if only_new else "overwrite" if added else "delete"
+        producer = overwrite(
+            self._removed,
+            added,
+            deletes=deletes,
+            based_on=self._snapshot.id,
+            alone=self._alone,
+            operation=operation,
+        )
         try:
-            self._changes.commit(
-                overwrite(self._removed, added, deletes=deletes, based_on=based_on, operation=operation)
-            )
+            self._changes.commit(producer)
         except REFUSALS:
-            self._writer.abort()
-            self._deletes.abort()
+            self.abort()
             raise
         return count
 
     def abort(self) -> None:
         """Delete the files that were written."""
         self._named.close()
-        self._writer.abort()
         self._deletes.abort()
+        for each in self._writers:
+            each.abort()
+
+    def _check_named(self, count: int) -> None:
+        """Check the number of different rows that were named, before the commit."""
 
     def _replace(self, file: pa.Table) -> int:
         """Replace a file, which is a row of the file table, and return how many of its rows were named."""
@@ -216,7 +231,7 @@ class DeleteRows(_ByRowId):
 class UpdateRows(_ByRowId):
     """Sets new values for some columns of existing rows."""
 
-    _kind = "update"
+    _kind: ClassVar[WritingStatement] = "update"
 
     def __init__(
         self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns

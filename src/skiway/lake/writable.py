@@ -24,6 +24,7 @@ from skiway.formats.iceberg.table import IcebergTable
 from skiway.lake.commits import Changes
 from skiway.lake.creating import FirstInsert
 from skiway.lake.inserting import InsertRows, Target
+from skiway.lake.merging import MergeIntoEmpty, MergeRows
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable
 
@@ -31,7 +32,7 @@ __all__ = ["WritableTable"]
 
 
 class WritableTable(LakeTable, Writable, DynamicTable):
-    """INSERT, UPDATE, DELETE and ALTER TABLE, each of which is one commit."""
+    """INSERT, UPDATE, DELETE, MERGE and ALTER TABLE, each of which is one commit."""
 
     @property
     def _changes(self) -> Changes:
@@ -49,6 +50,16 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         assert isinstance(handle, IcebergTable)  # as are all managed tables
         make = UpdateRows if write.operation == "update" else DeleteRows
         return make(self._changes, write, snapshot=snapshot, handle=handle, known=self.columns)
+
+    def merging(self) -> MergeRows | MergeIntoEmpty:
+        """Start a MERGE, which reads the table in the same state."""
+        self._changes.check_allowed()
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return MergeIntoEmpty(self._changes, known=self.columns)
+        handle = self._opened.handle
+        assert isinstance(handle, IcebergTable)  # as are all managed tables
+        return MergeRows(self._changes, snapshot=snapshot, handle=handle, known=self.columns)
 
     def _insert(self, write: Write) -> Statement:
         def start() -> Statement:

@@ -160,7 +160,7 @@ def _is_number(of: exp.Expr) -> bool:
 
 
 def _number(of: exp.Expr, kind: pa.DataType) -> Any:
-    number = Decimal(of.sql("duckdb").replace(" ", ""))
+    number = Decimal(of.sql("duckdb", comments=False).replace(" ", ""))
     if pa.types.is_float64(kind):
         return float(number)
     if pa.types.is_decimal(kind):

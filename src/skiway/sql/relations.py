@@ -22,7 +22,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
 from skiway.sql.pushdown import pushdown_filter
 
-__all__ = ["DirectFiles", "Files", "Find", "SqlView", "names_in", "resolved"]
+__all__ = ["DirectFiles", "Files", "Find", "SqlView", "including", "names_in", "resolved"]
 
 _MAX_DEPTH: Final = 32
 """How deeply views may be nested."""
@@ -78,6 +78,12 @@ def resolved(
     resolver = _Resolver(process, find, plan=plan)
     resolver.collect(parsed, default)
     return [each.relation(plan=plan) for each in resolver.tables.values()], list(resolver.views.values())
+
+
+def including(find: Find, name: TableName, table: Table) -> Find:
+    """A lookup in which a name, in any case, is that of `table`."""
+    own = tuple(map(str.casefold, name))
+    return lambda *wanted: table if tuple(map(str.casefold, wanted)) == own else find(*wanted)
 
 
 def names_in(parsed: Parsed, find: Find, default: tuple[str, str]) -> list[TableName]:

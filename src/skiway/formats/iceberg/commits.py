@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from skiway.clock import Clock
 from skiway.errors import NotFound
-from skiway.formats.iceberg.metadata import commit_failed, updated
+from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.snapshots import MAIN, NewSnapshot
 from skiway.formats.iceberg.warehouse import TableFiles
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Change",
+    "Operation",
     "Producer",
     "Replacement",
     "append",
@@ -86,18 +87,22 @@ def overwrite(
     *,
     deletes: Sequence[DataFile] = (),
     based_on: int | None,
+    alone: bool = False,
     operation: Operation = "overwrite",
     properties: Mapping[str, str] | None = None,
 ) -> Producer:
-    """Replace data files, named by their paths, by others: UPDATE, DELETE or compaction.
+    """Replace data files, named by their paths, by others: UPDATE, DELETE, MERGE or compaction.
 
     `deletes` are delete files of a `DeleteFileWriter`, which delete rows of further data files by merge-on-read.
     `based_on` is the snapshot that the rows were read from. Rows added since then are preserved. The commit fails if one
-    of the data files was removed, or its rows were deleted with delete files, since then.
+    of the data files was removed, or its rows were deleted with delete files, since then. If `alone`, it fails after any
+    other commit.
     """
     from skiway.formats.iceberg.manifest_files import referenced_file
 
     def produce(snapshot: NewSnapshot) -> Operation:
+        if alone:
+            snapshot.check_current(based_on)
         changed = {*removed, *(str(referenced_file(each)) for each in deletes)}
         snapshot.check_deletes(changed, based_on=based_on)
         snapshot.remove(removed, deletes=deletes)
@@ -118,8 +123,8 @@ def delete_all(
     """
 
     def produce(snapshot: NewSnapshot) -> Operation:
-        if based_on is not None and (snapshot.parent is None or snapshot.parent.snapshot_id != based_on):
-            raise commit_failed(f"snapshot {based_on} is no longer the current one")
+        if based_on is not None:
+            snapshot.check_current(based_on)
         snapshot.remove_all()
         snapshot.add(added)
         return "overwrite" if added else "delete"

@@ -380,14 +380,15 @@ def data_folder(metadata: TableMetadata) -> str:
     return metadata.properties.get("write.data.path", f"{metadata.location}/data").rstrip("/")
 
 
-def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str]]:
+def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str, str]]:
     """The sort keys of the table; empty if its sort order uses transforms or nested columns."""
     keys, top = [], {each.name for each in metadata.schema().fields}
     for each in metadata.sort_order().fields:
         name = metadata.schema().find_column_name(each.source_id)
         if str(each.transform) != "identity" or name not in top:
             return []
-        keys.append((name, "descending" if each.direction.value == "desc" else "ascending"))
+        nulls = "at_start" if each.null_order.value == "nulls-first" else "at_end"
+        keys.append((name, "descending" if each.direction.value == "desc" else "ascending", nulls))
     return keys
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["DeleteFileWriter", "check_write_modes", "is_merge_on_read"]
+__all__ = ["DeleteFileWriter", "WritingStatement", "check_write_modes", "is_merge_on_read"]
+
+WritingStatement: TypeAlias = Literal["delete", "merge", "update"]
+"""A statement for which a table can select merge-on-read."""
 
 _MODES: Final = ("copy-on-write", "merge-on-read")
-_MODE_PROPERTIES: Final = {"delete": "write.delete.mode", "update": "write.update.mode"}
 _VECTOR: Final = "deletion-vector-v1"
 _ROW_POSITION: Final = 2147483645  # the field id of the position of a row
 _WRITTEN: Final = pa.schema([field.with_nullable(False) for field in POSITIONS])
 
 
-def is_merge_on_read(properties: Mapping[str, str], statement: Literal["delete", "update"]) -> bool:
-    """Whether a table with these properties deletes or updates rows by merge-on-read. Raise if the value is invalid."""
-    name = _MODE_PROPERTIES[statement]
+def is_merge_on_read(properties: Mapping[str, str], statement: WritingStatement) -> bool:
+    """Whether a table with these properties runs a statement by merge-on-read. Raise if the value is invalid."""
+    name = f"write.{statement}.mode"
     found = properties.get(name, _MODES[0])
     if found.lower() not in _MODES:
         raise InvalidArgument(
@@ -48,8 +50,8 @@ def is_merge_on_read(properties: Mapping[str, str], statement: Literal["delete",
 
 def check_write_modes(properties: Mapping[str, str]) -> None:
     """Raise if a property that selects merge-on-read or copy-on-write has an invalid value."""
-    is_merge_on_read(properties, "delete")
-    is_merge_on_read(properties, "update")
+    for statement in get_args(WritingStatement):
+        is_merge_on_read(properties, statement)
 
 
 class DeleteFileWriter:

@@ -117,6 +117,13 @@ class NewSnapshot:
             some = [each for each in deletes if each.spec_id == spec_id]
             self._new_manifests.append(self._manifest(spec_id, added=some, content=ManifestContent.DELETES))
 
+    def check_current(self, snapshot_id: int | None) -> None:
+        """Raise Conflict unless this snapshot, or none, is the current one."""
+        if self._parent_id != snapshot_id:
+            raise commit_failed(
+                "it has rows by now" if snapshot_id is None else f"snapshot {snapshot_id} is no longer the current one"
+            )
+
     def check_deletes(self, paths: Collection[str], *, based_on: int | None) -> None:
         """Raise Conflict if these data files do not have the same delete files as in the snapshot `based_on`.
 

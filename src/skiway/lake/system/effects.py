@@ -16,14 +16,15 @@ from sqlglot.errors import SqlglotError
 
 from skiway.airport import ScanOptions, TableFunction
 from skiway.errors import InvalidArgument, NotFound
-from skiway.lake.commits import check_auto_commit, check_managed
+from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
 from skiway.lake.schema import namespace_path
-from skiway.metastore import namespaces
+from skiway.metastore import namespaces, tables
+from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
 from skiway.sql import Find
 
-__all__ = ["EffectFunction", "Place"]
+__all__ = ["ChangeTable", "EffectFunction", "Place"]
 
 
 class Place(NamedTuple):
@@ -54,13 +55,17 @@ class EffectFunction(TableFunction):
         """Make the change, and return one row about it."""
         given = {name: value.as_py() for name, value in arguments.items()}
         place = self._place(given["name"] or "")
-        self._context.callers.require(self.permission, place.namespace)
-        check_managed(self._catalog)
+        self.check(place)
         check_auto_commit()
         values = self.change(place, given)
         self._context.versions.changed(self._context.callers.realm())
         row = pa.RecordBatch.from_pydict({key: [value] for key, value in values.items()}, self.result)
         yield row.select(self.result.names if options.columns is None else options.columns)
+
+    def check(self, place: Place) -> None:
+        """Raise unless the caller may make the change."""
+        self._context.callers.require(self.permission, place.namespace)
+        check_managed(self._catalog)
 
     @abstractmethod
     def change(self, place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +91,32 @@ class EffectFunction(TableFunction):
         if found is None:
             raise NotFound(f"schema {table.db!r} does not exist: create it first", key="schema", schema=table.db)
         return Place(found, table.db, table.name)
+
+
+class ChangeTable(EffectFunction):
+    """A function that changes an existing table."""
+
+    permission = "table.write"
+
+    def check(self, place: Place) -> None:
+        """Nothing here: whether the caller may change the table is decided when it is found."""
+
+    def found(self, place: Place) -> v1.Table:
+        """The table, which the caller may change."""
+        callers, name = self._context.callers, self.full_name(place)
+        record = tables.find_any_case(callers.realm(), self._catalog, place.namespace.resource_id.id, place.name)
+        callers.require(self.permission, place.namespace if record is None else record)
+        if record is None:
+            raise NotFound(f"table {name} does not exist", key="table", table=name)
+        if record.damage:
+            raise damaged_error("table", name, record.damage)
+        return record
+
+    def changes(self, place: Place) -> Changes:
+        """The changes of a managed table."""
+        found = Changes(self._context, self.found(place))
+        found.check_allowed()
+        return found
 
 
 def _bad_name(name: str) -> InvalidArgument:

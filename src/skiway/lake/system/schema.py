@@ -16,6 +16,8 @@ from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
 from skiway.lake.system.functions import QueryFunction
+from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
+from skiway.lake.system.merge_function import MergeFunction
 from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.tables import (
     DAMAGE,
@@ -38,7 +40,16 @@ from skiway.sql import Find
 
 __all__ = ["SystemSchema"]
 
-_EFFECTS: Final = (CreateViewFunction, DropViewFunction, RollbackFunction, TagFunction, BranchFunction)
+_EFFECTS: Final = (
+    CreateViewFunction,
+    DropViewFunction,
+    RollbackFunction,
+    TagFunction,
+    BranchFunction,
+    PartitionByFunction,
+    SortByFunction,
+    MergeFunction,
+)
 _NAMES: Final = pa.schema({"schema_name": pa.string(), "table_name": pa.string()})
 
 

@@ -8,35 +8,24 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from skiway.airport import Parameter
-from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import AlreadyExists, InvalidArgument, PreconditionFailed
 from skiway.formats.iceberg.commits import Producer, rollback, set_ref
 from skiway.formats.iceberg.snapshots import MAIN
-from skiway.lake.commits import Changes
-from skiway.lake.system.effects import EffectFunction, Place
-from skiway.metastore import tables
-from skiway.metastore.records.damage import damaged_error
+from skiway.lake.system.effects import ChangeTable, Place
 
 __all__ = ["BranchFunction", "RollbackFunction", "TagFunction"]
 
 
-class _SnapshotFunction(EffectFunction):
+class _SnapshotFunction(ChangeTable):
     """A function that changes which snapshots of a table have names."""
 
-    permission = "table.write"
     result = pa.schema(
         {"table": pa.string(), "name": pa.string(), "snapshot_id": pa.int64(), "previous_id": pa.int64()}
     )
 
     def change(self, place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
         """Commit the change of the name. It fails if somebody else changes the same name at the same time."""
-        realm = self._context.callers.realm()
-        record = tables.find_any_case(realm, self._catalog, place.namespace.resource_id.id, place.name)
-        if record is None:
-            raise NotFound(f"table {self.full_name(place)} does not exist", key="table", table=self.full_name(place))
-        if record.damage:
-            raise damaged_error("table", self.full_name(place), record.damage)
-        changes = Changes(self._context, record)
-        changes.check_allowed()
+        changes = self.changes(place)
         before, name = changes.load().metadata, self.ref(given)
         previous = before.refs.get(name)
         if previous is not None and name != MAIN and not given["replace"]:

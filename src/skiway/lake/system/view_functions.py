@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from skiway.lake.views import DUCKDB, duckdb_sql
 from skiway.metastore import tables, views
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.sql import Find, Query, SqlView
+from skiway.sql import Query, SqlView, including
 
 __all__ = ["CreateViewFunction", "DropViewFunction"]
 
@@ -81,7 +81,7 @@ class CreateViewFunction(_ViewFunction):
         account = self._context.callers.principal.account_id
         sql = duckdb_sql([definition])
         full_name = (catalog, place.schema, place.name)
-        find = _finding(_Candidate(sql), full_name, self._find)
+        find = including(self._find, full_name, _Candidate(sql))
         columns = engine.columns(
             Query(f"FROM {'.'.join(map(identifier, full_name))}", find, catalog=catalog, owner=account)
         )
@@ -137,9 +137,3 @@ class _Candidate(Table, SqlView):
     def scan(self, options: ScanOptions) -> pa.Table:
         """Not used: the engine runs the query."""
         raise NotImplementedError
-
-
-def _finding(view: Table, name: tuple[str, str, str], find: Find) -> Callable[[str, str, str], Table | None]:
-    """A lookup in which the name is that of the view."""
-    own = tuple(map(str.casefold, name))
-    return lambda *wanted: view if tuple(map(str.casefold, wanted)) == own else find(*wanted)
