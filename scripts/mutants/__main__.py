@@ -100,11 +100,16 @@ def _coverage(trees: Sequence[Path], groups: Sequence[Sequence[str]]) -> Coverag
 
 def _equivalent() -> dict[tuple[str, str, str], str]:
     listed = tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text())["mutant"]
-    return {(each["file"], each["was"].strip(), each["now"].strip()): each["reason"] for each in listed}
+    return {(each["file"], _squeezed(each["was"]), _squeezed(each["now"])): each["reason"] for each in listed}
 
 
 def _key(mutant: Mutant) -> tuple[str, str, str]:
-    return mutant.path, mutant.was.strip(), mutant.now.strip()
+    return mutant.path, _squeezed(mutant.was), _squeezed(mutant.now)
+
+
+def _squeezed(code: str) -> str:
+    """The code without white space: a mutant may differ in it from what somebody would write."""
+    return "".join(code.split())
 
 
 def _described(mutant: Mutant) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
-from authorization.callers import SOME, Caller, Least
+from authorization.callers import ROLES_ONLY, SOME, Caller, Least
 from authorization.worlds import SCHEMA, Worlds, unchanged
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.exchange import EXCHANGES
@@ -50,7 +50,7 @@ class Row:
 
     run: Callable[[AirportClient], Any]
     permission: str = "catalog.read"
-    least: Least = READ_TABLE
+    least: Least | None = READ_TABLE
     changes: bool = False
     supported: bool = True
     for_everybody: bool = False
@@ -58,7 +58,7 @@ class Row:
     with_rows: bool = False
 
 
-def write(run: Callable[[AirportClient], Any], least: Least = WRITE_TABLE, **more: Any) -> Row:
+def write(run: Callable[[AirportClient], Any], least: Least | None = WRITE_TABLE, **more: Any) -> Row:
     return Row(run, more.pop("permission", WRITE), least, changes=True, **more)
 
 
@@ -162,6 +162,13 @@ TICKET_ROWS: Final[dict[str, Row]] = {
         permission="view.write",
     ),
     "tag": write(lambda db: db.call("skiway.tag", PEOPLE, "x").read_all(), supported=False),  # no snapshot
+    "partition by": write(lambda db: db.call("skiway.partition_by", PEOPLE, "name").read_all()),
+    "sort by": write(lambda db: db.call("skiway.sort_by", PEOPLE, "name").read_all()),
+    "merge": write(lambda db: db.call("skiway.merge", PEOPLE, "SELECT 'x' AS name", "false").read_all()),
+    "histogram": read(lambda db: db.call("skiway.histogram", PEOPLE, "name").read_all(), with_rows=True),
+    "profile": write(
+        lambda db: db.call("skiway.profile", PEOPLE).read_all(), ROLES_ONLY, permission="connector.manage"
+    ),
     "system table": Row(lambda db: db.scan("skiway.tables").read_all()),
 }
 ROWS_BY_CALL: Final = {

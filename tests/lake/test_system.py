@@ -215,9 +215,8 @@ def test_profiles_add_statistics_that_files_lack(mirrors: Lake) -> None:
         known = db.statistics("sales.many", "id")
         assert (known.min, known.max, known.has_null, known.distinct_count) == (0, 11, False, 12)
         reported = rows(db, "column_stats")
-        assert [(row["column_name"], row["min"], row["max"], row["distinct_count"]) for row in reported] == [
-            ("id", "0", "11", 12.0)
-        ]
+        names = ("column_name", "min", "max", "distinct_count", "null_count", "nan_count")
+        assert [tuple(row[name] for name in names) for row in reported] == [("id", "0", "11", 12.0, 0, None)]
 
 
 def rows(db: AirportClient, table: str, **options: Any) -> list[dict[str, Any]]:

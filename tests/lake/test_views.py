@@ -312,6 +312,25 @@ def test_only_writers_create_and_drop_views(lake: Lake, db: AirportClient) -> No
                 reader.call(f"skiway.{function}", *arguments).read_all()
 
 
+def test_each_caller_lists_what_it_may_read(lake: Lake, db: AirportClient) -> None:
+    """Listings are cached, but only for callers who see the same objects."""
+    db.create_table("s.other", pa.schema({"id": pa.int64()}))
+    catalog = catalogs.find(lake.realm, "managed")
+    assert catalog is not None
+    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    assert namespace is not None
+    for caller, name in (("nothing", "t"), ("stranger", "other")):
+        table = tables.find(lake.realm, namespace.resource_id.id, name)
+        assert table is not None
+        request = v1.AddGrantRequest(object_id=table.resource_id, grantee=f"user:{caller}", privilege=v1.PV_READ)
+        grants.add(lake.realm, request)
+    for _ in range(2):
+        for caller, names in (("nothing", ["t"]), ("stranger", ["other"]), ("reader", ["other", "t"])):
+            with lake.client(token=caller) as client:
+                listed = [each.name for schema in client.schemas() if schema.name == "s" for each in schema.tables]
+                assert sorted(listed) == names
+
+
 def test_reader_needs_rights_on_the_tables_of_a_view(lake: Lake, db: AirportClient) -> None:
     """A view gives no rights of its creator."""
     create_view(db, "s.v", "SELECT id FROM s.t WHERE id < 2")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -111,8 +112,93 @@ def delete(call: Call, name: TableName) -> None:
         call.print_result(f"deleted table {deleted.name}", deleted)
 
 
+@command(app, "partition-by")
+def partition_by(
+    call: Call,
+    name: TableName,
+    partitions: Annotated[
+        str, typer.Argument(metavar="PARTITIONS", help="List such as 'day(ts), bucket(16, id)'; '' for none.")
+    ],
+) -> None:
+    """Partition the rows of a managed table that are written from now on."""
+    done = call_function(call, name, "partition_by", partitions)
+    call.print_result(f"new rows of {name} are partitioned by {done['now'] or 'nothing'}", done)
+
+
+@command(app, "sort-by")
+def sort_by(
+    call: Call,
+    name: TableName,
+    columns: Annotated[str, typer.Argument(metavar="COLUMNS", help="List such as 'ts DESC, id'; '' for no order.")],
+) -> None:
+    """Sort the rows of a managed table that are written from now on, within files."""
+    done = call_function(call, name, "sort_by", columns)
+    call.print_result(f"new rows of {name} are sorted by {done['now'] or 'nothing'}", done)
+
+
+@command(app, "merge")
+def merge(
+    call: Call,
+    name: TableName,
+    source: Annotated[str, typer.Argument(metavar="SQL", help="Query for the rows to merge.")],
+    on: Annotated[str, typer.Argument(metavar="CONDITION", help="Condition such as 'target.id = source.id'.")],
+    clauses: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="WHEN clauses; by default rows that match are updated, and others inserted."),
+    ] = None,
+) -> None:
+    """Merge the rows of a query into a managed table, like MERGE INTO, in one commit."""
+    done = call_function(call, name, "merge", source, on, clauses=clauses)
+    counts = ", ".join(f"{done[each]} {each}" for each in ("inserted", "updated", "deleted"))
+    call.print_result(f"merged into {name}: {counts}", done)
+
+
+@command(app, "refresh")
+def refresh(
+    call: Call,
+    name: TableName,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, max=3600, help="How long to wait for it.")] = 60,
+) -> None:
+    """Read the current state of a mirrored table from its source."""
+    done = call_function(call, name, "refresh", wait_s=wait)
+    message = f": {done['message']}" if done["message"] else ""
+    call.print_result(f"refreshing {name}: job {done['job_id']} is {done['state']}{message}", done)
+    if done["state"] in ("failed", "cancelled", "partial"):
+        raise typer.Exit(1)
+
+
+@command(app, "histogram")
+def histogram(
+    call: Call,
+    name: TableName,
+    column: Annotated[str, typer.Argument(metavar="COLUMN")],
+    bins: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Number of ranges or values.")] = 20,
+) -> None:
+    """Count the values of a column: numbers and times by range, others by value."""
+    found = function_rows(call, name, "histogram", column, bins=bins)
+    call.print_rows([HistogramRow(**row) for row in found], [*HistogramRow.__slots__], empty=f"{name} has no rows")
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramRow:
+    """A range of values, or a value, and how often it occurs."""
+
+    kind: str
+    lower: str | None
+    upper: str | None
+    count: int
+    share: float
+    bar: str
+
+
 def call_function(call: Call, name: str, function: str, *arguments: object, **named: object) -> dict[str, object]:
-    """Call a function of the schema `skiway` with the full name of a table or view; return its row."""
+    """Call a function of the schema `skiway` with the full name of a table or view; return its only row."""
+    (row,) = function_rows(call, name, function, *arguments, **named)
+    return row
+
+
+def function_rows(call: Call, name: str, function: str, *arguments: object, **named: object) -> list[dict[str, Any]]:
+    """Call a function of the schema `skiway` with the full name of a table or view; return its rows."""
     from skiway.airport.wire.duckdb_sql import identifier
     from skiway.cli.sql.scans import sql_name
     from skiway.client.metastore.names import segments
@@ -120,8 +206,7 @@ def call_function(call: Call, name: str, function: str, *arguments: object, **na
     catalog, schema, own_name = sql_name(segments(name, resource="table"))
     with call.airport(catalog) as lake:
         path = f"{identifier(schema)}.{identifier(own_name)}"
-        (row,) = lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist()
-        return dict(row)
+        return list(lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist())
 
 
 def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:

@@ -15,11 +15,23 @@ import pytest
 from skiway.errors import PreconditionFailed
 from skiway.formats import open_source
 from skiway.formats.files import Files
+from skiway.formats.parquet import footers
 from skiway.formats.parquet.footers import _check_chunks, read_footer
 from skiway.formats.parquet.thrift import read_struct
 from skiway.formats.reach import Reach
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64()), "name": [str(number) for number in range(10)]})
+
+
+@pytest.mark.parametrize("tail", [8, 9, 100, 64 * 1024])
+def test_footer_is_read_whether_or_not_the_tail_contains_it(
+    tail: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [1, 2, 3]}), path)
+    monkeypatch.setattr(footers, "_TAIL_BYTES", tail)
+    with pa.OSFile(str(path)) as file:
+        assert footers._footer_bytes(file) == footer_of(path.read_bytes())[1]
 
 
 def footer_of(data: bytes) -> tuple[bytes, bytearray]:

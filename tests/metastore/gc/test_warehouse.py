@@ -337,6 +337,17 @@ def test_recent_empty_folder_is_kept(managed: ManagedTableFactory, folder: Path)
     assert swept_at(now.replace(year=now.year + 1))
 
 
+def test_dropped_tables_are_swept_as_soon_as_they_are_old_enough(managed: ManagedTableFactory, folder: Path) -> None:
+    table = managed.append(managed.create(), 1)
+    managed_tables.drop(managed.home, managed.warehouse, id_of(table))
+    second = 1 / 86400
+    for days, is_swept in ((3 - second, False), (3 + second, True)):
+        age(folder, days=days)
+        now = datetime.fromtimestamp(NOW_S, UTC)
+        swept = sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: now)  # noqa: B023
+        assert bool(swept.removed) == is_swept
+
+
 def test_rejected_table_creation_leaves_no_folder(managed: ManagedTableFactory, folder: Path) -> None:
     table = managed.create()
     with pytest.raises(AlreadyExists):

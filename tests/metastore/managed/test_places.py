@@ -143,6 +143,24 @@ def test_dropped_table_is_collected_later(managed: ManagedTableFactory, tmp_path
     assert managed.load(inside)
 
 
+def test_sweep_continues_with_the_next_locations(managed: ManagedTableFactory, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        managed.create(name, location=f"{tmp_path}/approved/{name}")
+    tokens: list[str | None] = [None]
+    while len(tokens) == 1 or tokens[-1] is not None:
+        assert len(tokens) < 5, "the sweep does not proceed"
+        done = sweep_warehouse(
+            managed.factory.stores,
+            managed.warehouse,
+            clock=lambda: datetime.now(UTC),
+            size=1,
+            token=tokens[-1],
+        )
+        assert done.looked_at == 1
+        tokens.append(done.next_token)
+    assert len(set(tokens[:-1])) == 3
+
+
 def test_location_that_is_no_longer_approved_is_closed(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.create(location=f"{tmp_path}/approved/orders")
     closed = replace(managed, warehouse=Warehouse.at(str(tmp_path / "warehouse")))

@@ -64,6 +64,7 @@ from skiway.metastore import statistics
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.managed.locations import folder_of, id_in
 from skiway.metastore.resources import directory, snapshots, tables
+from skiway.metastore.resources.ownership import SYSTEM_ACCOUNT
 from skiway.metastore.statistics.validation import check_file, check_table
 from skiway.model import v1
 
@@ -143,6 +144,12 @@ def test_tables_are_created_only_in_managed_catalogs(managed: ManagedTableFactor
 def test_unmanaged_table_cannot_be_loaded(managed: ManagedTableFactory) -> None:
     with expect_error(PreconditionFailed, "table.not_managed"):
         managed.load(managed.factory.table("plain"))
+
+
+def test_table_cannot_be_created_in_a_system_namespace(managed: ManagedTableFactory) -> None:
+    managed.factory.first_namespace()
+    with expect_error(PermissionDenied, "system.object.immutable"):
+        managed.create(namespace_id=v1.ResourceId(account_id=SYSTEM_ACCOUNT, id="x", kind=v1.RK_NAMESPACE))
 
 
 def test_table_of_another_account_is_not_found(managed: ManagedTableFactory) -> None:

@@ -240,6 +240,11 @@ def test_tasks_are_balanced(sizes, tasks):
         assert max(by_task) <= total / count + max(sizes) + 1
 
 
+def test_file_belongs_to_the_task_of_its_middle():
+    found = plan(facts(*(file(f"{number}", size_bytes=size) for number, size in enumerate([5, 3, 6]))), tasks=2)
+    assert list(found.tasks) == [0, 0, 1]
+
+
 def test_empty_table_can_be_planned():
     found = plan(facts(), [predicate(v1.PO_EQ, "1")])
     assert (len(found.data), len(found.deletes), len(found.tasks)) == (0, 0, 0)

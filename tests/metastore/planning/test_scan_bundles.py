@@ -183,6 +183,18 @@ def test_messages_are_bounded_and_files_are_in_order(factory: ResourceFactory, m
     assert [sum(each.task == task for each in data) for task in range(10)] == [30] * 10
 
 
+def test_files_that_exactly_fill_a_message_are_one_message(factory: ResourceFactory, monkeypatch):
+    table = with_files(factory, *(file(f"folder/{number}", size_bytes=1) for number in range(4)))
+    query_id = begin(factory, table)
+    _, every = messages(factory, query_id, table)
+    one, *others = (each.ByteSize() for each in every.data_files)
+    assert others == [one] * 3
+    for limit, expected in ((2 * one, [2, 2]), (2 * one - 1, [1, 1, 1, 1])):
+        monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", limit)
+        _, *found = messages(factory, query_id, table)
+        assert [len(each.data_files) for each in found] == expected
+
+
 def test_table_without_file_statistics_gives_an_empty_bundle(factory: ResourceFactory):
     factory.namespace("sales")
     table = factory.table()

@@ -24,7 +24,7 @@ from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
 from skiway.sql import Find
 
-__all__ = ["ChangeTable", "EffectFunction", "Place"]
+__all__ = ["ChangeTable", "EffectFunction", "Place", "table_name"]
 
 
 class Place(NamedTuple):
@@ -76,17 +76,7 @@ class EffectFunction(TableFunction):
         return f"{self._catalog.display_name}.{place}"
 
     def _place(self, name: str) -> Place:
-        try:
-            table = exp.to_table(name, dialect="duckdb")
-        except (SqlglotError, ValueError) as error:
-            raise _bad_name(name) from error
-        if not (table.name and table.db):
-            raise _bad_name(name)
-        if table.catalog and table.catalog.casefold() != self._catalog.display_name.casefold():
-            raise InvalidArgument(
-                f"{name} is not in catalog {self._catalog.display_name}: call {table.catalog}.skiway.{self.name}",
-                key="name.catalog",
-            )
+        table = table_name(name, self._catalog.display_name, self.name)
         found = namespaces.find_any_case(self._context.callers.realm(), self._catalog, namespace_path(table.db))
         if found is None:
             raise NotFound(f"schema {table.db!r} does not exist: create it first", key="schema", schema=table.db)
@@ -117,6 +107,21 @@ class ChangeTable(EffectFunction):
         found = Changes(self._context, self.found(place))
         found.check_allowed()
         return found
+
+
+def table_name(name: str, catalog: str, function: str) -> exp.Table:
+    """The schema and name of a table, which an argument of a function in this catalog names."""
+    try:
+        table = exp.to_table(name, dialect="duckdb")
+    except (SqlglotError, ValueError) as error:
+        raise _bad_name(name) from error
+    if not (table.name and table.db):
+        raise _bad_name(name)
+    if table.catalog and table.catalog.casefold() != catalog.casefold():
+        raise InvalidArgument(
+            f"{name} is not in catalog {catalog}: call {table.catalog}.skiway.{function}", key="name.catalog"
+        )
+    return table
 
 
 def _bad_name(name: str) -> InvalidArgument:

@@ -16,6 +16,8 @@ from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
 from skiway.lake.system.functions import QueryFunction
+from skiway.lake.system.histogram_function import HistogramFunction
+from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
 from skiway.lake.system.merge_function import MergeFunction
 from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
@@ -49,6 +51,8 @@ _EFFECTS: Final = (
     PartitionByFunction,
     SortByFunction,
     MergeFunction,
+    RefreshFunction,
+    ProfileFunction,
 )
 _NAMES: Final = pa.schema({"schema_name": pa.string(), "table_name": pa.string()})
 
@@ -72,6 +76,7 @@ class SystemSchema(Schema):
         """What DuckDB's client cannot express as a statement."""
         return [
             QueryFunction(self._context, self._catalog.display_name, self._find),
+            HistogramFunction(self._context, self._catalog.display_name, self._find),
             *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
         ]
 
