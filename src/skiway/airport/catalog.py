@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from skiway.airport.functions import ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.scan import ArrowData, ScanOptions, TimePoint, project_schema
-from skiway.airport.table_refs import TableRef
+from skiway.airport.table_refs import FunctionCall, TableRef
 
 __all__ = [
     "UNREACHABLE_SCHEMA",
@@ -213,12 +213,15 @@ class Planned(ABC):
     """A table that plans a scan before it runs and may split it into parts that clients read in parallel."""
 
     @abstractmethod
-    def plan(self, options: ScanOptions) -> Sequence[bytes]:
+    def plan(self, options: ScanOptions) -> Sequence[bytes | FunctionCall]:
         """Split a scan into parts. The result of the scan is the union of the parts; no parts mean no rows.
 
         Each part is passed back as `options.part` to `scan`, possibly on another server. It must therefore contain
         everything the scan needs, such as the version and the files to read. Parts travel in signed tickets, so they can
         be trusted.
+
+        A part can also be a call of a DuckDB function, such as `FunctionCall("read_parquet", paths)`. The client runs it
+        itself. Its columns must have the names and types of the table's, and it must return no row ids.
         """
 
 

@@ -74,6 +74,7 @@ class Plan:
     bytes_considered: int
     bytes_read: int
     endpoints: int
+    reader: str = "server"
 
 
 class PlanLog:

@@ -20,6 +20,7 @@ from skiway.airport import CreateTable, DynamicSchema, ScanOptions, Schema, Tabl
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema
+from skiway.lake.client_scans import scan_mode
 from skiway.lake.columns import ROWID, Columns, columns_in, columns_of
 from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
@@ -270,6 +271,7 @@ class LakeSchema(Schema, DynamicSchema):
             schema_name=self.name,
             listing=listing,
             columns=columns,
+            scan_mode=scan_mode(self._catalog),
         )
 
     def _has_valid_schema(self, record: v1.Table) -> bool:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from skiway.airport import (
     Bindable,
     ColumnStatistics,
+    FunctionCall,
     HasStatistics,
     Planned,
     ScanOptions,
@@ -34,6 +35,7 @@ from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.lake.bindings import Binding
+from skiway.lake.client_scans import ScanMode, file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
@@ -105,13 +107,14 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         schema_name: str,
         listing: bool = False,
         columns: Columns | None = None,
+        scan_mode: ScanMode = "server",
     ) -> None:
         self.name = record.display_name
         self.comment = record.description
         self.record = record
         self._context = context
         self._catalog, self._schema_name = catalog, schema_name
-        self._listing = listing
+        self._listing, self._scan_mode = listing, scan_mode
         self.is_created_by_caller = False
         self._columns = columns
         self._point: TimePoint | None = None
@@ -237,23 +240,36 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def plan(self, options: ScanOptions) -> Sequence[bytes]:
+    def plan(self, options: ScanOptions) -> Sequence[bytes | FunctionCall]:
         """The files to read, in parts of about the same size, all of one snapshot."""
+        mode = self._scan_mode if may_read_files(self._scan_mode, options, current_request()) else "server"
+        return [part.packed() if isinstance(part, Part) else part for part in self._parts(options, mode)]
+
+    def _parts(self, options: ScanOptions, mode: ScanMode) -> Sequence[Part | FunctionCall]:
         self._context.callers.require("table.read", self.record)
         snapshot = self._snapshot()
         if snapshot is None:
             return []
-        chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=self._readable(snapshot))
-        parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=self._context.max_parts)
+        handle = self._opened.at(snapshot)
+        chosen = handle.plan(snapshot, options.filter or None, schema=self._readable(snapshot))
+        most, checked = self._context.max_parts, self._context.checked_files
+        if mode != "server":
+            groups = [part.of(chosen) for part in split(snapshot.id, chosen, part_bytes=1, most=most)]
+            calls = file_calls(self.columns, handle, snapshot, groups, checked)
+            if calls is not None:
+                self._log_plan(options, snapshot, chosen, len(calls), reader="client")
+                return calls
+        parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=most)
         self._log_plan(options, snapshot, chosen, len(parts))
-        return [part.packed() for part in parts]
+        return parts
 
     def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
         """The rows of one part, or of all."""
         self._context.callers.require("table.read", self.record)
         if options.part is not None:
             return self._read(Part.unpacked(options.part), options)
-        return (batch for part in self.plan(options) for batch in self._read(Part.unpacked(part), options))
+        parts = self._parts(options, "server")
+        return (batch for part in parts if isinstance(part, Part) for batch in self._read(part, options))
 
     def direct_files(self, options: ScanOptions) -> Files | None:
         """The files for DuckDB to read in a query on the server, if it reads them as `scan` does."""
@@ -318,7 +334,9 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             there = pa.schema([*there, *(field for field in then if field_id(field) not in ids)])
         return self.columns.readable(there, table=self.name)
 
-    def _log_plan(self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int) -> None:
+    def _log_plan(
+        self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int, *, reader: str = "server"
+    ) -> None:
         files = self.files(snapshot)
         callers, plans = self._context.callers, self._context.plans
         plans.add(
@@ -337,6 +355,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
                 bytes_considered=pc.sum(files["size_bytes"], min_count=0).as_py(),
                 bytes_read=pc.sum(chosen["size_bytes"], min_count=0).as_py(),
                 endpoints=parts,
+                reader=reader,
             )
         )
 

@@ -22,7 +22,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
 from skiway.sql.pushdown import pushdown_filter
 
-__all__ = ["DirectFiles", "Files", "Find", "SqlView", "including", "names_in", "resolved"]
+__all__ = ["DIRECT_TYPES", "DirectFiles", "Files", "Find", "SqlView", "including", "names_in", "resolved"]
 
 _MAX_DEPTH: Final = 32
 """How deeply views may be nested."""
@@ -30,7 +30,7 @@ _MAX_DEPTH: Final = 32
 _MAX_PARSED: Final = 20_000
 """The characters of a query in which filters for its tables are searched, which takes time in this process."""
 
-_DIRECT_TYPES: Final = frozenset(
+DIRECT_TYPES: Final = frozenset(
     {
         *("BOOLEAN", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB"),
         *("DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"),
@@ -192,7 +192,7 @@ def _relation(name: tuple[str, str, str], table: Table, json_filters: str, *, pl
         for batch in record_batches(table.scan(options), schema):
             yield batch.select(list(columns))
 
-    if plan and isinstance(table, DirectFiles) and all(duckdb_type(field) in _DIRECT_TYPES for field in visible):
+    if plan and isinstance(table, DirectFiles) and all(duckdb_type(field) in DIRECT_TYPES for field in visible):
         files = table.direct_files(ScanOptions(json_filters=json_filters))
         if files is not None:
             columns = [FileColumn(files.ids[each.name], each.name, duckdb_type(each)) for each in visible]

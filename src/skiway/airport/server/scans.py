@@ -18,7 +18,7 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import OpenedTable, open_table, open_table_function, read_arguments, read_row
 from skiway.airport.server.streams import scan_frames
 from skiway.airport.server.tickets import DATABASES, ObjectPath, Ticket, parse_descriptor
-from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCallRequest, SchemaRequest, TableRef
+from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCall, FunctionCallRequest, SchemaRequest, TableRef
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import ROWID_COLUMN, EndpointsRequest, ScanParameters, binary
 from skiway.errors import Internal, InvalidArgument, Unsupported
@@ -61,7 +61,12 @@ def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[byte
     ticket = _ticket(path, columns, json_filters, parameters, fingerprint(schema))
     if isinstance(table, Planned):
         options = with_parsed_filter(_options(ticket), parsed)
-        return [_endpoint(host, structs.replace(ticket, part=part)) for part in table.plan(options)]
+        return [
+            _delegation(part.location(host.allowed_functions))
+            if isinstance(part, FunctionCall)
+            else _endpoint(host, structs.replace(ticket, part=part))
+            for part in table.plan(options)
+        ]
     return [_endpoint(host, ticket)]
 
 

@@ -180,6 +180,7 @@ PLANS: Final = pa.schema(
         pa.field("bytes_considered", pa.int64()),
         pa.field("bytes_read", pa.int64()),
         pa.field("endpoints", pa.int32()),
+        pa.field("reader", pa.string()),
     ]
 )
 

@@ -22,6 +22,10 @@ from skiway.storage import Operation, Pointer
 
 __all__ = ["create", "delete", "find", "get", "list_", "only", "scan", "update"]
 
+SCAN_MODE = "scan.mode"
+"""The property that selects who reads the tables of a catalog."""
+SCAN_MODES = ("server", "client", "auto")
+
 MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "properties")
 
 
@@ -70,7 +74,7 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
     if "display_name" in paths and spec.HasField("display_name"):
         spec.display_name = exact_name(spec.display_name, resource="catalog")
     if "properties" in paths:
-        refuse_secrets(spec.properties, field="properties")
+        _check_properties(spec)
 
     def edit(catalog: v1.Catalog) -> None:
         for path in paths:
@@ -122,8 +126,19 @@ def _normal(request: v1.CreateCatalogRequest) -> v1.CatalogSpec:
         raise failure(InvalidArgument, "spec.required", field="spec")
     spec = updates.copied(request.spec)
     spec.display_name = exact_name(spec.display_name, resource="catalog")
-    refuse_secrets(spec.properties, field="properties")
+    _check_properties(spec)
     return spec
+
+
+def _check_properties(spec: v1.CatalogSpec) -> None:
+    refuse_secrets(spec.properties, field="properties")
+    mode = spec.properties.get(SCAN_MODE, SCAN_MODES[0])
+    if mode not in SCAN_MODES:
+        raise InvalidArgument(
+            f"property {SCAN_MODE} is {mode!r}, but must be {', '.join(SCAN_MODES[:-1])} or {SCAN_MODES[-1]}",
+            key="property.invalid",
+            field="properties",
+        )
 
 
 def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogResponse]) -> v1.CreateCatalogResponse:
