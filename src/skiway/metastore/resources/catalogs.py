@@ -20,7 +20,7 @@ from skiway.metastore.resources.ownership import is_managed, writable_id
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["create", "delete", "find", "get", "list_", "only", "scan", "update"]
+__all__ = ["SCAN_MODE", "create", "delete", "find", "get", "list_", "only", "scan", "update"]
 
 SCAN_MODE = "scan.mode"
 """The property that selects who reads the tables of a catalog."""
