@@ -54,6 +54,63 @@ def test_json_documents_survive(text: str) -> None:
     assert json.loads(found) == json.loads(text)
 
 
+PRIMITIVES = [
+    (0, b"", "null"),
+    (1, b"", "true"),
+    (2, b"", "false"),
+    (3, struct.pack("<b", -3), "-3"),
+    (4, struct.pack("<h", -300), "-300"),
+    (5, struct.pack("<i", -70_000), "-70000"),
+    (6, struct.pack("<q", -(2**40)), str(-(2**40))),
+    (7, struct.pack("<d", 0.1), "0.1"),
+    (8, b"\x02" + (-105).to_bytes(4, "little", signed=True), "-1.05"),
+    (9, b"\x01" + (10**12 + 5).to_bytes(8, "little"), "100000000000.5"),
+    (10, b"\x00" + (10**30).to_bytes(16, "little"), str(10**30)),
+    (11, struct.pack("<i", -1), '"1969-12-31"'),
+    (12, struct.pack("<q", 1), '"1970-01-01 00:00:00.000001+00:00"'),
+    (13, struct.pack("<q", 1_500_000), '"1970-01-01 00:00:01.5"'),
+    (14, struct.pack("<f", 0.5), "0.5"),
+    (15, struct.pack("<I", 2) + b"\x00\xff", '"AP8="'),
+    (16, struct.pack("<I", 2) + "ß".encode(), '"ß"'),
+    (17, struct.pack("<q", 3_600_000_001), '"01:00:00.000001"'),
+    (18, struct.pack("<q", 1_000_000_001), '"1970-01-01 00:00:01.000000001+00:00"'),
+    (19, struct.pack("<q", -1), '"1969-12-31 23:59:59.999999999"'),
+    (20, bytes(range(16)), '"00010203-0405-0607-0809-0a0b0c0d0e0f"'),
+]
+
+
+@pytest.mark.parametrize(("number", "data", "expected"), PRIMITIVES, ids=[str(each[0]) for each in PRIMITIVES])
+def test_each_primitive_type_of_the_format_is_read(number: int, data: bytes, expected: str) -> None:
+    rows = pa.array([{"metadata": b"\x01\x00\x00", "value": bytes([number << 2]) + data}])
+    assert variant_json(rows).to_pylist() == [expected]
+    with pytest.raises(ValueError, match="of type 21"):
+        variant_json(pa.array([{"metadata": b"\x01\x00\x00", "value": bytes([21 << 2])}]))
+
+
+def packed(kind: int, values: list[bytes], *, width: int, large: bool, names: list[int] | None = None) -> bytes:
+    """An array (3) or an object (2) with numbers of this width."""
+    id_bits = 0 if names is None else (width - 1) << 2
+    header = (width - 1) | id_bits | ((16 if kind == 2 else 4) if large else 0)
+    places, total = [], 0
+    for value in [*values, b""]:
+        places.append(total)
+        total += len(value)
+    parts = [bytes([header << 2 | kind]), len(values).to_bytes(4 if large else 1, "little")]
+    parts += [each.to_bytes(width, "little") for each in [*(names or []), *places]]
+    return b"".join([*parts, *values])
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("large", [False, True])
+def test_arrays_and_objects_of_all_widths_are_read(width: int, large: bool) -> None:
+    names = b"".join(each.to_bytes(width, "little") for each in (2, 0, 1, 3)) + b"bcd"
+    metadata = bytes([1 | (width - 1) << 6]) + names
+    values = [bytes([3 << 2, 5]), bytes([1 << 2])]
+    array = packed(3, values, width=width, large=large)
+    value = packed(2, [array, values[0]], width=width, large=large, names=[1, 0])
+    assert variant_json(pa.array([{"metadata": metadata, "value": value}])).to_pylist() == ['{"b":5,"cd":[5,true]}']
+
+
 def test_missing_value_is_null_and_json_null_is_not() -> None:
     rows = pa.array([None, stored("null")], pa.struct({"metadata": pa.binary(), "value": pa.binary()}))
     assert variant_json(rows).to_pylist() == [None, "null"]

@@ -87,8 +87,6 @@ def _keys(metadata: bytes) -> Sequence[str]:
         raise ValueError(f"a variant has version {metadata[0] & 15}")
     width = (metadata[0] >> 6) + 1
     count = _number(metadata, 1, width)
-    if (count + 1) * width > len(metadata):
-        raise ValueError("the keys of a variant are truncated")
     ends = [_number(metadata, 1 + width * (place + 1), width) for place in range(count + 1)]
     start = 1 + width * (count + 2)
     return [_part(metadata, start + one, start + two).decode() for one, two in pairwise(ends)]
@@ -122,10 +120,8 @@ def _decoded(data: bytes, at: int, keys: Sequence[str], depth: int) -> Any:
     names: Sequence[int] = ()
     if kind == 2:
         width = (header >> 2 & 3) + 1
-        _part(data, at, at + count * width)
         names = [_number(data, at + place * width, width) for place in range(count)]
         at += count * width
-    _part(data, at, at + (count + 1) * wide)
     places = [_number(data, at + place * wide, wide) for place in range(count)]
     start = at + (count + 1) * wide
     values = [_decoded(data, start + place, keys, depth + 1) for place in places]

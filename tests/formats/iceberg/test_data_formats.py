@@ -22,6 +22,7 @@ from formats.pushed_filters import pushed_filter
 from skiway.errors import LimitExceeded, PreconditionFailed, Unsupported
 from skiway.formats import avro
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
+from skiway.formats.orc import _signed
 from skiway.formats.scanning import ROW_POSITION
 
 Append = Callable[..., Path]
@@ -232,6 +233,10 @@ with open_source("iceberg", sys.argv[1]) as source:
         del batch
 print(rows, peak() - before)
 """
+
+
+def test_signed_numbers_of_orc_footers() -> None:
+    assert [_signed(number) for number in range(6)] == [0, -1, 1, -2, 2, -3]
 
 
 @pytest.mark.full

@@ -391,6 +391,11 @@ def test_pyiceberg_reads_a_table_partitioned_by_uuid(tmp_path: Path) -> None:
     [
         ("nobody", "unknown column 'nobody'"),
         ("week(at)", "unknown transform"),
+        ("bucket(id)", "unknown transform"),
+        ("bucket(0, id)", "unknown transform"),
+        ("truncate[0](id)", "unknown transform"),
+        ("day[3](at)", "unknown transform"),
+        ("void(id)", "unknown transform"),
         ("day(id)", "is not possible"),
     ],
 )

@@ -52,7 +52,8 @@ def partition_spec(schema: Schema, parts: Sequence[str]) -> PartitionSpec:
 
 
 def _parsed(part: str) -> tuple[str, Any]:
-    from pyiceberg.transforms import UnknownTransform, parse_transform
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.transforms import UnknownTransform, VoidTransform, parse_transform
 
     found = _TRANSFORM.fullmatch(part.strip())
     if found is None:
@@ -61,9 +62,9 @@ def _parsed(part: str) -> tuple[str, Any]:
     name = found["name"].lower() + (f"[{width}]" if width else "")
     try:
         transform = parse_transform(name)
-    except ValueError:
+    except (ValueError, ValidationError):
         transform = UnknownTransform(name)
-    if isinstance(transform, UnknownTransform):
+    if isinstance(transform, UnknownTransform | VoidTransform) or (width is not None and int(width) < 1):
         raise InvalidArgument(
             f"partition {part!r} has an unknown transform; use a column, or year(c), month(c), day(c), hour(c), "
             "bucket(N, c) or truncate(N, c) of one",
