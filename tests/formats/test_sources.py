@@ -135,6 +135,14 @@ def test_two_metadata_files_of_one_version_are_ambiguous(tmp_path: Path, iceberg
         source.load((), "t")
 
 
+def test_only_visible_parquet_files_in_the_root_are_tables(tmp_path: Path) -> None:
+    for name in ("people.parquet", "_draft.parquet", ".hidden.parquet"):
+        pq.write_table(PEOPLE, tmp_path / name)
+    (tmp_path / "readme.txt").write_text("no table")
+    with open_source("parquet", str(tmp_path)) as source:
+        assert source.tables(()) == ["people"]
+
+
 def test_unchanged_listing_creates_no_snapshot(tmp_path: Path) -> None:
     def fresh_source() -> Source:
         return open_source("parquet", str(tmp_path))

@@ -196,7 +196,7 @@ class FolderSource(Source):
         self, namespace: Namespace, folders: list[Location], files: list[Found], towards: TableName | None
     ) -> Iterator[tuple[TableName, Location]]:
         for file in files:
-            if self._layout.is_table_file(file) and not is_hidden(file.location.name):
+            if self._layout.is_table_file(file):
                 yield TableName(namespace, file.location.name.rpartition(".")[0]), file.location
         for folder in folders:
             if is_hidden(folder.name) or not _is_on_path((*namespace, folder.name), towards):

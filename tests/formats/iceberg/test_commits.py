@@ -207,6 +207,19 @@ def row_ids(table: LooseTable) -> dict[str, range]:
     return found
 
 
+def test_entries_inherit_the_snapshot_and_sequence_number_of_their_manifest(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    table.change(append(table.write(numbers(1))))
+    first = table.metadata.current_snapshot()
+    table.change(append(table.write(numbers(2))))
+    second = table.metadata.current_snapshot()
+    listed = manifests(second, WritingIO(table.files))
+    found = {
+        (entry.snapshot_id, entry.sequence_number) for each in listed for entry in entries(each, WritingIO(table.files))
+    }
+    assert found == {(first.snapshot_id, 1), (second.snapshot_id, 2)}
+
+
 def test_row_ids_of_version_3_are_stable_and_never_reused(tmp_path: Path) -> None:
     table = LooseTable(tmp_path, NUMBERS, format_version="3")
     files = [*table.write(numbers(1, 2, 3)), *table.write(numbers(4, 5))]

@@ -438,6 +438,15 @@ def test_files_roll_over_at_the_target_size_and_split_at_row_groups(tmp_path: Pa
     assert sum(file.record_count for file in files) == 40_000
 
 
+@pytest.mark.parametrize(("mode", "has_bounds"), [("none", False), ("counts", False), ("full", True)])
+def test_columns_have_the_bounds_that_the_table_wants(tmp_path: Path, mode: str, has_bounds: bool) -> None:
+    table = LooseTable(tmp_path, pa.schema({"x": pa.int64(), "at": pa.timestamp("us")}))
+    table.metadata.properties["write.metadata.metrics.default"] = mode
+    (file,) = table.append(pa.record_batch({"x": [2, 9], "at": pa.array([1, 2], pa.timestamp("us"))}))
+    assert set(file.lower_bounds) == set(file.upper_bounds) == ({1, 2} if has_bounds else set())
+    assert set(file.value_counts) == (set() if mode == "none" else {1, 2})
+
+
 def test_rows_are_sorted_by_the_sort_order_of_the_table(tmp_path: Path) -> None:
     order = SortOrder(SortField(source_id=1, transform=IdentityTransform(), direction="desc", null_order="nulls-last"))
     table = LooseTable(tmp_path, pa.schema({"x": pa.int64()}), order=order)
