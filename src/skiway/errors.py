@@ -30,6 +30,7 @@ from typing import ClassVar
 
 __all__ = [
     "AlreadyExists",
+    "Busy",
     "Cancelled",
     "Conflict",
     "ConstraintViolation",
@@ -132,6 +133,10 @@ class Contention(Conflict):
     """The call lost a race too often; the same call can be retried."""
 
     code = "MC_ABORT_RETRYABLE"
+
+
+class Busy(Contention):
+    """The store stayed locked for as long as a call waits. The call can be retried later; at once, it would only wait again."""
 
 
 class Unsupported(SkiwayError):

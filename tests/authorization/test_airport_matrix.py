@@ -162,6 +162,9 @@ TICKET_ROWS: Final[dict[str, Row]] = {
         permission="view.write",
     ),
     "tag": write(lambda db: db.call("skiway.tag", PEOPLE, "x").read_all(), supported=False),  # no snapshot
+    "undrop": write(
+        lambda db: db.call("skiway.undrop", "sales.dropped").read_all(), WRITE_NAMESPACE, supported=False
+    ),  # no table was dropped
     "partition by": write(lambda db: db.call("skiway.partition_by", PEOPLE, "name").read_all()),
     "sort by": write(lambda db: db.call("skiway.sort_by", PEOPLE, "name").read_all()),
     "merge": write(lambda db: db.call("skiway.merge", PEOPLE, "SELECT 'x' AS name", "false").read_all()),

@@ -103,3 +103,16 @@ def test_readers_cannot_change_snapshots(lake: Lake, db: AirportClient) -> None:
             with pytest.raises(PermissionDenied):
                 call(reader, function, *arguments)
     assert ids(db) == [1, 2]
+
+
+def test_dropped_table_is_restored(lake: Lake, db: AirportClient) -> None:
+    first, second = snapshots(db)
+    db.drop_table("s.t")
+    with lake.client(token="reader") as reader, pytest.raises(PermissionDenied):
+        call(reader, "undrop", "s.t")
+    assert call(db, "undrop", "s.T") == {"table": "managed.s.T", "snapshot_id": second, "snapshots": 2}
+    db.reload()
+    assert ids(db) == [1, 2]
+    assert ids(db, at_version=first) == [1]
+    with pytest.raises(NotFound, match="there is none to restore"):
+        call(db, "undrop", "s.t")

@@ -236,6 +236,7 @@ def test_messages_start_as_iceberg_clients_expect(
         (errors.Conflict("x"), 409, "CommitFailedException"),
         (errors.AlreadyExists("x"), 409, "AlreadyExistsException"),
         (errors.Contention("x"), 503, "ServiceUnavailableException"),
+        (errors.Busy("x"), 503, "ServiceUnavailableException"),
         (errors.Unsupported("x"), 406, "UnsupportedOperationException"),
         (errors.LimitExceeded("x"), 400, "BadRequestException"),
         (errors.Unavailable("x"), 503, "ServiceUnavailableException"),

@@ -38,6 +38,7 @@ EXPECTED: Mapping[type[errors.SkiwayError], tuple[grpc.StatusCode, v1.ErrorCode.
     errors.Conflict: (CODE.ABORTED, v1.MC_CONFLICT),
     errors.AlreadyExists: (CODE.ALREADY_EXISTS, v1.MC_CONFLICT),
     errors.Contention: (CODE.ABORTED, v1.MC_ABORT_RETRYABLE),
+    errors.Busy: (CODE.ABORTED, v1.MC_ABORT_RETRYABLE),
     errors.Unsupported: (CODE.UNIMPLEMENTED, v1.MC_UNSUPPORTED),
     errors.LimitExceeded: (CODE.RESOURCE_EXHAUSTED, v1.MC_RATE_LIMITED),
     errors.Unavailable: (CODE.UNAVAILABLE, v1.MC_UNAVAILABLE),

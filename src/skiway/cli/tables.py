@@ -112,6 +112,13 @@ def delete(call: Call, name: TableName) -> None:
         call.print_result(f"deleted table {deleted.name}", deleted)
 
 
+@command(app, "undrop")
+def undrop(call: Call, name: TableName) -> None:
+    """Restore a managed table that was dropped in the last three days, with its snapshots."""
+    done = call_function(call, name, "undrop")
+    call.print_result(f"restored table {name} with {done['snapshots']} snapshots", done)
+
+
 @command(app, "partition-by")
 def partition_by(
     call: Call,

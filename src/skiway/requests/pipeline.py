@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_not_exception_type, stop_after_attempt
 
 from skiway.doors import disclosed, outcome_of
-from skiway.errors import Contention, PermissionDenied, SkiwayError, Unauthorized
+from skiway.errors import Busy, Contention, PermissionDenied, SkiwayError, Unauthorized
 from skiway.memory_budget import MemoryBudget
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision, grantees_of
@@ -219,9 +219,9 @@ class Retries:
         return usual * (1 + self.jitter * (2 * self.random() - 1))
 
     def retrying(self, *, on_retry: Callable[[RetryCallState], Any]) -> Retrying:
-        """Call a function, and again on `Contention` only: waiting does not change other errors."""
+        """Call a function, and again on `Contention` only: waiting for so short a time does not change other errors."""
         return Retrying(
-            retry=retry_if_exception_type(Contention),
+            retry=retry_if_exception_type(Contention) & retry_if_not_exception_type(Busy),
             stop=stop_after_attempt(self.limit + 1),
             wait=lambda state: self.wait_s(state.attempt_number),
             before_sleep=on_retry,

@@ -14,7 +14,7 @@ from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
-from skiway.errors import Conflict, NotFound, Unavailable
+from skiway.errors import Busy, Conflict, NotFound, Unavailable
 from skiway.formats.iceberg.commits import delete_all, overwrite
 from skiway.metastore import Realm, statistics
 from skiway.metastore import managed as managed_tables
@@ -216,3 +216,27 @@ def test_commit_with_an_unknown_outcome_keeps_its_files(
         with pytest.raises(Unavailable):
             managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
     assert managed.rows(table) == [1, 2]
+
+
+def test_locked_store_is_waited_for_only_once(
+    factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is busy has waited already, so each further attempt would wait as long again."""
+    managed = ManagedTableFactory.at(factory, tmp_path)
+    table = managed.append(managed.create(), 1)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    waits = []
+
+    def busy(*_: Any, **__: Any) -> None:
+        waits.append(None)
+        raise Busy("another process held the lock for too long")
+
+    written = managed.write(table, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(factory.stores.pointers, "_apply", busy)
+        with pytest.raises(Busy):
+            managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), written)
+    assert len(waits) == 1
+    managed.warehouse.files(table.metadata.location).remove([each.file_path for each in written])
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert managed.rows(table) == [1]

@@ -32,6 +32,7 @@ from skiway.lake.system.tables import (
     moment_of,
     readable,
 )
+from skiway.lake.system.undrop_function import UndropFunction
 from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
@@ -48,6 +49,7 @@ _EFFECTS: Final = (
     RollbackFunction,
     TagFunction,
     BranchFunction,
+    UndropFunction,
     PartitionByFunction,
     SortByFunction,
     MergeFunction,

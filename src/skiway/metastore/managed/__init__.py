@@ -4,6 +4,7 @@
 """
 
 from skiway.metastore.managed.commits import ManagedTable, append_with_retry, change, commit, load, open_current
+from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.requests import create_requested
 from skiway.metastore.managed.tables import (
     create,
@@ -16,6 +17,7 @@ from skiway.metastore.managed.tables import (
 )
 
 __all__ = [
+    "DroppedTable",
     "ManagedTable",
     "append_with_retry",
     "change",
@@ -26,8 +28,10 @@ __all__ = [
     "create_staged",
     "drop",
     "drop_unused",
+    "dropped_tables",
     "load",
     "open_current",
     "rename",
     "require_addressable",
+    "undrop",
 ]

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from skiway.errors import (
+    Busy,
     Conflict,
     Contention,
     Internal,
@@ -231,7 +232,7 @@ def _committed(realm: Realm, base: ManagedTable, made: Change) -> ManagedTable:
     except SkiwayError as error:
         if is_certainly_undone(error):
             base.files.remove(written)
-        if isinstance(error, Contention) or error.key == "version.mismatch":
+        if (isinstance(error, Contention) and not isinstance(error, Busy)) or error.key == "version.mismatch":
             raise _LostRace(base) from error
         raise
 

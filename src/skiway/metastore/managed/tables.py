@@ -7,7 +7,9 @@ named by ids, so names can change, and nothing that a caller sends becomes part 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -15,7 +17,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFaile
 from skiway.formats import location as at
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, read_metadata, updated, version_of, write_metadata
-from skiway.formats.iceberg.warehouse import Warehouse, uri_of
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.commits import (
     ManagedTable,
@@ -26,8 +28,9 @@ from skiway.metastore.managed.commits import (
 )
 from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, folder_of_table, id_in
 from skiway.metastore.managed.places import Place, chosen_folder, claim_place, find_place, release_place
+from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.names import exact_name, normal_text
+from skiway.metastore.records.names import encoded, exact_name, normal_text
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import retrying
@@ -44,9 +47,26 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
+DROPPED_FILE: Final = "dropped"
+"""A file in the folder of a dropped table. Its age is that of the drop."""
+
+_UNDROP_WITHIN: Final = timedelta(days=3, hours=-1)
+"""Garbage collection keeps the files of dropped tables for three days."""
+
 Also: TypeAlias = Callable[[Stored[v1.Table]], Sequence[Operation]]
 
-__all__ = ["create", "create_filled", "create_staged", "drop", "drop_unused", "rename", "require_addressable"]
+__all__ = [
+    "DROPPED_FILE",
+    "create",
+    "create_filled",
+    "create_staged",
+    "drop",
+    "drop_unused",
+    "recorded",
+    "rename",
+    "require_addressable",
+    "required_place",
+]
 
 
 def _nothing_else(_stored: Stored[v1.Table]) -> Sequence[Operation]:
@@ -75,7 +95,7 @@ def create(
     returns further operations for the batch that stores the table. `location` must be one that the operator approved
     for the catalog (see `places`).
     """
-    place = _place(realm, namespace_id)
+    place = required_place(realm, namespace_id)
     table_id = realm.ids()
     folder = folder_of(realm, warehouse, table_id)
     if location:
@@ -120,12 +140,12 @@ def create_staged(
     named = [update.location for update in updates if update.action == "set-location"]
     table_id = id_in(at(named[-1]).name) if named else realm.ids()
     folder = folder_of(realm, warehouse, table_id)
-    if named and (claimed := _staged_place(realm, warehouse, _place(realm, namespace_id), named[-1])):
+    if named and (claimed := _staged_place(realm, warehouse, required_place(realm, namespace_id), named[-1])):
         table_id, folder = claimed.table_id, uri_of(claimed.folder)
     check_updates(updates, folder)  # also checks that the location belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
-    return _created(realm, warehouse, _table(realm, _place(realm, namespace_id), table_id, name), metadata)
+    return _created(realm, warehouse, _table(realm, required_place(realm, namespace_id), table_id, name), metadata)
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
@@ -144,6 +164,8 @@ def _drop(
 ) -> None:
     table_id = request.table_id.id
     folder = folder_of_table(realm, warehouse, table)
+    if table.metadata_location and not purge:
+        _remember(realm, table)
     tables.delete(realm, request)
     files = warehouse.files(folder)
     if purge:
@@ -153,7 +175,17 @@ def _drop(
         release_place(realm.stores, folder)
     else:
         # Records the time of the drop: the files may be old, and running queries still need them for a while.
-        files.write(f"{folder}/dropped", b"")
+        files.write(f"{folder}/{DROPPED_FILE}", b"")
+
+
+def _remember(realm: Realm, table: v1.Table) -> None:
+    """Remember a table that is dropped now, for `undrop`. This is not undone if the drop fails: the table exists then."""
+    key = keys.dropped(realm.account_id, table.namespace_id.id, table.display_name, table.resource_id.id)
+    value = f"{realm.clock().isoformat()} {encoded(table.display_name)} {table.metadata_location}"
+    pointers, expires_at = realm.stores.pointers, realm.clock() + _UNDROP_WITHIN
+    found = pointers.get(key)
+    with suppress(Conflict, NotFound):  # another server drops it, too
+        pointers.compare_and_set(key, value, expect=ABSENT if found is None else found.version, expires_at=expires_at)
 
 
 def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> bool:
@@ -178,7 +210,7 @@ def rename(realm: Realm, table_id: v1.ResourceId, *, name: str, namespace_id: v1
     require_addressable(name)
     spec, paths = v1.TableSpec(display_name=name), ["display_name"]
     if namespace_id is not None:
-        place = _place(realm, namespace_id)
+        place = required_place(realm, namespace_id)
         spec.catalog_id.CopyFrom(place.catalog_id)
         spec.namespace_id.CopyFrom(place.resource_id)
         paths += ["catalog_id", "namespace_id"]
@@ -198,7 +230,7 @@ def require_addressable(*names: str) -> None:
             )
 
 
-def _place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
+def required_place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
     """The namespace, which must be in a managed catalog."""
     writable_id(realm, namespace_id, v1.RK_NAMESPACE, field="namespace_id")
     namespace = hierarchy.namespace(realm, namespace_id).value
@@ -255,6 +287,26 @@ def _created(
     files = warehouse.files(metadata.location)
     locations.claim(realm, table.resource_id.id)
     location = write_metadata(files, metadata, version=0)
+    try:
+        return recorded(realm, table, metadata, location, files, also=also)
+    except SkiwayError as error:
+        if is_certainly_undone(error):
+            files.remove([location])
+            files.remove_folders(files.reach.roots[0])  # unless a client has written to it
+            release_place(realm.stores, metadata.location)
+        raise
+
+
+def recorded(
+    realm: Realm,
+    table: v1.Table,
+    metadata: TableMetadata,
+    location: str,
+    files: TableFiles,
+    *,
+    also: Also = _nothing_else,
+) -> ManagedTable:
+    """Store a table with metadata that exists, and the records of its snapshots."""
     update_record(table, metadata, location)
 
     def attempt() -> Stored[v1.Table]:
@@ -270,11 +322,4 @@ def _created(
 
         return writer(realm, TABLE).create(table, also=together)
 
-    try:
-        return ManagedTable(retrying(attempt), metadata, files)
-    except SkiwayError as error:
-        if is_certainly_undone(error):
-            files.remove([location])
-            files.remove_folders(files.reach.roots[0])  # unless a client has written to it
-            release_place(realm.stores, metadata.location)
-        raise
+    return ManagedTable(retrying(attempt), metadata, files)

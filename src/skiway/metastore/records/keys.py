@@ -35,6 +35,7 @@ __all__ = [
     "connector",
     "connector_name",
     "current_snapshot",
+    "dropped",
     "expected_client",
     "folder",
     "folder_claim",
@@ -325,6 +326,15 @@ def place_owner(account_id: str, table_id: str, folder: str) -> str:
 def expected_client(account_id: str, table_id: str) -> str:
     """Marks, until it expires, that a REST client lost a commit race for a table and is about to retry."""
     return f"/expected/{encoded(account_id)}/{encoded(table_id)}"
+
+
+def dropped(account_id: str, namespace_id: str, name: str = "", table_id: str = "") -> str:
+    """Holds, until it expires, when a table was dropped, its name and its metadata, not a blob's address.
+
+    Without an id it is the prefix of all tables of that name, in any case, and without a name that of all tables.
+    """
+    prefix = f"/dropped/{encoded(account_id)}/{encoded(namespace_id)}/"
+    return prefix + (f"{encoded(name.casefold())}/{encoded(table_id) if table_id else ''}" if name else "")
 
 
 # --- connectors and jobs ----------------------------------------------------------------------------------------------

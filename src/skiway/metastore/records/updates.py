@@ -12,9 +12,16 @@ from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
-from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_attempt,
+)
 
-from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import Busy, Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import GRANT
@@ -130,14 +137,15 @@ def _forget_grants(stores: Stores, key: str) -> None:
 
 
 def _is_lost_race(error: BaseException) -> bool:
-    return isinstance(error, Contention | NotFound) or (
-        isinstance(error, PreconditionFailed) and error.key == "version.mismatch"
-    )
+    if isinstance(error, Contention | NotFound):
+        return not isinstance(error, Busy)
+    return isinstance(error, PreconditionFailed) and error.key == "version.mismatch"
 
 
 def retrying(attempt: Callable[[], T]) -> T:
-    """Return what `attempt` returns. Call it again, up to `ATTEMPTS` times in all, when it raises `Contention`."""
-    return Retrying(retry=retry_if_exception_type(Contention), stop=stop_after_attempt(ATTEMPTS), reraise=True)(attempt)
+    """Return what `attempt` returns. Call it again, up to `ATTEMPTS` times in all, when it loses a race."""
+    is_lost_race = retry_if_exception_type(Contention) & retry_if_not_exception_type(Busy)
+    return Retrying(retry=is_lost_race, stop=stop_after_attempt(ATTEMPTS), reraise=True)(attempt)
 
 
 def apply_batch(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:

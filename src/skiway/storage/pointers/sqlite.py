@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from skiway.causes import DISK_FULL
 from skiway.clock import Clock, utc_now
-from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
+from skiway.errors import Busy, Internal, InvalidArgument, SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.sql import SqlPointerStore
 
@@ -137,7 +137,7 @@ class SqlitePointerStore(SqlPointerStore):
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code, without its extension
         detail = f"{self._name}: {error}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return Contention("another process held the lock for too long; try again", key="store.busy", detail=detail)
+            return Busy("another process held the lock for too long; try again later", key="store.busy", detail=detail)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Internal(
                 "the database file is corrupt; restore the file from a backup", key="store.corrupt", detail=detail

@@ -1,0 +1,112 @@
+"""Dropped tables, which can be restored until garbage collection may delete their files."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import unquote
+
+from skiway.errors import Conflict, NotFound, PreconditionFailed
+from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.tables import DROPPED_FILE, drop, recorded, required_place
+from skiway.metastore.records import keys
+from skiway.metastore.records.realm import Realm, resource_id
+from skiway.model import v1
+from skiway.storage import Pointer
+
+__all__ = ["DroppedTable", "dropped_tables", "undrop"]
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A table that was dropped, and where its last metadata is."""
+
+    table_id: str
+    name: str
+    metadata_location: str
+    dropped_at: datetime
+
+
+def dropped_tables(realm: Realm, namespace_id: str, name: str = "") -> list[DroppedTable]:
+    """The dropped tables of a namespace, or those with a name in any case, the latest first."""
+    found = realm.stores.pointers.scan(keys.dropped(realm.account_id, namespace_id, name))
+    return sorted(map(_parsed, found), key=lambda each: each.dropped_at, reverse=True)
+
+
+def undrop(realm: Realm, warehouse: Warehouse, namespace_id: v1.ResourceId, name: str) -> ManagedTable:
+    """Restore the table with this name that was dropped last, with its id and all its snapshots.
+
+    Its statistics and grants are lost.
+    """
+    place = required_place(realm, namespace_id)
+    found = dropped_tables(realm, place.resource_id.id, name)
+    if not found:
+        raise NotFound(
+            f"no table {name!r} of this schema was dropped in the last days: {_known(realm, place)}",
+            key="table.not_dropped",
+            table=name,
+        )
+    dropped = found[0]
+    table = v1.Table(
+        resource_id=resource_id(realm, dropped.table_id, v1.RK_TABLE),
+        catalog_id=place.catalog_id,
+        namespace_id=place.resource_id,
+        display_name=dropped.name,
+        created_at=realm.now(),
+        updated_at=realm.now(),
+        metadata_location=dropped.metadata_location,
+    )
+    files = warehouse.files(folder_of_table(realm, warehouse, table))
+    if files.find(dropped.metadata_location) is None:
+        raise _gone(dropped.name)
+    metadata = read_metadata(files, dropped.metadata_location)
+    restored = recorded(realm, table, metadata, dropped.metadata_location, files)
+    # Checked when the table exists again: from then on, garbage collection keeps its files.
+    if not _is_complete(restored, files):
+        drop(realm, warehouse, table.resource_id)
+        raise _gone(dropped.name)
+    files.remove([f"{metadata.location}/{DROPPED_FILE}"])
+    _forget(realm, place.resource_id.id, dropped)
+    return restored
+
+
+def _is_complete(table: ManagedTable, files: TableFiles) -> bool:
+    try:
+        return all(
+            files.find(path) is not None
+            for snapshot in table.handle.snapshots()
+            for path in table.handle.files(snapshot)["path"].to_pylist()
+        )
+    except (NotFound, PreconditionFailed):  # a manifest is missing
+        return False
+
+
+def _forget(realm: Realm, namespace_id: str, dropped: DroppedTable) -> None:
+    key = keys.dropped(realm.account_id, namespace_id, dropped.name, dropped.table_id)
+    found = realm.stores.pointers.get(key)
+    if found is not None:
+        with suppress(Conflict, NotFound):  # it expires by itself
+            realm.stores.pointers.compare_and_delete(key, expect=found.version)
+
+
+def _parsed(pointer: Pointer) -> DroppedTable:
+    dropped_at, name, location = pointer.blob_uri.split(" ", 2)
+    return DroppedTable(
+        unquote(pointer.key.rpartition("/")[2]), unquote(name), location, datetime.fromisoformat(dropped_at)
+    )
+
+
+def _known(realm: Realm, namespace: v1.Namespace) -> str:
+    names = sorted({each.name for each in dropped_tables(realm, namespace.resource_id.id)})
+    return f"it can restore {', '.join(names[:10])}" if names else "there is none to restore"
+
+
+def _gone(name: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"table {name!r} cannot be restored: garbage collection has deleted some of its files",
+        key="table.files_deleted",
+    )
