@@ -9,7 +9,7 @@ from skiway.metastore.records.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
 # Pointers whose value is not the URI of a blob.
-PLAIN = ("/closing/", "/dropped/", "/folders/", "/pins/", "/places/", "/schedule/", "/secrets/")
+PLAIN = ("/closing/", "/dropped/", "/folders/", "/pins/", "/places/", "/schedule/", "/secrets/", "/usage/")
 
 
 def damage(stores: Stores) -> list[str]:

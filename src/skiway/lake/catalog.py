@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from skiway.airport import (
     AirportService,
@@ -204,8 +205,9 @@ def airport_service(
         part_bytes=part_bytes,
         max_parts=max_parts,
     )
-    return AirportService(
+    return _LakeService(
         LakeCatalogs(context),
+        on_close=context.usage.close,
         auth=callers,
         tickets=TicketOffice(key),
         limits=limits,
@@ -214,6 +216,19 @@ def airport_service(
         disclosure=Disclosure(internal=False),
         log_failures=False,  # the pipeline logs them, with the caller
     )
+
+
+class _LakeService(AirportService):
+    """A service that stores what it knows when it closes."""
+
+    def __init__(self, *arguments: Any, on_close: Callable[[], None], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._on_close = on_close
+
+    def close(self) -> None:
+        """End the threads, once no calls run."""
+        super().close()
+        self._on_close()
 
 
 def signing_key(realm: Realm, secrets: SecretsStore) -> bytes:

@@ -10,6 +10,7 @@ from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Producer
 from skiway.lake.context import Context
+from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, connectors, managed
 from skiway.metastore.managed import ManagedTable
 from skiway.model import v1
@@ -71,6 +72,8 @@ class Changes:
         snapshot = changed.metadata.current_snapshot()
         transaction = current_request().transaction_id
         self.context.transactions.repin(transaction, changed.id, None if snapshot is None else snapshot.snapshot_id)
+        caller = self.context.callers.principal.subject
+        self.context.usage.written(self.realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
         self.context.versions.changed(self.realm)
         return changed
 

@@ -26,6 +26,7 @@ from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
 from skiway.lake.statistics import StatisticsCache
 from skiway.lake.transactions import LakeTransactions
+from skiway.lake.usage import UsageLog
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.resources.hierarchy import state_digest
@@ -251,6 +252,7 @@ class Context:
         default_factory=lambda: Cache(MAX_COLUMNS, weigh=lambda known: 1 + len(known.stored) + len(known.wanted))
     )
     checked_files: CheckedFiles = field(default_factory=CheckedFiles)
+    usage: UsageLog = field(default_factory=UsageLog)
     part_bytes: int = PART_BYTES
     max_parts: int = MAX_PARTS
 

@@ -41,6 +41,7 @@ from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
+from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
 from skiway.model import v1
 from skiway.sql import DirectFiles, Files
@@ -339,6 +340,15 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
     ) -> None:
         files = self.files(snapshot)
         callers, plans = self._context.callers, self._context.plans
+        size: int = pc.sum(chosen["size_bytes"], min_count=0).as_py()
+        self._context.usage.read(
+            self._realm,
+            self.id,
+            caller=callers.principal.subject,
+            unit=unit_of_work(current_request()),
+            columns=self.columns.stored.names if options.columns is None else options.columns,
+            size_bytes=size,
+        )
         plans.add(
             Plan(
                 account_id=self._realm.account_id,
@@ -353,7 +363,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
                 files_considered=files.num_rows,
                 files_read=chosen.num_rows,
                 bytes_considered=pc.sum(files["size_bytes"], min_count=0).as_py(),
-                bytes_read=pc.sum(chosen["size_bytes"], min_count=0).as_py(),
+                bytes_read=size,
                 endpoints=parts,
                 reader=reader,
             )

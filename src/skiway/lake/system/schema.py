@@ -33,6 +33,7 @@ from skiway.lake.system.tables import (
     readable,
 )
 from skiway.lake.system.undrop_function import UndropFunction
+from skiway.lake.system.usage_tables import LINEAGE, USAGE, lineage, usage
 from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
@@ -248,5 +249,7 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("column_stats", "the statistics of their columns", contents.COLUMN_STATS, contents.column_stats),
     ("views", "the views of this catalog", VIEWS, views),
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
+    ("usage", "how often tables were read and written, by day", USAGE, usage),
+    ("lineage", "from which tables tables were written", LINEAGE, lineage),
     ("plans", "recent scans of this server, and what their filters pruned", PLANS, plans),
 )

@@ -83,6 +83,7 @@ __all__ = [
     "table_name",
     "table_of",
     "token_use",
+    "usage",
     "view",
     "view_name",
 ]
@@ -335,6 +336,11 @@ def dropped(account_id: str, namespace_id: str, name: str = "", table_id: str = 
     """
     prefix = f"/dropped/{encoded(account_id)}/{encoded(namespace_id)}/"
     return prefix + (f"{encoded(name.casefold())}/{encoded(table_id) if table_id else ''}" if name else "")
+
+
+def usage(account_id: str, table_id: str, day: str = "") -> str:
+    """Holds, until it expires, how a table was used on a day, not a blob's address; without a day, the prefix of all."""
+    return f"/usage/{encoded(account_id)}/{encoded(table_id)}/{day}"
 
 
 # --- connectors and jobs ----------------------------------------------------------------------------------------------

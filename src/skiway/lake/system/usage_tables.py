@@ -1,0 +1,90 @@
+"""The system tables `usage` and `lineage`: who reads and writes tables, and from which others they are written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
+from skiway.lake.schema import schema_name
+from skiway.lake.system.tables import NAMED, SystemScan, arrow_table
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.usage import usage_of
+from skiway.model import v1
+
+__all__ = ["LINEAGE", "USAGE", "lineage", "usage"]
+
+USAGE: Final = pa.schema(
+    [
+        *NAMED,
+        pa.field("day", pa.date32()),
+        pa.field("reads", pa.int64()),
+        pa.field("writes", pa.int64()),
+        pa.field("bytes_read", pa.int64()),
+        pa.field("columns", pa.map_(pa.string(), pa.int64())),
+        pa.field("callers", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+def usage(scan: SystemScan) -> pa.Table:
+    """How often each table was used on each day. Only administrators see by whom."""
+    scan.context.usage.flush()
+    shows_callers = scan.context.callers.may("grant.manage")
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for shown in scan.visible:
+            for day, used in usage_of(scan.realm, shown.table.resource_id.id):
+                callers = used.callers.most_common() if shows_callers else None
+                yield (*shown.names, day, used.reads, used.writes, used.bytes_read, used.columns.most_common(), callers)
+
+    return arrow_table(USAGE, rows())
+
+
+LINEAGE: Final = pa.schema(
+    [
+        *NAMED,
+        pa.field("source_catalog", pa.string()),
+        pa.field("source_schema", pa.string()),
+        pa.field("source_table", pa.string()),
+        pa.field("writes", pa.int64()),
+        pa.field("first_day", pa.date32()),
+        pa.field("last_day", pa.date32()),
+    ]
+)
+
+
+def lineage(scan: SystemScan) -> pa.Table:
+    """From which tables each table was written: those that were read in the same transaction, and still exist."""
+    scan.context.usage.flush()
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for shown in scan.visible:
+            counts: Counter[str] = Counter()
+            days: dict[str, list[date]] = {}
+            for day, used in usage_of(scan.realm, shown.table.resource_id.id):
+                counts.update(used.sources)
+                for source in used.sources:
+                    days.setdefault(source, []).append(day)
+            for source, count in counts.most_common():
+                place = _place_of(scan, source)
+                if place is not None:
+                    yield (*shown.names, *place, count, min(days[source]), max(days[source]))
+
+    return arrow_table(LINEAGE, rows())
+
+
+def _place_of(scan: SystemScan, table_id: str) -> tuple[str, str, str] | None:
+    """The catalog, schema and name of a table; None if it does not exist, or the caller may not see it."""
+    try:
+        table = hierarchy.table(scan.realm, v1.ResourceId(id=table_id)).value
+        namespace = hierarchy.namespace(scan.realm, table.namespace_id).value
+        catalog = hierarchy.catalog(scan.realm, table.catalog_id).value
+    except (NotFound, PermissionDenied, PreconditionFailed):
+        return None
+    return catalog.display_name, schema_name(full_path(namespace)), table.display_name
