@@ -55,6 +55,10 @@ def kind_of(canonical: str) -> Any:
             noun = "idempotency"
         case [*_, "grants", "by-object", _, _]:
             noun = "grant"
+        case [*_, "policies", "by-id", _]:
+            noun = "policy"
+        case [*_, "tables", _, "tags"]:
+            noun = "column_tags"
         case [*_, plural, "by-id", _]:
             noun = plural.removesuffix("s")
         case _:

@@ -204,6 +204,7 @@ def airport_service(
         queries=queries or QueryEngine(Queries()),
         part_bytes=part_bytes,
         max_parts=max_parts,
+        key=key,
     )
     return _LakeService(
         LakeCatalogs(context),

@@ -13,6 +13,7 @@ from skiway.lake.context import Context
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, connectors, managed
 from skiway.metastore.managed import ManagedTable
+from skiway.metastore.records.policies import ONLY_INSERT
 from skiway.model import v1
 
 __all__ = ["Changes", "check_auto_commit", "check_managed"]
@@ -44,15 +45,20 @@ class Changes:
 
     context: Context
     record: v1.Table
+    inserts: bool = False
+    """Whether the only change is that rows are added, which policies allow."""
 
     @property
     def realm(self) -> Realm:
         """The metastore of the caller's account."""
-        return self.context.callers.realm()
+        realm = self.context.callers.realm()
+        return realm.without_policies() if self.inserts else realm
 
     def check_allowed(self) -> None:
         """Raise unless the caller may change this table with this statement."""
         self.context.callers.require("table.write", self.record)
+        if not self.record.damage:
+            self.realm.require_unrestricted(self.record, why=ONLY_INSERT)
         if not (self.record.metadata_location or self.record.damage):
             raise PreconditionFailed(
                 f"table {self.record.display_name!r} is read-only: connector {self._connector()!r} mirrors it from "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,9 @@ from skiway.lake.transactions import LakeTransactions
 from skiway.lake.usage import UsageLog
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
+from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.hierarchy import state_digest
+from skiway.model import v1
 from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
 from skiway.sql import QueryEngine
@@ -145,6 +147,17 @@ class Callers:
         decision = self._decision()
         return decision is not None and decision.somewhere(permission)
 
+    def restriction(self, on: v1.Table | v1.View) -> Restriction | None:
+        """What policies leave of a table or view for the caller; None if none restricts it."""
+        decision = self._decision()
+        return None if decision is None or decision.policies is None else decision.policies.of(on)
+
+    @property
+    def claims(self) -> Mapping[str, object]:
+        """What `caller('…')` returns in the expressions of policies."""
+        decision = self._decision()
+        return {} if decision is None or decision.policies is None else decision.policies.subject.values
+
     @property
     def visibility(self) -> Hashable:
         """Equal for callers who see the same objects."""
@@ -255,6 +268,8 @@ class Context:
     usage: UsageLog = field(default_factory=UsageLog)
     part_bytes: int = PART_BYTES
     max_parts: int = MAX_PARTS
+    key: bytes = b""
+    """The key of the server, from which those of masks are derived."""
 
     def columns(self, table_id: str, known_as: str, find: Callable[[], Columns]) -> Columns:
         """The columns of a table that a client knows, from the cache or from `find`; `known_as` says which they are."""

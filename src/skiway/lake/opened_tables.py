@@ -95,7 +95,11 @@ class Handles:
 
         Files of a Parquet folder can disappear at any time, without a new snapshot. With `anew` the folder is listed
         again, so that a table which was opened before is read like one that is opened now.
+
+        An opened table gives all rows and files, so it is refused to callers whom policies restrict: the realm must be
+        one without policies.
         """
+        realm.require_unrestricted(table)
         if table.metadata_location:
             key = (realm.account_id, table.resource_id.id, table.metadata_location)
             return self._cache.get(key, lambda: self._managed(realm, table))

@@ -22,7 +22,7 @@ MAX_PARTS: Final = 16
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Some files of a snapshot, by their ordinals."""
+    """Some files of a snapshot, by their ordinals; without any, all files."""
 
     snapshot_id: int
     ordinals: list[int]

@@ -7,7 +7,7 @@ listing), or by the time at which it was current.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -39,10 +39,12 @@ from skiway.lake.client_scans import ScanMode, file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
+from skiway.lake.policies import RestrictedRows, mask_key, masked_columns, with_optional
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
+from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sql import DirectFiles, Files
 
@@ -138,7 +140,46 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
     @property
     def schema(self) -> pa.Schema:
         """The columns as they were announced to the client."""
-        return self.columns.announced
+        announced = self.columns.announced
+        masked = self._masked
+        return with_optional(announced, masked) if masked else announced
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def restriction(self) -> Restriction | None:
+        """What policies leave of the table for the caller; None if none restricts it."""
+        return self._context.callers.restriction(self.record)
+
+    @property
+    def _masked(self) -> Mapping[str, v1.Policy]:
+        """The policies that mask columns that the client knows, by their names."""
+        return masked_columns(self.restriction, self.columns.stored) if self.restriction else {}
+
+    @property
+    def _is_hidden(self) -> bool:
+        """Whether the caller must not see some rows or values, so that only `_restricted_rows` may read them."""
+        return self.restriction is not None and bool(
+            self.restriction.filters or self.restriction.missing or self._masked
+        )
+
+    def _restricted_rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """The rows that policies leave. Files are pruned by the filters of policies only."""
+        assert self.restriction is not None
+        part = None if options.part is None else Part.unpacked(options.part)
+        principal = self._context.callers.principal
+        found = RestrictedRows(
+            self._context.queries,
+            self.restriction,
+            OriginalRows(self._like(), part),
+            (self._catalog, self._schema_name, self.name),
+            self.columns.stored,
+            find=lambda *_: None,
+            owner=principal.account_id,
+            claims=self._context.callers.claims,
+            key=mask_key(self._context.key, principal.account_id),
+        )
+        return found.rows(options)
 
     def binding(self) -> str:
         """The table's id and that of its schema."""
@@ -201,7 +242,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
 
     @cached_property
     def _realm(self) -> Realm:
-        return self._context.callers.realm()
+        return self._context.callers.realm().without_policies()  # this class applies them
 
     @cached_property
     def _opened(self) -> OpenedTable:
@@ -251,10 +292,13 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         snapshot = self._snapshot()
         if snapshot is None:
             return []
+        if self._is_hidden:  # the number of parts, and what is pruned, would tell about hidden rows
+            self._log_plan(options, snapshot, self.files(snapshot), 1)
+            return [Part(snapshot.id, [])]
         handle = self._opened.at(snapshot)
         chosen = handle.plan(snapshot, options.filter or None, schema=self._readable(snapshot))
         most, checked = self._context.max_parts, self._context.checked_files
-        if mode != "server":
+        if mode != "server" and self.restriction is None:  # files have all rows and columns
             groups = [part.of(chosen) for part in split(snapshot.id, chosen, part_bytes=1, most=most)]
             calls = file_calls(self.columns, handle, snapshot, groups, checked)
             if calls is not None:
@@ -267,16 +311,30 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
     def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
         """The rows of one part, or of all."""
         self._context.callers.require("table.read", self.record)
-        if options.part is not None:
-            return self._read(Part.unpacked(options.part), options)
+        if self._is_hidden:
+            return self._restricted_rows(options)
+        given = None if options.part is None else Part.unpacked(options.part)
+        if given is not None:
+            return self._read(given, options) if given.ordinals else self.original(options, given)
         parts = self._parts(options, "server")
         return (batch for part in parts if isinstance(part, Part) for batch in self._read(part, options))
+
+    def original(self, options: ScanOptions, part: Part | None) -> Iterator[pa.RecordBatch]:
+        """The rows as they are stored, for policies to be applied: those of a part, or of the current snapshot."""
+        if part is not None and part.ordinals:
+            yield from self._read(part, options)
+            return
+        snapshot = self._snapshot() if part is None else self._with_id(part.snapshot_id)
+        if snapshot is not None:
+            chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=self._readable(snapshot))
+            for each in split(snapshot.id, chosen):
+                yield from self._read(each, options)
 
     def direct_files(self, options: ScanOptions) -> Files | None:
         """The files for DuckDB to read in a query on the server, if it reads them as `scan` does."""
         self._context.callers.require("table.read", self.record)
         snapshot = self._snapshot()
-        if snapshot is None or len(self.columns.wanted):
+        if self._is_hidden or snapshot is None or len(self.columns.wanted):
             return None
         readable = self._readable(snapshot)
         handle = self._opened.at(snapshot)
@@ -289,8 +347,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         return Files(paths, ids)
 
     def row_count(self) -> int | None:
-        """The number of rows of the part that is read; None before a scan."""
-        return self._expected_rows
+        """The number of rows of the part that is read; None before a scan, and if policies hide some."""
+        return None if self._is_hidden else self._expected_rows
 
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         if options.batch_size is not None and options.batch_size < 1:
@@ -373,6 +431,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
 
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
         """The statistics of the column in the snapshot that the transaction reads, which is pinned by this call."""
+        if self.restriction is not None and (self.restriction.filters or column in self._masked):
+            return ColumnStatistics()
         if self._listing:
             return self._announceable
         self._context.callers.require("table.read", self.record)
@@ -394,6 +454,25 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         if not has_files and not statistics.has_column_statistics(self._realm, self.id):
             raise Unsupported(f"table {self.name!r} has no statistics yet")
         return ColumnStatistics(has_not_null=False)
+
+
+class OriginalRows(Table):
+    """A table, or a part of it, without policies, which only the query that applies them may read."""
+
+    comment = ""
+
+    def __init__(self, table: LakeTable, part: Part | None) -> None:
+        self.name = table.name
+        self._table, self._part = table, part
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as the client knows them, with those of the stored values."""
+        return self._table.columns.announced
+
+    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """The rows as they are stored."""
+        return self._table.original(options, self._part)
 
 
 def _numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatch]:

@@ -18,11 +18,13 @@ from skiway.airport import ScanOptions, Table, filters
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
 from skiway.lake.context import Context
+from skiway.lake.policies import RestrictedRows, mask_key, masked_columns, with_optional
 from skiway.metastore.records.damage import damaged_error
+from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sql import Find, Query, SqlView
 
-__all__ = ["DUCKDB", "BrokenView", "LakeView", "duckdb_sql", "view_table"]
+__all__ = ["DUCKDB", "BrokenView", "LakeView", "RestrictedView", "duckdb_sql", "view_table"]
 
 DUCKDB: Final = "duckdb"
 
@@ -111,6 +113,45 @@ class LakeView(Table, SqlView):
         return Query(text, self._find, catalog=self._place[0], owner=account)
 
 
+class RestrictedView(Table):
+    """A view of which policies hide rows or values. Queries read it like a table, so that they meet only what is left."""
+
+    def __init__(
+        self, context: Context, record: v1.View, place: tuple[str, str], find: Find, restriction: Restriction
+    ) -> None:
+        self.name, self.comment = record.display_name, record.description
+        self._context, self._place, self._restriction = context, place, restriction
+        self._find = find
+        own = tuple(map(str.casefold, (*place, self.name)))
+        self._view = LakeView(
+            context,
+            record,
+            place,
+            lambda *wanted: self._view if tuple(map(str.casefold, wanted)) == own else find(*wanted),
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the view."""
+        return with_optional(self._view.schema, masked_columns(self._restriction, self._view.schema))
+
+    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """Run the query, and then what policies leave of its rows."""
+        self._context.callers.require("view.read", self._view.record)
+        principal = self._context.callers.principal
+        return RestrictedRows(
+            self._context.queries,
+            self._restriction,
+            self._view,
+            (*self._place, self.name),
+            self._view.schema,
+            find=self._find,
+            owner=principal.account_id,
+            claims=self._context.callers.claims,
+            key=mask_key(self._context.key, principal.account_id),
+        ).rows(options)
+
+
 class BrokenView(Table, SqlView):
     """The place of a view in a listing that cannot be read, with the reason."""
 
@@ -132,17 +173,25 @@ class BrokenView(Table, SqlView):
 
 def view_table(
     context: Context, record: v1.View, place: tuple[str, str], find: Find, *, bind: bool
-) -> LakeView | BrokenView:
+) -> LakeView | RestrictedView | BrokenView:
     """A view as a table; if it cannot be read, one that tells why. Only with `bind`, its columns are determined."""
     if record.damage:
         return BrokenView(
             record.display_name, damaged_error("view", f"{place[1]}.{record.display_name}", record.damage)
         )
-    view = LakeView(context, record, place, find)
+    view: LakeView | RestrictedView
     try:
-        view.sql if not bind else view.schema  # noqa: B018 - they raise the reason
+        restriction = context.callers.restriction(record)
+        if restriction is not None:
+            view = RestrictedView(context, record, place, find, restriction)
+        else:
+            view = LakeView(context, record, place, find)
+        if bind or isinstance(view, RestrictedView):
+            view.schema  # noqa: B018 - raises the reason
+        else:
+            view.sql  # noqa: B018 - raises the reason
     except SkiwayError as error:
         if error.key == "sql.busy" or isinstance(error, Unavailable):
             raise  # listings are cached, and a view must not look broken because the server is busy
-        return BrokenView(view.name, error)
+        return BrokenView(record.display_name, error)
     return view

@@ -40,9 +40,11 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     def write(self, write: Write) -> Statement:
         """Start a statement."""
-        self._changes.check_allowed()
         if write.operation == "insert":
+            self._inserts.check_allowed()
+            self._refuse_returning(write)
             return self._insert(write)
+        self._changes.check_allowed()
         snapshot = self._snapshot()
         if snapshot is None:
             return NothingToChange(self.name)
@@ -61,15 +63,24 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         assert isinstance(handle, IcebergTable)  # as are all managed tables
         return MergeRows(self._changes, snapshot=snapshot, handle=handle, known=self.columns)
 
+    @property
+    def _inserts(self) -> Changes:
+        return Changes(self._context, self.record, inserts=True)
+
+    def _refuse_returning(self, write: Write) -> None:
+        """Raise if policies restrict the caller, who would see values of other columns than it inserts."""
+        if write.options.returning and self.restriction is not None:
+            raise self.restriction.refused("INSERT cannot return rows: remove RETURNING")
+
     def _insert(self, write: Write) -> Statement:
         def start() -> Statement:
-            return InsertRows(Target.of(self._changes), write, known=self.columns)
+            return InsertRows(Target.of(self._inserts), write, known=self.columns)
 
         request = current_request()
         transactions, transaction = self._context.transactions, request.transaction_id
         created_at = self.record.created_at.ToDatetime(UTC)
         if self.is_created_by_caller and transactions.began_before(transaction, created_at):
-            changes = self._changes
+            changes = self._inserts
             return FirstInsert(start, lambda: changes.undo_create(request.session_id))
         return start()
 

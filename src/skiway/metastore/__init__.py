@@ -1,4 +1,4 @@
-"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, connectors, jobs, queries.
+"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, policies, connectors, jobs, queries.
 
 The exported modules are plain functions that take and return messages, independent of any transport. Their first argument
 is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
@@ -7,7 +7,17 @@ is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATF
 import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.metastore import connectors, jobs, managed, platform, queries, statistics
 from skiway.metastore.records.realm import PLATFORM, Realm
-from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
+from skiway.metastore.resources import (
+    accounts,
+    catalogs,
+    directory,
+    grants,
+    namespaces,
+    policies,
+    snapshots,
+    tables,
+    views,
+)
 
 __all__ = [
     "PLATFORM",
@@ -21,6 +31,7 @@ __all__ = [
     "managed",
     "namespaces",
     "platform",
+    "policies",
     "queries",
     "snapshots",
     "statistics",

@@ -17,6 +17,7 @@ from skiway.errors import Busy, Contention, PermissionDenied, SkiwayError, Unaut
 from skiway.memory_budget import MemoryBudget
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision, grantees_of
+from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.requests.calls import Call, Operation
 from skiway.requests.lanes import Lanes
 from skiway.requests.quotas import Quotas
@@ -49,7 +50,9 @@ class Access:
     memory: MemoryBudget = field(default_factory=lambda: MemoryBudget(0))
 
     def decide(self, principal: Principal) -> AccessDecision:
-        """What the caller may do in its account: by its roles, as the authorizer sees them, and by grants."""
+        """What the caller may do in its account, by its roles, as the authorizer sees them, and by grants; and which policies
+        restrict it.
+        """
 
         def allows(permission: str) -> bool:
             try:
@@ -63,6 +66,11 @@ class Access:
             principal.account_id,
             allows=allows,
             grantees=grantees_of(principal.subject, sorted(principal.roles)),
+            policies=CallerPolicies(
+                lambda: self.realm_of(principal).stores,
+                principal.account_id,
+                Subject(principal.subject, principal.roles, principal.groups, principal.claims),
+            ),
         )
 
 
@@ -129,9 +137,11 @@ class Pipeline:
         return principal
 
     def realm(self, call: Call) -> Realm:
-        """The metastore as the caller sees it: all of its account, or what grants allow."""
+        """The metastore as the caller sees it: all of its account, or what grants allow, restricted by policies."""
         realm = self.access.realm_of(call.principal or NOBODY)
-        return replace(realm, access=call.decision) if call.is_narrowed else realm
+        if call.decision is None:
+            return realm
+        return replace(realm, access=call.decision if call.is_narrowed else None, policies=call.decision.policies)
 
     @contextmanager
     def observe(self, call: Call) -> Iterator[None]:

@@ -62,6 +62,7 @@ def commit(request: RestRequest) -> RestResponse:
         return _response(request, _create_staged(request, resolve.namespace(request, catalog), wanted))
     table = resolve.table(request, catalog)
     resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
+    request.realm.require_unrestricted(table)
     with _applying():
         made = managed.commit(
             request.realm, request.lake.warehouse, table.resource_id, wanted.requirements, wanted.updates

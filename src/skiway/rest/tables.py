@@ -12,6 +12,7 @@ from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
 from skiway.metastore import managed
 from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.records.policies import ONLY_INSERT
 from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -50,7 +51,8 @@ def list_(request: RestRequest) -> RestResponse:
     path = list(full_path(namespace))
 
     def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Table], v1.PageResponse]:
-        found = tables.list_(request.realm, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
+        everything = request.realm.without_policies()  # only names are shown
+        found = tables.list_(everything, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
         return found.tables, found.page
 
     def shown(table: v1.Table) -> dict[str, Any] | None:
@@ -96,6 +98,7 @@ def rename(request: RestRequest) -> RestResponse:
     catalog = resolve.writable(request)
     table = resolve.table_at(request.realm, catalog, wanted.source.namespace, wanted.source.name)
     resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
+    request.realm.require_unrestricted(table, why=ONLY_INSERT)
     destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
     name = wanted.destination.name
     with resolve.claiming(wanted.destination.namespace, name):
@@ -119,11 +122,13 @@ def _served(request: RestRequest) -> v1.Table:
 def _changeable(request: RestRequest) -> v1.Table:
     found = resolve.table(request, resolve.writable(request))
     resolve.require_served(found, mirrors=request.lake.mirrors)
+    request.realm.require_unrestricted(found, why=ONLY_INSERT)
     return resolve.require_managed(request.realm, found)
 
 
 def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str]:
-    """The metadata and its location."""
+    """The metadata and its location, which lead to all files: they are refused to callers whom policies restrict."""
+    request.realm.require_unrestricted(table)
     if not table.metadata_location:
         handle = resolve.opened(request.realm, table, mirrors=request.lake.mirrors)
         return handle.metadata, handle.metadata_location

@@ -15,7 +15,18 @@ from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.metastore.reconcile.upstream import validate
-from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
+from skiway.metastore.resources import (
+    accounts,
+    catalogs,
+    directory,
+    grants,
+    namespaces,
+    policies,
+    snapshots,
+    tables,
+    views,
+)
+from skiway.metastore.resources.policy_expressions import SandboxedExpressions
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
 from skiway.model import v1
@@ -26,6 +37,7 @@ from skiway.model.v1 import (
     directory_pb2,
     grant_pb2,
     namespace_pb2,
+    policy_pb2,
     query_pb2,
     snapshot_pb2,
     statistics_pb2,
@@ -50,13 +62,14 @@ def all_services(
     reconciler: Reconciler | None = None,
     planner: Planner | None = None,
     create_table: CreateTable = tables.create,
+    policy_expressions: policies.Compile | None = None,
 ) -> tuple[Service, ...]:
     """All services.
 
     `engines` are the system objects of query engines, by default those that come with Skiway. `secrets` stores the
     credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
     tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
-    their records. Add new services of the model here.
+    their records. `policy_expressions` checks the expressions of policies. Add new services of the model here.
     """
     return (
         ACCOUNTS,
@@ -68,6 +81,7 @@ def all_services(
         STATISTICS,
         DIRECTORY,
         GRANTS,
+        policies_of(policy_expressions or SandboxedExpressions()),
         connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         system_objects_of(engines or EngineCatalogs()),
@@ -111,6 +125,23 @@ def connectors_of(reconciler: Reconciler) -> Service:
             "GetReconcileJob": reads(jobs.get, "connector.manage"),
             "ListReconcileJobs": reads(jobs.list_, "connector.manage"),
             "CancelReconcileJob": changes(jobs.cancel, "connector.manage"),
+        },
+    )
+
+
+def policies_of(compile_: policies.Compile) -> Service:
+    """The service for policies and the tags of columns."""
+    return Service(
+        policy_pb2.DESCRIPTOR.services_by_name["PolicyService"],
+        category="policy",
+        rules={
+            "ListPolicies": reads(policies.list_, "policy.manage"),
+            "GetPolicy": reads(policies.get, "policy.manage"),
+            "CreatePolicy": changes(partial(policies.create, compile_=compile_), "policy.manage"),
+            "UpdatePolicy": changes(partial(policies.update, compile_=compile_), "policy.manage"),
+            "DeletePolicy": changes(policies.delete, "policy.manage"),
+            "GetColumnTags": reads(policies.get_tags, "policy.manage"),
+            "SetColumnTags": changes(policies.set_tags, "policy.manage"),
         },
     )
 

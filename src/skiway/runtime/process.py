@@ -28,6 +28,7 @@ from skiway.config import Settings
 from skiway.config.metastore import Query, System
 from skiway.config.server import Grpc, Server
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.lake.policy_checks import PolicyChecks
 from skiway.memory_budget import MemoryBudget, available_bytes
 from skiway.metastore import Realm, managed
 from skiway.metastore.jobs.queue import JobQueue
@@ -58,7 +59,9 @@ from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.workers import spark_place, working
+from skiway.sandbox.queries import Queries
 from skiway.security import Principal, SecretsStore
+from skiway.sql import QueryEngine
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import observe_caches
 
@@ -114,10 +117,10 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
         worker = parts.enter_context(working(settings.reconciler, stores, reconciler, observers.metrics))
         measure_queue(observers.metrics, JobQueue(stores))
-        services = rpc_door(settings, access, reconciler, observers, warehouse)
-        parts.callback(services.close)
         queries = queries_of(settings.sql)
         parts.callback(queries.close)
+        services = rpc_door(settings, access, reconciler, observers, warehouse, queries)
+        parts.callback(services.close)
         airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
         parts.callback(airport.close)
         rest = iceberg_rest(access, observers, handles, settings.server.http)
@@ -181,7 +184,12 @@ def memory_budget(settings: Server) -> int:
 
 
 def rpc_door(
-    settings: Settings, access: Access, reconciler: Reconciler, observers: Observers, warehouse: Warehouse
+    settings: Settings,
+    access: Access,
+    reconciler: Reconciler,
+    observers: Observers,
+    warehouse: Warehouse,
+    queries: Queries,
 ) -> RpcDoor:
     """The metastore services."""
     planner = Planner(settings.metadata.hint.cache_max_weight)
@@ -195,6 +203,7 @@ def rpc_door(
             reconciler=reconciler,
             planner=planner,
             create_table=partial(managed.create_requested, warehouse=warehouse),
+            policy_expressions=PolicyChecks(QueryEngine(queries)),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

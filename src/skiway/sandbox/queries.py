@@ -26,12 +26,28 @@ from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
 from skiway.sandbox.messages import encode_table
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
 
-__all__ = ["FileColumn", "NamedTable", "Parsed", "Queries", "QueryProcess", "Relation", "StoredQuery", "TableName"]
+__all__ = [
+    "Expression",
+    "FileColumn",
+    "NamedTable",
+    "Parsed",
+    "Queries",
+    "QueryProcess",
+    "Relation",
+    "StoredQuery",
+    "TableName",
+]
 
 WORKER: Final = "skiway.sandbox.query_worker"
 _MAX_LINE: Final = 1 << 20
 _MAX_SCANS: Final = 64
 """How many scans of one query may be open at a time."""
+
+_INSIDE: Final = "\0inside"
+"""Owns the queries that run inside others."""
+
+_INNER_QUERIES: Final = 4
+"""How many queries may run inside others, for each that may run."""
 
 TableName = tuple[str, str, str]
 """Catalog, schema and table, as the query names them."""
@@ -83,6 +99,14 @@ class Parsed:
     tables: Sequence[NamedTable]
 
 
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression over the columns of a row, in DuckDB's own spelling, and the columns that it reads."""
+
+    sql: str
+    columns: Sequence[str]
+
+
 class Queries:
     """Runs queries in worker processes, each with at most `memory_limit` and `timeout_s`. It is thread-safe.
 
@@ -106,13 +130,21 @@ class Queries:
         self._changed = threading.Condition()
         atexit.register(self.close)
 
-    def start(self, owner: str = "") -> QueryProcess:
-        """A process for one query; close it afterwards. `LimitExceeded` if all stay busy."""
+    def start(self, owner: str = "", *, inside: bool = False) -> QueryProcess:
+        """A process for one query; close it afterwards. `LimitExceeded` if all stay busy.
+
+        A query that runs `inside` another one, which reads its rows, does not wait for others: those may be waiting, too.
+        """
         share = max(1, self._workers - 1)
         with self._changed:
-            free = self._changed.wait_for(
-                lambda: self._used.total() < self._workers and self._used[owner] < share, self._wait_s
-            )
+            if inside:
+                owner = _INSIDE
+                free = self._used[owner] < self._workers * _INNER_QUERIES
+            else:
+                free = self._changed.wait_for(
+                    lambda: self._used.total() - self._used[_INSIDE] < self._workers and self._used[owner] < share,
+                    self._wait_s,
+                )
             if not free:
                 raise LimitExceeded(
                     f"all {share} queries that may run at a time are running: try again later", key="sql.busy"
@@ -198,6 +230,17 @@ class QueryProcess:
             for each in found["tables"]
         ]
         return Parsed(found["sql"], tables)
+
+    def expressions(self, texts: Sequence[str], claims: Mapping[str, Any]) -> list[Expression]:
+        """Compile expressions, in which `caller('name')` is the value of a claim; `InvalidArgument` if one is not allowed.
+
+        Allowed are expressions that read nothing but the columns of one row.
+        """
+        self._send({"expressions": list(texts), "claims": dict(claims)}, [])
+        kind, payload = self._frame()
+        if kind != b"P":
+            raise self._error(kind, payload)
+        return [Expression(each["sql"], each["columns"]) for each in json.loads(payload)]
 
     def run(
         self,

@@ -1,7 +1,8 @@
 """The process of a query: `python -m skiway.sandbox.query_worker SOCKET MEMORY_BYTES THREADS` serves requests until its input ends.
 
-A request either parses a query, or runs one over relations. Each query has a DuckDB of its own: its relations are created
-first, then access to everything but their files is disabled and the configuration is locked, and then the query runs.
+A request parses a query, compiles expressions, or runs a query over relations. Each query has a DuckDB of its own: its
+relations are created first, then access to everything but their files is disabled and the configuration is locked, and
+then the query runs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import READY, decode_table, exactly, read_message
 from skiway.sandbox.worker import REQUEST_BYTES, first_line, limit_process
 
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str]) -> None:
                     header, parts = read_message(lambda size: exactly(requests, size), REQUEST_BYTES)
                 except EOFError:
                     return
-                is_used = "parse" not in header
+                is_used = "sql" in header
                 _answer(database if is_used else parser, header, parts, server, responses)
 
 
@@ -94,6 +96,10 @@ def _answer(
         if "parse" in header:
             _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
             return
+        if "expressions" in header:
+            found = compiled(database, header["expressions"], header["claims"])
+            _write(responses, b"P", json.dumps(found).encode())
+            return
         relation = _bound(database, header, parts, server)
         if relation is None:
             _write(responses, b"F", b"")
@@ -107,7 +113,7 @@ def _answer(
         _write(responses, b".", b"")
     except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError):
         _write(responses, b"M", b"")
-    except _Refused as error:
+    except (_Refused, RefusedExpression) as error:
         _write(responses, b"E", str(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         _write(responses, b"E", first_line(error).encode())

@@ -7,12 +7,12 @@ so that the same code serves gRPC, HTTP and Flight. No error contains a token or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from skiway.errors import Unauthorized
-from skiway.security.principals import DEVELOPER_ROLE, PLATFORM, Accounts, Principal, Roles, normal_roles
+from skiway.security.principals import DEVELOPER_ROLE, PLATFORM, Accounts, Claim, Principal, Roles, normal_roles
 
 __all__ = [
     "DEFAULT_ACCOUNT",
@@ -81,6 +81,8 @@ class Identity:
     roles: frozenset[str]
     locale: str = ""
     expires_at: datetime | None = None
+    groups: frozenset[str] = frozenset()
+    claims: Mapping[str, Claim] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class Admission:
             permissions,
             locale=identity.locale,
             expires_at=identity.expires_at,
+            groups=identity.groups,
+            claims=identity.claims,
         )
 
     def _require_assigned(self, subject: str, platform: frozenset[str]) -> None:

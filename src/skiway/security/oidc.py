@@ -205,6 +205,7 @@ def _malformed() -> Unauthorized:
 
 KEYCLOAK_ROLES = "realm_access.roles"
 LOCALE = "locale"
+GROUPS = "groups"
 
 
 def identity_of(claims: Mapping[str, Any], names: Session) -> Identity:
@@ -218,6 +219,21 @@ def identity_of(claims: Mapping[str, Any], names: Session) -> Identity:
         _roles(claims, names.role_claim),
         locale=locale if isinstance(locale, str) else "",
         expires_at=moment_of(claims, "exp"),
+        groups=_groups(claims.get(GROUPS)),
+        claims={name: value for name, value in claims.items() if _is_readable(value)},
+    )
+
+
+def _groups(found: Any) -> frozenset[str]:
+    """The groups of a caller, which are text or a list of text; others are ignored, because they grant nothing."""
+    given = found if isinstance(found, list) else [found]
+    return frozenset(each for each in given if isinstance(each, str))
+
+
+def _is_readable(value: Any) -> bool:
+    """Whether policies can read the value of a claim: text, a number, a truth value, or a list of text."""
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list) and all(isinstance(each, str) for each in value)
     )
 
 

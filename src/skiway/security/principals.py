@@ -7,8 +7,8 @@ providers add roles of their own to every token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -27,11 +27,15 @@ __all__ = [
     "ROLES",
     "Accounts",
     "Authorizer",
+    "Claim",
     "PermissionAuthorizer",
     "Principal",
     "Roles",
     "normal_roles",
 ]
+
+Claim = str | float | bool | Sequence[str] | None
+"""The value of a claim that policies can read."""
 
 PLATFORM = ""
 """The account id of callers with a platform role, who belong to no account."""
@@ -45,7 +49,10 @@ OBSERVES_PLATFORM = "platform.observe"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. Only `permissions` decide. `roles` are in lower case and include unknown ones."""
+    """An authenticated caller. Only `permissions` decide. `roles` are in lower case and include unknown ones.
+
+    Policies can name `groups`, and read `claims`, which are those of the caller's token.
+    """
 
     subject: str
     account_id: str
@@ -53,6 +60,8 @@ class Principal:
     permissions: frozenset[str]
     locale: str = ""
     expires_at: datetime | None = None
+    groups: frozenset[str] = frozenset()
+    claims: Mapping[str, Claim] = field(default_factory=dict, hash=False)
 
     @property
     def is_nobody(self) -> bool:
@@ -90,7 +99,7 @@ PLATFORM_MONITOR_ROLE = "platform-monitor"
 READ = frozenset({"account.read", "catalog.read", "namespace.read", "table.read", "view.read"})
 WRITE = frozenset({"catalog.write", "namespace.write", "table.write", "view.write"})
 WORK = READ | WRITE | {"connector.manage", "system-objects.read"}
-ADMINISTER = WORK | {"account.delete", "grant.manage"}
+ADMINISTER = WORK | {"account.delete", "grant.manage", "policy.manage"}
 PLATFORM_ADMINISTER = frozenset(
     {"account.read", "account.write", "account.delete", MANAGES_ACCOUNTS, OBSERVES_PLATFORM}
 )

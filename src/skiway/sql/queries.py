@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.cache import Cache
 from skiway.errors import InvalidArgument
-from skiway.sandbox.queries import Queries, QueryProcess, TableName
+from skiway.sandbox.queries import Expression, Queries, QueryProcess, TableName
 from skiway.sql.relations import Find, names_in, resolved
 
 __all__ = ["Query", "QueryEngine"]
 
 MAX_SQL: Final = 1 << 20
 """The characters of a query."""
+
+_is_inside: ContextVar[bool] = ContextVar("skiway_query_is_inside", default=False)
+"""Whether a query reads the rows: scans of a query run in a copy of its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,19 @@ class QueryEngine:
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
+        self._expressions = Cache[str, Sequence[Expression]](1000)
+
+    def expressions(self, texts: Sequence[str], claims: Mapping[str, Any], *, owner: str = "") -> Sequence[Expression]:
+        """Compile expressions over the columns of a row, in which `caller('name')` is the value of a claim."""
+
+        def find() -> Sequence[Expression]:
+            process = self._queries.start(owner, inside=_is_inside.get())
+            try:
+                return process.expressions(texts, claims)
+            finally:
+                process.close()
+
+        return self._expressions.get(json.dumps([texts, dict(claims)], sort_keys=True), find) if texts else []
 
     def columns(self, query: Query) -> pa.Schema:
         """The columns of a query, without running it."""
@@ -70,7 +89,7 @@ class QueryEngine:
     def _started(self, query: Query) -> QueryProcess:
         if len(query.sql) > MAX_SQL:
             raise InvalidArgument(f"the query has {len(query.sql)} characters: at most {MAX_SQL} are accepted")
-        return self._queries.start(query.owner)
+        return self._queries.start(query.owner, inside=_is_inside.get())
 
     def _run(
         self, process: QueryProcess, query: Query, *, describe: bool = False
@@ -79,8 +98,12 @@ class QueryEngine:
         relations, views = resolved(process, parsed, query.find, (query.catalog, query.schema), plan=not describe)
         run = partial(process.run, parsed.sql, views=views, describe=describe)
         default = [query.catalog, *filter(None, [query.schema])]
-        found = run(relations, default=default)
-        if found is None:
-            found = run([replace(each, files=()) for each in relations], default=default)
-            assert found is not None
-        return found
+        before = _is_inside.set(True)  # for the scans, which the process starts
+        try:
+            found = run(relations, default=default)
+            if found is None:
+                found = run([replace(each, files=()) for each in relations], default=default)
+                assert found is not None
+            return found
+        finally:
+            _is_inside.reset(before)

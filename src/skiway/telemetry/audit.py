@@ -29,6 +29,7 @@ CATEGORIES = (
     "statistics",
     "directory",
     "grant",
+    "policy",
     "query",
     "connector",
     "system",

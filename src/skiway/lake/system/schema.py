@@ -188,15 +188,36 @@ PLANS: Final = pa.schema(
 )
 
 
+_COUNTS: Final = (
+    *("files_considered", "files_read", "files_pruned"),
+    *("bytes_considered", "bytes_read", "endpoints"),
+)
+"""The columns of plans that tell about the files of a table."""
+
+
 def plans(scan: SystemScan) -> pa.Table:
-    """Recent scans that this server planned, of tables that the caller may see."""
-    visible = {(each.schema_name, each.table.display_name) for each in scan.visible}
+    """Recent scans that this server planned, of tables that the caller may see.
+
+    Of tables that policies restrict, callers see only their own scans, and no counts: filters of others contain values.
+    """
+    callers = scan.context.callers
+    restricted = {
+        (each.schema_name, each.table.display_name): bool(each.table.damage)
+        or callers.restriction(each.table) is not None
+        for each in scan.visible
+    }
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for plan in scan.context.plans.of_account(scan.realm.account_id):
-            if plan.catalog == scan.catalog and (plan.schema_name, plan.table_name) in visible:
-                values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
-                yield tuple(values[name] for name in PLANS.names)
+            name = (plan.schema_name, plan.table_name)
+            if plan.catalog != scan.catalog or name not in restricted:
+                continue
+            values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
+            if restricted[name]:
+                if plan.subject != callers.principal.subject:
+                    continue
+                values |= dict.fromkeys(_COUNTS)
+            yield tuple(values[name] for name in PLANS.names)
 
     return arrow_table(PLANS, rows())
 

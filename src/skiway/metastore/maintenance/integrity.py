@@ -145,6 +145,10 @@ def _kind_of(key: str) -> Kind[Any]:
             return _BY_NOUN[_STATISTICS[of]]
         case [*_, "grants", "by-object", _, _]:
             return _BY_NOUN["grant"]
+        case [*_, "policies", "by-id", _]:
+            return _BY_NOUN["policy"]
+        case [*_, "tables", _, "tags"]:
+            return _BY_NOUN["column_tags"]
         case [*_, plural, "by-id", _]:
             return _BY_NOUN[plural.removesuffix("s")]
     raise LookupError(f"{key} is the key of no kind of resource")

@@ -89,6 +89,7 @@ def fetch(
             "table_id is missing: set the table to read", key="query.table.id.required", field="table_id"
         )
     pinned = queries.pinned(realm, request.query_id, request.table_id, rules=rules)
+    realm.require_unrestricted(pinned.table())
     try:
         _refuse_hidden_deletes(pinned)
         plan = planner.plan(pinned, request.predicates, tasks=request.tasks)

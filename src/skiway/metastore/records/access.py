@@ -21,6 +21,7 @@ from skiway.errors import PermissionDenied
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG, GRANT, NAMESPACE, TABLE, VIEW, Kind
+from skiway.metastore.records.policies import CallerPolicies
 from skiway.metastore.records.repository import Guard, Repository
 from skiway.model import v1
 from skiway.storage import Stores
@@ -99,7 +100,7 @@ class AccessDecision:
     """What a caller may do in an account.
 
     `allows` says whether the caller has a permission in the whole account. `grantees` are the names by which it may have
-    been granted more; the first one identifies the caller.
+    been granted more; the first one identifies the caller. `policies` restrict what it sees of tables and views.
     """
 
     def __init__(
@@ -109,9 +110,11 @@ class AccessDecision:
         *,
         allows: Callable[[str], bool],
         grantees: Sequence[str] = (),
+        policies: CallerPolicies | None = None,
     ) -> None:
         self._open, self._account_id = stores, account_id
         self._allows, self._grantees = allows, tuple(grantees)
+        self.policies = policies
         self._allowed: dict[str, bool] = {}
         self._places: dict[str, Place | None] = {}
 
@@ -156,9 +159,12 @@ class AccessDecision:
 
     @property
     def visibility(self) -> Hashable:
-        """Equal for callers who see the same objects: those who see everything, or have the same grants."""
+        """Equal for callers who see the same of all objects: they have the same grants, unless roles show them everything,
+        and are restricted by the same policies.
+        """
         everything = tuple(map(self.everywhere, READ))
-        return everything if all(everything) else (everything, tuple(sorted(self._privileges.items())))
+        restricted = () if self.policies is None else self.policies.key
+        return (everything, () if all(everything) else tuple(sorted(self._privileges.items())), restricted)
 
     def guard(self, kind: Kind[Any]) -> Guard | None:
         """What protects the resources of a kind; None if the caller may do everything with them, or roles decide alone."""
@@ -289,6 +295,14 @@ class ObjectGuard:
     def sees(self, value: Message) -> bool:
         """Whether the caller may read the resource, or something in it."""
         return self.sees_everything or self.decision.sees(value, self.needed.read)
+
+    def shown(self, value: Message) -> Message:
+        """The whole resource: grants do not hide parts of it."""
+        return value
+
+    def require_create(self, value: Message) -> None:
+        """Raise unless the caller may create the resource."""
+        self.require_change(value)
 
     def require_change(self, *states: Message) -> None:
         """Raise unless the caller may change the resource, and write to where it is moved to, if it is moved."""

@@ -172,6 +172,7 @@ _PARTS: Final[Mapping[str, Part]] = {
     "view": _relation("views", v1.RK_VIEW),
     "snapshot": _snapshot,
     "grant": _grant,
+    "policy": _named("policies", v1.RK_POLICY),
     "connector": _named("connectors", v1.RK_CONNECTOR),
     "job": _job,
 }

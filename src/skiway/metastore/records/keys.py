@@ -32,6 +32,7 @@ __all__ = [
     "catalog",
     "catalog_name",
     "closing",
+    "column_tags",
     "connector",
     "connector_name",
     "current_snapshot",
@@ -67,6 +68,8 @@ __all__ = [
     "pin",
     "place",
     "place_owner",
+    "policy",
+    "policy_name",
     "profile_index",
     "profile_part",
     "queue_time",
@@ -249,6 +252,22 @@ def grants_on(key: str) -> str:
 def grant_of(account_id: str, grantee: str, object_id: str = "") -> str:
     """The grants of a grantee."""
     return f"{of_account(account_id)}grants/by-grantee/{encoded(grantee)}/{encoded(object_id)}"
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def policy(account_id: str, policy_id: str = "") -> str:
+    return f"{of_account(account_id)}policies/by-id/{encoded(policy_id)}"
+
+
+def policy_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}policies/by-name/{encoded(name)}"
+
+
+def column_tags(account_id: str, table_id: str) -> str:
+    """The tags of a table's columns, which are deleted together with its snapshots."""
+    return f"{of_table(account_id, table_id)}tags"
 
 
 # --- snapshots, statistics and profiles of a table --------------------------------------------------------------------

@@ -17,6 +17,7 @@ __all__ = [
     "ACCOUNT",
     "CATALOG",
     "COLUMN_STATS",
+    "COLUMN_TAGS",
     "CONNECTOR",
     "FILE_STATS",
     "GRANT",
@@ -25,6 +26,7 @@ __all__ = [
     "KINDS",
     "LEASE",
     "NAMESPACE",
+    "POLICY",
     "SNAPSHOT",
     "TABLE",
     "TABLE_STATS",
@@ -194,6 +196,19 @@ GRANT = Kind(
     key=lambda of: keys.grant(of.object_id.account_id, of.object_id.id, of.grantee),
     names=lambda of: (keys.grant_of(of.object_id.account_id, of.grantee, of.object_id.id),),
 )
+POLICY = Kind(
+    "policy",
+    v1.Policy,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.policy(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (keys.policy_name(of.resource_id.account_id, of.display_name),),
+)
+COLUMN_TAGS = Kind(
+    "column_tags",
+    v1.ColumnTags,
+    title=lambda of: of.table_id.id,
+    key=lambda of: keys.column_tags(of.table_id.account_id, of.table_id.id),
+)
 CONNECTOR = Kind(
     "connector",
     v1.Connector,
@@ -233,6 +248,8 @@ KINDS = (
     COLUMN_STATS,
     FILE_STATS,
     GRANT,
+    POLICY,
+    COLUMN_TAGS,
     CONNECTOR,
     JOB,
     LEASE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
-from skiway.metastore.records.repository import Repository
+from skiway.metastore.records.policies import NO_FILES, BothGuards, CallerPolicies
+from skiway.metastore.records.repository import Guard, Repository
 from skiway.model import v1
 from skiway.storage import Clock, Stores, utc_now
 
@@ -36,7 +37,8 @@ def random_id() -> str:
 class Realm:
     """The first argument of every function of the metastore: an account, the stores, a clock and an id generator.
 
-    Nothing outside the account can be reached through it, and with `access` only what that decision allows.
+    Nothing outside the account can be reached through it, and with `access` only what that decision allows. `policies`
+    are those that restrict the caller.
     """
 
     stores: Stores
@@ -46,10 +48,24 @@ class Realm:
     idempotency_ttl_s: float = 900.0
     closing_s: float = 30.0
     access: AccessDecision | None = None
+    policies: CallerPolicies | None = None
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""
-        return Repository(self.stores, kind, None if self.access is None else self.access.guard(kind))
+        by_access: Guard | None = None if self.access is None else self.access.guard(kind)
+        by_policies: Guard | None = None if self.policies is None else self.policies.guard(kind)
+        guard = BothGuards(by_access, by_policies) if by_access and by_policies else by_access or by_policies
+        return Repository(self.stores, kind, guard)
+
+    def without_policies(self) -> Realm:
+        """The same realm, for code that applies the policies of the caller itself."""
+        return replace(self, policies=None)
+
+    def require_unrestricted(self, on: v1.Table | v1.View, *, why: str = NO_FILES) -> None:
+        """Raise `PermissionDenied` if a policy restricts what the caller sees of a table or view."""
+        found = None if self.policies is None else self.policies.of(on)
+        if found is not None:
+            raise found.refused(why)
 
     def require(self, permission: str, on: Message) -> None:
         """Raise `PermissionDenied` if the realm is that of a caller without the permission on an object.

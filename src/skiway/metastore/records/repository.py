@@ -78,8 +78,14 @@ class Guard(Protocol):
     def sees(self, value: Message) -> bool:
         """Whether the caller sees the resource. What a caller does not see does not exist for them."""
 
+    def shown(self, value: Message) -> Message | None:
+        """What the caller sees of a resource that it sees; None if that is nothing."""
+
     def require_change(self, *states: Message) -> None:
         """Raise `PermissionDenied` unless the caller may change the resource, in all these states."""
+
+    def require_create(self, value: Message) -> None:
+        """Raise `PermissionDenied` unless the caller may create the resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +159,7 @@ class Repository(Generic[M]):
         """The resource that a pointer names, as of now; None if it was deleted meanwhile."""
         while pointer is not None:
             try:
-                found = Stored(self._parsed(pointer.blob_uri), pointer)
-                return found if self.guard is None or self.guard.sees(found.value) else None
+                return self._shown(self._parsed(pointer.blob_uri), pointer)
             except NotFound:
                 # Deleted or replaced meanwhile, unless the pointer is unchanged: then the store is damaged.
                 again = self.stores.pointers.get(pointer.key)
@@ -179,7 +184,14 @@ class Repository(Generic[M]):
             found = partial_record(self.kind.message, self.kind.noun, (own, *others), damage)
             if found is None:
                 raise
-            return Stored(found, pointer) if self.guard is None or self.guard.sees(found) else None
+            return self._shown(found, pointer)
+
+    def _shown(self, value: M, pointer: Pointer) -> Stored[M] | None:
+        """What the caller sees of a resource; None if that is nothing."""
+        if self.guard is None:
+            return Stored(value, pointer)
+        seen = self.guard.shown(value) if self.guard.sees(value) else None
+        return None if seen is None else Stored(cast(M, seen), pointer)
 
     def entries(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys, as `entry` returns them."""
@@ -200,7 +212,8 @@ class Repository(Generic[M]):
 
         Creating exactly the same resource again is not an error.
         """
-        self.require_change(value)
+        if self.guard is not None:
+            self.guard.require_create(value)
         stored, reserved = self.reservation(value)
         more = tuple(also(stored))
         try:

@@ -48,7 +48,7 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", v1.Table, v1.View)
 
-_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view, keys.grant)
+_KINDS: Final = (keys.catalog, keys.namespace, keys.table, keys.view, keys.grant, keys.policy)
 
 
 # --- by id ------------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id", damage
 
 
 def state_digest(realm: Realm) -> bytes:
-    """A digest that changes whenever a catalog, namespace, table, view or grant of the account does. Reads no blobs."""
+    """A digest that changes whenever a catalog, namespace, table, view, grant or policy of the account does. Reads no blobs."""
     digest = blake2b(digest_size=16)
     for prefix in _KINDS:
         for pointer in realm.stores.pointers.scan(prefix(realm.account_id)):

@@ -51,14 +51,25 @@ def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
     if request.HasField("snapshot"):
         then = resolve(realm, found.value.resource_id.id, request.snapshot)
         found.value.schema_json = then.value.schema_json
-    return v1.GetTableResponse(table=found.value, meta=found.meta)
+    return v1.GetTableResponse(table=_without_locations(realm, found.value), meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
     """List the tables of a namespace by name."""
     namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
     tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
-    return v1.ListTablesResponse(tables=tables, page=page)
+    return v1.ListTablesResponse(tables=[_without_locations(realm, each) for each in tables], page=page)
+
+
+def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:
+    """The table without the locations of its files, if policies restrict the caller."""
+    if realm.policies is None or table.damage or realm.policies.of(table) is None:
+        return table
+    shown = updates.copied(table)
+    shown.ClearField("metadata_location")
+    if shown.HasField("upstream"):
+        shown.upstream.uri = ""
+    return shown
 
 
 def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:

@@ -28,6 +28,7 @@ from skiway.metastore.records.damage import explaining_damage
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, fingerprint, once
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
+from skiway.metastore.records.policies import NO_FILES
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Also, Repository, Stored, page_size, sliced
 from skiway.metastore.records.updates import retrying
@@ -94,6 +95,7 @@ def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStat
 def get_table(realm: Realm, request: v1.GetTableStatsRequest) -> v1.GetTableStatsResponse:
     """Return the statistics of a table in one of its snapshots."""
     table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
+    _refuse_restricted(realm, table_id.id, by_masks=False)
     with explaining_damage("statistics of table", table_id.id):
         found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
     if found is None:
@@ -116,6 +118,7 @@ def put_columns(realm: Realm, requests: Iterable[v1.PutColumnStatsRequest]) -> v
 def list_columns(realm: Realm, request: v1.ListColumnStatsRequest) -> v1.ListColumnStatsResponse:
     """List the statistics of the columns in a snapshot, by column id."""
     table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
+    _refuse_restricted(realm, table_id.id, by_masks=False)  # the repository leaves out masked columns
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="columns")
     found = realm.all(COLUMN_STATS).named(key)
     columns = found.columns if found else []
@@ -140,6 +143,7 @@ def put_files(realm: Realm, requests: Iterable[v1.PutFileColumnStatsRequest]) ->
 def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListFileColumnStatsResponse:
     """List the statistics of the files of a snapshot, by path."""
     table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
+    _refuse_restricted(realm, table_id.id, by_masks=True)
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="files")
     table = file_statistics(realm, table_id.id, snapshot_id)
     after = open_token(key, request.page.page_token) if request.page.page_token else ""
@@ -187,6 +191,13 @@ def _snapshot_of(realm: Realm, table: v1.ResourceId, ref: v1.SnapshotRef) -> tup
     if ref.WhichOneof("which") == "snapshot_id":
         return table_id, ref.snapshot_id
     return table_id, resolve(realm, table_id.id, ref).value.snapshot_id
+
+
+def _refuse_restricted(realm: Realm, table_id: str, *, by_masks: bool) -> None:
+    """Raise if policies restrict the caller: by row filters or, if `by_masks`, at all."""
+    found = None if realm.policies is None else realm.policies.of_table(table_id)
+    if found is not None and (by_masks or found.filters):
+        raise found.refused(NO_FILES)
 
 
 def _write_columns(realm: Realm, target: Target, items: list[v1.ColumnStats]) -> None:

@@ -41,6 +41,7 @@ class _ResourceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resource
     RK_CAST: _ResourceKind.ValueType  # 12
     RK_COLLATION: _ResourceKind.ValueType  # 13
     RK_AGGREGATE: _ResourceKind.ValueType  # 14
+    RK_POLICY: _ResourceKind.ValueType  # 15
 
 class ResourceKind(_ResourceKind, metaclass=_ResourceKindEnumTypeWrapper): ...
 
@@ -59,6 +60,7 @@ RK_TYPE: ResourceKind.ValueType  # 11
 RK_CAST: ResourceKind.ValueType  # 12
 RK_COLLATION: ResourceKind.ValueType  # 13
 RK_AGGREGATE: ResourceKind.ValueType  # 14
+RK_POLICY: ResourceKind.ValueType  # 15
 Global___ResourceKind: _TypeAlias = ResourceKind  # noqa: Y015
 
 class _SpecialSnapshot:

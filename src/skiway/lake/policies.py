@@ -1,0 +1,185 @@
+"""The rows of a table or view that policies leave for a caller.
+
+The policies run in the sandbox as a query of their own, over the original rows, before anything of the caller's statement
+does: neither its filters nor its expressions ever meet a row or a value that policies hide, so no error and no count can tell
+about them. What a policy's own expression reports about a value is logged, and not shown to the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from skiway.airport import ScanOptions, Table, filters
+from skiway.airport.conversion import to_column
+from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
+from skiway.formats.schemas import field_id
+from skiway.lake.columns import ROWID
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.policies import Restriction
+from skiway.model import v1
+from skiway.sandbox.queries import Expression
+from skiway.sql import Find, Query, QueryEngine
+
+__all__ = ["RestrictedRows", "mask_key", "masked_columns", "with_optional"]
+
+log = logging.getLogger("skiway.policies")
+
+_INTEGERS: Final = {
+    "TINYINT": 127,
+    "SMALLINT": 32_767,
+    "INTEGER": 2_147_483_647,
+    "BIGINT": 9_223_372_036_854_775_807,
+    "UTINYINT": 255,
+    "USMALLINT": 65_535,
+    "UINTEGER": 4_294_967_295,
+    "UBIGINT": 9_223_372_036_854_775_807,
+}
+
+
+def mask_key(key: bytes, account_id: str) -> str:
+    """The key of the mask `hash` in an account. Without it, nobody can compute the hashes of likely values."""
+    return blake2b(account_id.encode(), key=key[:64], digest_size=16, person=b"skiway mask").hexdigest()
+
+
+def masked_columns(restriction: Restriction, columns: pa.Schema) -> Mapping[str, v1.Policy]:
+    """The policies that mask columns, by the names of these."""
+    found = ((field.name, restriction.mask_of(field.name, field_id(field))) for field in columns)
+    return {name: policy for name, policy in found if policy is not None}
+
+
+def with_optional(schema: pa.Schema, masked: Mapping[str, v1.Policy]) -> pa.Schema:
+    """The schema in which masked columns may be NULL."""
+    return pa.schema([field.with_nullable(True) if field.name in masked else field for field in schema])
+
+
+@dataclass(frozen=True, slots=True)
+class RestrictedRows:
+    """Reads a table or view as its policies show it. `base` has the original rows, and `columns` their field ids.
+
+    `find` looks up what `base` reads, if it is a view.
+    """
+
+    engine: QueryEngine
+    restriction: Restriction
+    base: Table
+    name: tuple[str, str, str]
+    columns: pa.Schema
+    find: Find
+    owner: str
+    claims: Mapping[str, object]
+    key: str
+
+    def rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """The rows and columns of a scan. Row ids are numbers without a meaning."""
+        if self.restriction.missing:
+            raise self._unusable(self.restriction.missing)
+        schema = with_optional(self.base.schema, self.masked)
+        wanted = schema.names if options.columns is None else list(options.columns)
+        needed = {*wanted, *(options.filter.columns if options.filter else ())}
+        own = [name for name in schema.names if name != ROWID]
+        read = [name for name in own if name in needed] or own[:1]  # rows without columns are counted
+        shown = pa.schema([schema.field(name) for name in read])
+        condition = filters.to_arrow(options.filter, shown) if options.filter else None
+        limit = None if options.filter else options.limit
+        seen = 0
+        for batch in self._run(self._query(read, limit)):
+            rows = pa.RecordBatch.from_arrays(
+                [to_column(column, field) for column, field in zip(batch.columns, shown, strict=True)], schema=shown
+            )
+            if condition is not None:  # these rows are visible, so the caller may learn everything about them
+                kept = pa.Table.from_batches([rows]).filter(condition).combine_chunks().to_batches()
+                rows = kept[0] if kept else rows.slice(0, 0)
+            if ROWID in wanted:
+                numbers = pa.array(np.arange(seen, seen + rows.num_rows), pa.int64())
+                rows = rows.append_column(ROWID, numbers)
+            seen += rows.num_rows
+            yield rows.select(wanted)
+
+    @property
+    def masked(self) -> Mapping[str, v1.Policy]:
+        """The policies that mask columns, by the names of these."""
+        return masked_columns(self.restriction, self.columns)
+
+    def _query(self, read: Sequence[str], limit: int | None) -> str:
+        masked = {name: policy for name, policy in self.masked.items() if name in read}
+        texts = [each.row_filter.predicate for each in self.restriction.filters]
+        own = {name: each.mask.expression for name, each in masked.items() if each.mask.kind == v1.MK_EXPRESSION}
+        compiled = self._compiled([*texts, *own.values()])
+        conditions, masks = compiled[: len(texts)], dict(zip(own, compiled[len(texts) :], strict=True))
+        for each in compiled:
+            self._check_columns(each)
+        shown = [self._column(self.base.schema.field(name), masked.get(name), masks.get(name)) for name in read]
+        where = " AND ".join(f"({each.sql})" for each in conditions) or "TRUE"
+        base = ".".join(map(identifier, self.name))
+        query = f"SELECT {', '.join(shown)} FROM (SELECT * FROM {base} WHERE {where}) AS visible"  # noqa: S608 - made by DuckDB
+        return query if limit is None else f"{query} LIMIT {int(limit)}"
+
+    def _compiled(self, texts: Sequence[str]) -> Sequence[Expression]:
+        try:
+            return self.engine.expressions(texts, self.claims, owner=self.owner)
+        except InvalidArgument as error:
+            raise self._unusable("an expression is not valid any more", error) from error
+
+    def _check_columns(self, expression: Expression) -> None:
+        """Raise unless the columns that an expression reads are those that now have these names.
+
+        A client may know older columns, or read an older snapshot, in which other columns had these names.
+        """
+        now = {name.casefold(): number for name, number in self.restriction.columns.items()}
+        then = {field.name.casefold(): field_id(field) for field in self.columns}
+        for name in expression.columns:
+            known = now.get(name.casefold())
+            if known is not None and known > 0 and then.get(name.casefold()) != known:
+                raise self._unusable(f"column {name!r} is another one in the state of the table that you read")
+
+    def _column(self, field: pa.Field, policy: v1.Policy | None, expression: Expression | None) -> str:
+        name = identifier(field.name)
+        if policy is None:
+            return name
+        kind = duckdb_type(field)
+        if expression is not None:
+            return f"CAST({expression.sql} AS {kind}) AS {name}"
+        return f"CAST({self._built_in(policy.mask.kind, name, kind)} AS {kind}) AS {name}"
+
+    def _built_in(self, mask: int, column: str, kind: str) -> str:
+        """What is shown instead of a column; NULL if the mask does not exist for the column's type."""
+        hashed = f"sha256('{self.key}' || {column})"
+        if mask == v1.MK_HASH and kind == "VARCHAR":
+            return hashed
+        if mask == v1.MK_HASH and kind == "BLOB":
+            return f"unhex(sha256('{self.key}' || hex({column})))"
+        if mask == v1.MK_HASH and kind == "UUID":
+            return f"{hashed}[1:32]"
+        if mask == v1.MK_HASH and kind in _INTEGERS:
+            return f"CAST('0x' || {hashed}[1:15] AS BIGINT) % {_INTEGERS[kind]}"
+        if mask == v1.MK_PARTIAL and kind == "VARCHAR":
+            hidden = f"repeat('*', length({column}) - 4) || right({column}, 4)"
+            return f"CASE WHEN length({column}) < 8 THEN repeat('*', length({column})) ELSE {hidden} END"
+        return "NULL"
+
+    def _run(self, sql: str) -> Iterator[pa.RecordBatch]:
+        own = tuple(map(str.casefold, self.name))
+
+        def find(*wanted: str) -> Table | None:
+            return self.base if tuple(map(str.casefold, wanted)) == own else self.find(*wanted)
+
+        query = Query(sql, find, catalog=self.name[0], owner=self.owner)
+        try:
+            yield from self.engine.rows(query)
+        except SkiwayError as error:
+            if error.key != "sql.invalid":
+                raise
+            raise self._unusable("an expression failed", error) from None  # the cause may quote a value
+
+    def _unusable(self, reason: str, cause: Exception | None = None) -> PermissionDenied:
+        if cause is not None:
+            log.warning("policies %s on %s failed: %s", self.restriction.policies, self.restriction.name, cause)
+        return failure(PermissionDenied, "policy.unusable", name=self.restriction.name, reason=reason)

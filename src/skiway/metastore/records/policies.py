@@ -1,0 +1,402 @@
+"""The policies that restrict one caller: resolved once per call, and part of the call's realm.
+
+A policy removes rows of tables and views, or replaces values of their columns, for the callers that it names. Repositories
+of a restricted realm hide what would tell about the original rows: file lists, statistics, and counts in snapshots. They
+also refuse changes, with which a caller could get around a policy. Code that applies the policies itself reads with
+`Realm.without_policies`.
+
+All row filters hold at once. If several masks match a column, the strictest kind wins: NULL, hash, partial, expression.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from skiway.errors import PermissionDenied
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import COLUMN_TAGS, NAMESPACE, POLICY, TABLE, Kind
+from skiway.metastore.records.repository import Guard, Repository, Stored
+from skiway.model import v1
+from skiway.security.principals import Claim
+from skiway.storage import Stores
+
+__all__ = [
+    "EVERYONE",
+    "NO_FILES",
+    "ONLY_INSERT",
+    "BothGuards",
+    "CallerPolicies",
+    "Restriction",
+    "Subject",
+    "column_matches",
+    "current_columns",
+]
+
+EVERYONE: Final = "everyone"
+NO_FILES: Final = "its files and statistics are not available: read it through Airport, for example with DuckDB"
+ONLY_INSERT: Final = "it cannot be changed other than by INSERT: ask a caller without this policy"
+
+_STRICTEST_FIRST: Final = (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION)
+_GUARDED: Final = (
+    *(v1.Table, v1.View, v1.Namespace),
+    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A caller, as policies know it. `claims` are those of its token; `caller('…')` returns one of them."""
+
+    name: str = ""
+    roles: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names under which policies may restrict it, or make an exception for it."""
+        roles, groups = (f"role:{each}" for each in self.roles), (f"group:{each}" for each in self.groups)
+        return frozenset((f"user:{self.name}", *roles, *groups))
+
+    @property
+    def values(self) -> Mapping[str, Claim]:
+        """What `caller('…')` returns: the claims of the token; the subject, its roles and its groups take precedence."""
+        return {
+            **self.claims,
+            "subject": self.name,
+            "roles": sorted(self.roles),
+            "groups": sorted(self.groups),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """What policies leave of one table or view.
+
+    `columns` are the ids of its present columns by name, and `masked_ids` those of masked columns, also of dropped ones.
+    `masks` are the policies that mask columns by name.
+    """
+
+    name: str
+    filters: tuple[v1.Policy, ...]
+    masks: tuple[v1.Policy, ...]
+    columns: Mapping[str, int] = field(default_factory=dict)
+    masked_ids: Mapping[int, v1.Policy] = field(default_factory=dict)
+    missing: str = ""
+    """What keeps the policies from being applied; then no rows can be read."""
+
+    @property
+    def policies(self) -> str:
+        """The names of the policies, for messages."""
+        all_of_them = (*self.filters, *self.masks, *self.masked_ids.values())
+        return ", ".join(sorted({each.display_name for each in all_of_them}))
+
+    def mask_of(self, name: str, column_id: int | None) -> v1.Policy | None:
+        """The policy that masks a column; None if its values are shown.
+
+        A column is masked by its present name and by that in the snapshot that is read, so renames reveal nothing.
+        """
+        found = [each for each in self.masks if column_matches(each.mask.columns, name)]
+        by_id = None if column_id is None else self.masked_ids.get(column_id)
+        return _strictest([*found, *([by_id] if by_id else [])])
+
+    def refused(self, why: str) -> PermissionDenied:
+        """The error for what a restricted caller may not do."""
+        return failure(PermissionDenied, "policy.restricted", policy=self.policies, name=self.name, why=why)
+
+
+class CallerPolicies:
+    """The policies of an account that restrict one caller. They are read when a table is first asked about."""
+
+    def __init__(self, stores: Callable[[], Stores], account_id: str, subject: Subject) -> None:
+        self._open, self._account_id, self.subject = stores, account_id, subject
+        self._known: dict[str, Restriction | None] = {}
+        self._places: dict[str, tuple[str, ...] | None] = {}
+
+    def of(self, on: v1.Table | v1.View) -> Restriction | None:
+        """What is left of a table or view for this caller; None if it is not restricted."""
+        if not self._own:
+            return None
+        known = on.resource_id.id
+        if known not in self._known:
+            self._known[known] = self._restriction(on)
+        return self._known[known]
+
+    def of_table(self, table_id: str) -> Restriction | None:
+        """What is left of the table with this id."""
+        if not self._own:
+            return None
+        found = Repository(self._stores, TABLE).entry(self._stores.pointers.get(keys.table(self._account_id, table_id)))
+        if found is None:
+            return None
+        if found.value.damage:  # where it is may be unknown, and with it which policies hold
+            return Restriction(f"table {table_id}", tuple(self._own), ())
+        return self.of(found.value)
+
+    def of_namespace(self, namespace: v1.Namespace) -> Restriction | None:
+        """The policies on a namespace or on what contains it."""
+        place = (namespace.catalog_id.id, *namespace.parents, namespace.display_name)
+        found = tuple(each for each in self._own if any(self._covers(on, place) for on in each.objects))
+        return Restriction(f"namespace {'.'.join(place[1:])}", found, ()) if found else None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for callers who are restricted in the same way, apart from the values of their claims."""
+        return tuple(sorted(each.pointer.blob_uri for each in self._stored))
+
+    def guard(self, kind: Kind[Any]) -> Guard | None:
+        """What protects the resources of a kind from the caller; None if policies do not concern them."""
+        return PolicyGuard(self) if kind.message in _GUARDED else None
+
+    # --- which policies hold ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _stores(self) -> Stores:
+        return self._open()
+
+    @cached_property
+    def _stored(self) -> Sequence[Stored[v1.Policy]]:
+        if not self._account_id:
+            return []
+        names = self.subject.names
+        return [
+            each
+            for each in Repository(self._stores, POLICY).entries(keys.policy(self._account_id))
+            if each.value.damage or _restricts(each.value, names)
+        ]
+
+    @cached_property
+    def _own(self) -> Sequence[v1.Policy]:
+        return [each.value for each in self._stored]
+
+    def _restriction(self, on: v1.Table | v1.View) -> Restriction | None:
+        kind = "table" if isinstance(on, v1.Table) else "view"
+        name = f"{kind} {on.display_name}"
+        for each in self._own:
+            if each.damage:
+                named = each.display_name or each.resource_id.id
+                raise failure(PermissionDenied, "policy.damaged", policy=named, name=name)
+        place = (on.catalog_id.id, *(self._place(on.namespace_id.id) or ()))
+        here = [
+            each
+            for each in self._own
+            if not each.objects
+            or any(object_id.id == on.resource_id.id or self._covers(object_id, place) for object_id in each.objects)
+        ]
+        if not here:
+            return None
+        columns = current_columns(on)
+        tags = self._tags(on) if any(each.tags for each in here) else {}
+        filters = [each for each in here if each.HasField("row_filter") and _has_tag(each, tags, columns)]
+        masks = [each for each in here if each.HasField("mask")]
+        # A column that was dropped is still in older snapshots: it keeps its tags, and its name may match.
+        names = {**dict.fromkeys(tags, ""), **{number: column for column, number in columns.items()}}
+        masked = {number: found for number, column in names.items() if (found := _mask(masks, column, number, tags))}
+        by_name = tuple(each for each in masks if each.mask.columns)
+        if not filters and not masked and not by_name:
+            return None
+        return Restriction(name, tuple(filters), by_name, columns, masked, _lost_column(by_name, on, columns))
+
+    def _tags(self, on: v1.Table | v1.View) -> Mapping[int, frozenset[str]]:
+        """The tags of columns, by column id."""
+        if isinstance(on, v1.View):
+            return {}
+        found = Repository(self._stores, COLUMN_TAGS).find(keys.column_tags(self._account_id, on.resource_id.id))
+        return {} if found is None else {each.column_id: frozenset(each.tags) for each in found.value.columns}
+
+    def _covers(self, object_id: v1.ResourceId, place: tuple[str, ...]) -> bool:
+        """Whether an object is the catalog or a namespace that contains `place`: a catalog id and a path."""
+        if object_id.kind == v1.RK_CATALOG:
+            return object_id.id == place[0]
+        if object_id.kind != v1.RK_NAMESPACE:
+            return False
+        own = self._namespace(object_id.id)
+        return own is not None and place[: len(own)] == own
+
+    def _place(self, namespace_id: str) -> tuple[str, ...] | None:
+        found = self._namespace(namespace_id)
+        return None if found is None else found[1:]
+
+    def _namespace(self, namespace_id: str) -> tuple[str, ...] | None:
+        """The catalog id and the path of a namespace; None if it was deleted."""
+        if namespace_id not in self._places:
+            pointer = self._stores.pointers.get(keys.namespace(self._account_id, namespace_id))
+            found = Repository(self._stores, NAMESPACE).entry(pointer)
+            self._places[namespace_id] = (
+                None if found is None else (found.value.catalog_id.id, *found.value.parents, found.value.display_name)
+            )
+        return self._places[namespace_id]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGuard:
+    """Hides what would tell a restricted caller about the original rows, and refuses changes by it."""
+
+    policies: CallerPolicies
+
+    @property
+    def sees_everything(self) -> bool:
+        """Policies hide no resources, only parts of them."""
+        return True
+
+    def sees(self, value: Message) -> bool:  # noqa: ARG002
+        """Policies hide no resources, only parts of them."""
+        return True
+
+    def shown(self, value: Message) -> Message | None:
+        """The resource without what tells about the original rows."""
+        match value:
+            case v1.Snapshot():
+                return _without_counts(value) if self.policies.of_table(value.table_id.id) else value
+            case v1.FileStatsSet():
+                return None if self.policies.of_table(value.table_id.id) else value
+            case v1.TableStats():
+                found = self.policies.of_table(value.table_id.id)
+                return None if found is not None and found.filters else value
+            case v1.ColumnStatsSet():
+                found = self.policies.of_table(value.table_id.id)
+                return value if found is None else _without_masked(value, found)
+        return value
+
+    def require_change(self, *states: Message) -> None:
+        """Raise if the caller is restricted on the resource."""
+        for state in states:
+            found = self._restriction(state)
+            if found is not None:
+                raise found.refused(ONLY_INSERT)
+
+    def require_create(self, value: Message) -> None:
+        """Raise if the caller is restricted on the table of a snapshot or of statistics. New objects hide nothing."""
+        if not isinstance(value, v1.Table | v1.View | v1.Namespace):
+            self.require_change(value)
+
+    def _restriction(self, on: Message) -> Restriction | None:
+        match on:
+            case v1.Table() | v1.View():
+                return self.policies.of(on)
+            case v1.Namespace():
+                return self.policies.of_namespace(on)
+            case v1.Snapshot() | v1.TableStats() | v1.ColumnStatsSet() | v1.FileStatsSet():
+                return self.policies.of_table(on.table_id.id)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BothGuards:
+    """What two guards allow."""
+
+    first: Guard
+    second: Guard
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether both guards show all resources."""
+        return self.first.sees_everything and self.second.sees_everything
+
+    def sees(self, value: Message) -> bool:
+        """Whether both guards show the resource."""
+        return self.first.sees(value) and self.second.sees(value)
+
+    def shown(self, value: Message) -> Message | None:
+        """What both guards show of the resource."""
+        left = self.first.shown(value)
+        return None if left is None else self.second.shown(left)
+
+    def require_change(self, *states: Message) -> None:
+        """Raise unless both guards allow the change."""
+        self.first.require_change(*states)
+        self.second.require_change(*states)
+
+    def require_create(self, value: Message) -> None:
+        """Raise unless both guards allow the resource to be created."""
+        self.first.require_create(value)
+        self.second.require_create(value)
+
+
+def current_columns(on: v1.Table | v1.View) -> Mapping[str, int]:
+    """The ids of the columns by name. Columns of views have no ids, so they have negative numbers instead."""
+    if isinstance(on, v1.View):
+        return {column.name: -number for number, column in enumerate(on.output_columns, 1)}
+    return _columns_in(on.schema_json)
+
+
+@lru_cache(maxsize=1000)
+def _columns_in(schema_json: str) -> Mapping[str, int]:
+    """The columns of a schema in Iceberg's JSON format; none if it is invalid: such a table cannot be read."""
+    try:
+        return {str(each["name"]): int(each["id"]) for each in json.loads(schema_json)["fields"]}
+    except (ValueError, TypeError, LookupError):
+        return {}
+
+
+def _restricts(policy: v1.Policy, names: frozenset[str]) -> bool:
+    named = EVERYONE in policy.subjects or not names.isdisjoint(policy.subjects)
+    return named and names.isdisjoint(policy.exceptions)
+
+
+def _has_tag(policy: v1.Policy, tags: Mapping[int, frozenset[str]], columns: Mapping[str, int]) -> bool:
+    """Whether a filter holds for a table: it names no tags, or a column has one of them."""
+    wanted = set(policy.tags)
+    return not wanted or any(not wanted.isdisjoint(tags.get(number, ())) for number in columns.values())
+
+
+def _mask(masks: Sequence[v1.Policy], column: str, number: int, tags: Mapping[int, frozenset[str]]) -> v1.Policy | None:
+    """The mask of a column, by its name or its tags."""
+    own = tags.get(number, frozenset())
+    return _strictest(
+        [each for each in masks if column_matches(each.mask.columns, column) or not own.isdisjoint(each.tags)]
+    )
+
+
+def _strictest(masks: Sequence[v1.Policy]) -> v1.Policy | None:
+    return min(masks, key=lambda each: (_STRICTEST_FIRST.index(each.mask.kind), each.display_name), default=None)
+
+
+def _lost_column(masks: Sequence[v1.Policy], on: v1.Table | v1.View, columns: Mapping[str, int]) -> str:
+    """The column that a mask on this very object names, and that the object does not have any more."""
+    for policy in masks:
+        if columns and any(each.id == on.resource_id.id for each in policy.objects):
+            for pattern in policy.mask.columns:
+                if not any(column_matches([pattern], column) for column in columns):
+                    return f"policy {policy.display_name} masks column {pattern!r}, which it does not have"
+    return ""
+
+
+def column_matches(patterns: Sequence[str], column: str) -> bool:
+    return any(_pattern(each).fullmatch(column.casefold()) for each in patterns)
+
+
+@lru_cache(maxsize=10_000)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.casefold().split("*"))), re.DOTALL)
+
+
+def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
+    shown = v1.Snapshot()
+    shown.CopyFrom(snapshot)
+    for each in ("manifest_list", "metadata_location", "format_metadata", "summary"):
+        shown.ClearField(each)
+    if "operation" in snapshot.summary:
+        shown.summary["operation"] = snapshot.summary["operation"]
+    return shown
+
+
+def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.ColumnStatsSet | None:
+    if restriction.filters:
+        return None
+    shown = v1.ColumnStatsSet(table_id=stats.table_id, snapshot_id=stats.snapshot_id)
+    shown.columns.extend(  # parts of columns have names and ids of their own, so they are not shown
+        each
+        for each in stats.columns
+        if restriction.columns.get(each.column_name) == each.column_id
+        and restriction.mask_of(each.column_name, each.column_id) is None
+    )
+    return shown

@@ -1,0 +1,299 @@
+"""Policies: which rows of tables and views callers see, and what of their columns; and the tags of columns.
+
+`records.policies` resolves and enforces them. Here they are stored, after a check that they can be applied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.idempotency import Claim, once
+from skiway.metastore.records.kinds import ACCOUNT, COLUMN_TAGS, POLICY, VIEW
+from skiway.metastore.records.names import MAX_NAME, exact_name, normal_text
+from skiway.metastore.records.parents import inside
+from skiway.metastore.records.policies import EVERYONE, column_matches, current_columns
+from skiway.metastore.records.realm import Realm, kind_name, local_id, resource_id
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import masked_paths, retrying
+from skiway.metastore.resources import hierarchy
+from skiway.model import v1
+from skiway.storage import Check, Operation
+
+__all__ = ["Compile", "Relation", "create", "delete", "get", "get_tags", "list_", "set_tags", "update"]
+
+FIELDS: Final = ("display_name", "description", "subjects", "exceptions", "objects", "tags", "rule")
+MAX_ITEMS: Final = 1000
+MAX_SQL: Final = 10_000
+SUBJECT: Final = re.compile(r"(user|group|role):[^\x00-\x1f\x7f]+")
+TAG: Final = re.compile(r"[a-z0-9][a-z0-9_.:-]{0,62}")
+
+Relation = v1.Table | v1.View
+Compile = Callable[[v1.Policy, Sequence[Relation]], Sequence[str]]
+"""Returns the columns that the expressions of a policy read; `InvalidArgument` if one is not valid.
+
+The tables and views are those that the policy names, over whose columns the expressions must be valid.
+"""
+
+
+def create(realm: Realm, request: v1.CreatePolicyRequest, *, compile_: Compile) -> v1.CreatePolicyResponse:
+    """Create a policy. It holds from the next call on."""
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = request.spec
+    claim = Claim(realm, "CreatePolicy", request.idempotency.key, spec, v1.CreatePolicyResponse)
+
+    def attempt() -> v1.CreatePolicyResponse:
+        account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+        now = realm.now()
+        policy = v1.Policy(resource_id=resource_id(realm, realm.ids(), v1.RK_POLICY), created_at=now, updated_at=now)
+        for field in FIELDS:
+            _copy(spec, policy, field)
+        _check(realm, policy, compile_)
+
+        def also(stored: Stored[v1.Policy]) -> tuple[Operation, ...]:
+            answer = v1.CreatePolicyResponse(policy=stored.value, meta=stored.meta)
+            return *inside(account.pointer), *claim.storing(answer)
+
+        created = realm.all(POLICY).create(policy, also=also)
+        return v1.CreatePolicyResponse(policy=created.value, meta=created.meta)
+
+    return once(claim, lambda: retrying(attempt))
+
+
+def get(realm: Realm, request: v1.GetPolicyRequest) -> v1.GetPolicyResponse:
+    """Return the policy with an id or a name, and its stored version."""
+    if request.HasField("policy_id"):
+        policy_id = local_id(realm, request.policy_id, v1.RK_POLICY, field="policy_id")
+        found = realm.all(POLICY).require(keys.policy(realm.account_id, policy_id), name=policy_id, damaged=True)
+    else:
+        name = normal_text(request.display_name)
+        if not name:
+            raise failure(InvalidArgument, "field", field="policy_id")
+        named = realm.all(POLICY).entry(realm.stores.pointers.get(keys.policy_name(realm.account_id, name)))
+        if named is None:
+            raise failure(NotFound, "policy", resource="policy", id=name)
+        found = realm.all(POLICY).require(
+            keys.policy(realm.account_id, named.value.resource_id.id), name=name, damaged=True
+        )
+    return v1.GetPolicyResponse(policy=found.value, meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListPoliciesRequest) -> v1.ListPoliciesResponse:
+    """List the account's policies by name."""
+    found, page = listed(realm.all(POLICY), keys.policy_name(realm.account_id), request.page)
+    return v1.ListPoliciesResponse(policies=found, page=page)
+
+
+def update(realm: Realm, request: v1.UpdatePolicyRequest, *, compile_: Compile) -> v1.UpdatePolicyResponse:
+    """Update the masked fields of a policy. The whole policy is checked again."""
+    policy_id = local_id(realm, request.policy_id, v1.RK_POLICY, field="policy_id")
+    paths = masked_paths(request.update_mask, allowed=FIELDS, resource="policy")
+
+    def edit(policy: v1.Policy) -> None:
+        for path in paths:
+            _copy(request.spec, policy, path)
+        _check(realm, policy, compile_)
+
+    updated = updates.update(
+        realm,
+        realm.all(POLICY),
+        keys.policy(realm.account_id, policy_id),
+        name=policy_id,
+        precondition=request.precondition,
+        edit=edit,
+    )
+    return v1.UpdatePolicyResponse(policy=updated.value, meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeletePolicyRequest) -> v1.DeletePolicyResponse:
+    """Delete a policy, also a damaged one."""
+    policy_id = local_id(realm, request.policy_id, v1.RK_POLICY, field="policy_id")
+    key = keys.policy(realm.account_id, policy_id)
+    meta = updates.delete(realm.all(POLICY), key, name=policy_id, precondition=request.precondition)
+    return v1.DeletePolicyResponse(meta=meta)
+
+
+# --- tags of columns --------------------------------------------------------------------------------------------------
+
+
+def get_tags(realm: Realm, request: v1.GetColumnTagsRequest) -> v1.GetColumnTagsResponse:
+    """Return the tags of a table's columns, with the present names of the columns."""
+    table = hierarchy.table(realm, request.table_id).value
+    found = realm.all(COLUMN_TAGS).find(keys.column_tags(realm.account_id, table.resource_id.id))
+    tags = v1.ColumnTags(table_id=table.resource_id) if found is None else found.value
+    now = {number: name for name, number in current_columns(table).items()}
+    for each in tags.columns:
+        each.name = now.get(each.column_id, each.name)
+    return v1.GetColumnTagsResponse(tags=tags)
+
+
+def set_tags(realm: Realm, request: v1.SetColumnTagsRequest) -> v1.SetColumnTagsResponse:
+    """Replace the tags of a column. They stay with the column when it is renamed."""
+    wanted = _tags(request.tags)
+
+    def attempt() -> v1.SetColumnTagsResponse:
+        table = hierarchy.table(realm, request.table_id)
+        name, number = _column(table.value, request.column)
+        repository = realm.all(COLUMN_TAGS)
+        tags = v1.ColumnTags(table_id=table.value.resource_id, updated_at=realm.now())
+        current = repository.find(COLUMN_TAGS.key(tags))
+        tags.columns.extend(each for each in (current.value.columns if current else ()) if each.column_id != number)
+        if wanted:
+            tags.columns.append(v1.TaggedColumn(column_id=number, name=name, tags=wanted))
+        tags.columns.sort(key=lambda each: each.column_id)
+
+        def also(_: Stored[v1.ColumnTags]) -> tuple[Operation, ...]:
+            return (Check(table.pointer.key, expect=table.pointer.version),)
+
+        try:
+            stored = (
+                repository.create(tags, also=also) if current is None else repository.update(current, tags, also=also)
+            )
+        except (AlreadyExists, PreconditionFailed):
+            raise failure(Contention, "store.contended", what=f"the tags of table {table.value.display_name}") from None
+        return v1.SetColumnTagsResponse(tags=stored.value, meta=stored.meta)
+
+    return retrying(attempt)
+
+
+def _column(table: v1.Table, given: str) -> tuple[str, int]:
+    columns = current_columns(table)
+    for name, number in columns.items():
+        if name.casefold() == given.casefold():
+            return name, number
+    found = f"{given[:100]!r}, which table {table.display_name} does not have"
+    raise _invalid("column", found, f"choose from {', '.join(columns)}")
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _copy(spec: v1.PolicySpec, policy: v1.Policy, field: str) -> None:
+    """Set a field of the policy to its value in the spec."""
+    if field != "rule":
+        updates.copy_field(spec, policy, field, required=field == "display_name")
+        return
+    policy.ClearField("row_filter")
+    policy.ClearField("mask")
+    match spec.WhichOneof("rule"):
+        case "row_filter":
+            policy.row_filter.CopyFrom(spec.row_filter)
+        case "mask":
+            policy.mask.CopyFrom(spec.mask)
+
+
+def _check(realm: Realm, policy: v1.Policy, compile_: Compile) -> None:
+    """Raise unless the policy can be applied. Names become what is stored."""
+    policy.display_name = exact_name(policy.display_name, resource="policy")
+    _replace(policy.subjects, _subjects(policy.subjects, field="subjects", everyone=True))
+    if not policy.subjects:
+        raise _invalid("subjects", "empty", "name callers, such as role:analyst, or everyone")
+    _replace(policy.exceptions, _subjects(policy.exceptions, field="exceptions", everyone=False))
+    tags = _tags(policy.tags)
+    _replace(policy.tags, tags)
+    relations = _objects(realm, policy)
+    match policy.WhichOneof("rule"):
+        case "row_filter":
+            _check_filter(policy)
+        case "mask":
+            _check_mask(policy, relations)
+        case _:
+            raise _invalid("rule", "missing", "give a row filter or a mask")
+    read = compile_(policy, relations)
+    for on in relations:
+        columns = {name.casefold() for name in current_columns(on)}
+        lost = [name for name in read if name.casefold() not in columns]
+        if columns and lost:
+            raise _invalid("rule", f"an expression over {lost[0]!r}", f"{on.display_name} has no such column")
+
+
+def _check_filter(policy: v1.Policy) -> None:
+    predicate = policy.row_filter.predicate
+    if not predicate.strip() or len(predicate) > MAX_SQL:
+        found = "blank" if not predicate.strip() else f"{len(predicate)} characters long"
+        raise _invalid("row_filter.predicate", found, f"give SQL of up to {MAX_SQL} characters, such as region = 'EU'")
+    if not (policy.objects or policy.tags):
+        raise _invalid("objects", "empty", "a row filter needs objects or tags: its columns must exist in all tables")
+
+
+def _check_mask(policy: v1.Policy, relations: Sequence[Relation]) -> None:
+    mask = policy.mask
+    if mask.kind not in (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION):
+        wanted = "choose MK_NULL, MK_HASH, MK_PARTIAL or MK_EXPRESSION"
+        raise _invalid("mask.kind", str(mask.kind), wanted)
+    if (mask.kind == v1.MK_EXPRESSION) != bool(mask.expression.strip()) or len(mask.expression) > MAX_SQL:
+        found = f"{len(mask.expression)} characters long"
+        raise _invalid("mask.expression", found, f"give up to {MAX_SQL} characters with MK_EXPRESSION, else none")
+    if not (mask.columns or policy.tags) or len(mask.columns) > MAX_ITEMS:
+        raise _invalid("mask.columns", f"a list of {len(mask.columns)}", "name columns or tags")
+    for pattern in mask.columns:
+        if not pattern.strip() or len(pattern) > MAX_NAME:
+            raise _invalid("mask.columns", repr(pattern[:100]), "give the name of a column, in which * is any text")
+        for on in relations:
+            columns = current_columns(on)
+            if columns and not any(column_matches([pattern], column) for column in columns):
+                wanted = f"{on.display_name} has {', '.join(list(columns)[:50])}"
+                raise _invalid("mask.columns", f"{pattern!r}, which matches no column", wanted)
+
+
+def _subjects(given: Sequence[str], *, field: str, everyone: bool) -> list[str]:
+    if len(given) > MAX_ITEMS:
+        raise _invalid(field, f"a list of {len(given)}", f"give up to {MAX_ITEMS}; groups and roles have many members")
+    for each in given:
+        if not (everyone and each == EVERYONE) and (not SUBJECT.fullmatch(each) or len(each) > MAX_NAME):
+            known = "user:<subject>, group:<name> or role:<name>"
+            raise _invalid(field, repr(each[:100]), f"give {known}{', or everyone' if everyone else ''}")
+    return sorted({each.lower() if each.startswith("role:") else each for each in given})
+
+
+def _tags(given: Sequence[str]) -> list[str]:
+    named = sorted({each.strip().lower() for each in given})
+    for each in named:
+        if not TAG.fullmatch(each):
+            raise _invalid("tags", repr(each[:100]), "a tag has up to 63 letters, digits and _.:-, such as pii")
+    if len(named) > MAX_ITEMS:
+        raise _invalid("tags", f"a list of {len(named)}", f"give up to {MAX_ITEMS}")
+    return named
+
+
+def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
+    """Check that all objects exist, complete their ids, and return the tables and views among them."""
+    if len(policy.objects) > MAX_ITEMS:
+        raise _invalid(
+            "objects", f"a list of {len(policy.objects)}", f"give up to {MAX_ITEMS}; namespaces have many tables"
+        )
+    relations: list[Relation] = []
+    for given in policy.objects:
+        match given.kind:
+            case v1.RK_CATALOG:
+                found = hierarchy.catalog(realm, given, field="objects").value.resource_id
+            case v1.RK_NAMESPACE:
+                found = hierarchy.namespace(realm, given, field="objects").value.resource_id
+            case v1.RK_TABLE:
+                table = hierarchy.table(realm, given, field="objects").value
+                relations.append(table)
+                found = table.resource_id
+            case v1.RK_VIEW:
+                view_id = local_id(realm, given, v1.RK_VIEW, field="objects")
+                view = realm.all(VIEW).require(keys.view(realm.account_id, view_id), name=view_id).value
+                relations.append(view)
+                found = view.resource_id
+            case _:
+                wanted = "catalog, namespace, table or view"
+                raise failure(InvalidArgument, "kind", field="objects", found=kind_name(given.kind), wanted=wanted)
+        given.CopyFrom(found)
+    return relations
+
+
+def _replace(field: object, values: Iterable[str]) -> None:
+    del field[:]  # type: ignore[attr-defined]
+    field.extend(values)  # type: ignore[attr-defined]
+
+
+def _invalid(field: str, found: str, wanted: str) -> InvalidArgument:
+    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)
