@@ -13,7 +13,7 @@ from typing import Final
 import scope
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
-from skiway.metastore.resources import grants
+from skiway.metastore.resources import grants, policies
 from skiway.model import v1
 from skiway.security import Principal, Roles
 from skiway.security.principals import ROLES
@@ -96,6 +96,9 @@ CALLERS: Final = [
     *(Caller(role, account_id="", permissions=permissions) for role, permissions in Roles().platform_table().items()),
     *GRANTEES,
 ]
+RESTRICTED: Final = Caller("restricted", permissions=ROLES["administrator"])
+"""A caller who may do everything, but for policies on the table: a row filter, and a mask."""
+
 FEW: Final = (
     *("nobody", "stranger", "default", "administrator", "member", "platform-admin"),
     *("read on table", "write on table", "read on namespace", "write on namespace", "write on catalog"),
@@ -110,10 +113,20 @@ class ByName:
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         name = headers.get("authorization", "").removeprefix("Bearer ")
-        known = {caller.name: caller for caller in CALLERS if caller.name != "nobody"}
+        known = {caller.name: caller for caller in (*CALLERS, RESTRICTED) if caller.name != "nobody"}
         if name not in known:
             raise Unauthorized("this token is not known", key="token.unknown")
         return known[name].principal
+
+
+def add_policies(realm: Realm, table_id: v1.ResourceId) -> None:
+    """Restrict `RESTRICTED`, and nobody else, on a table."""
+    for name, rule in (
+        ("some rows", {"row_filter": v1.PolicyFilter(predicate="1 = 2")}),
+        ("no names", {"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["name"])}),
+    ):
+        spec = v1.PolicySpec(display_name=name, subjects=["user:restricted"], objects=[table_id], **rule)
+        policies.create(realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
 
 
 def add_grants(realm: Realm, objects: Mapping[str, v1.ResourceId]) -> None:

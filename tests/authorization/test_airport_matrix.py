@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
-from authorization.callers import ROLES_ONLY, SOME, Caller, Least
+from authorization.callers import RESTRICTED, ROLES_ONLY, SOME, Caller, Least
 from authorization.worlds import SCHEMA, Worlds, unchanged
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.exchange import EXCHANGES
@@ -24,7 +24,7 @@ from skiway.airport.server.service import METHODS
 from skiway.airport.wire import headers
 from skiway.client import AirportClient
 from skiway.client.connection import Connection, Duplex, Location, Stream
-from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
+from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized, Unsupported
 from skiway.lake import Handles, Sources, airport_service
 from skiway.model import flight_pb2 as flight
 from skiway.security import MemorySecrets
@@ -284,6 +284,31 @@ def test_row(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> No
                 assert isinstance(error, REFUSALS), where
         if row.changes and row.supported and allowed:
             db = prepared(connection)
+
+
+ALLOWED_BY_POLICIES: Final = {"insert", "DoPut", "create_table", "create_schema", "drop_schema", "create view"}
+"""The changes that a caller can make whom policies restrict on the table."""
+
+
+@pytest.mark.parametrize("which", ROWS_BY_CALL, ids=lambda which: " ".join(filter(None, which)))
+def test_restricted_caller(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> None:
+    row = ROWS_BY_CALL[which]
+    db = prepared(connection)
+    db.insert(PEOPLE, ROWS)
+    before = worlds.now.state()
+    connection.row, connection.caller = (which[0], "" if which[0] == "DoGet" else which[1]), RESTRICTED.name
+    error: SkiwayError | None = None
+    try:
+        found = row.run(db)
+        assert "Grace" not in str(found)
+    except SkiwayError as raised:
+        error = raised
+    if row.changes and not ALLOWED_BY_POLICIES.intersection(which):
+        assert isinstance(error, PermissionDenied | Unsupported), f"{which}: {error!r}"
+        assert worlds.now.state() == before
+    elif row.supported:
+        assert error is None, f"{which}: {error!r}"
+    worlds.renew()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from authorization.callers import CALLERS, SOME, Caller, Least
+from authorization.callers import CALLERS, RESTRICTED, SOME, Caller, Least
 from authorization.worlds import Worlds, unchanged
 from skiway.rest import RestApp
 from skiway.rest.routes import ROUTES
@@ -112,6 +112,23 @@ def test_row(route: Any, app: Starlette, worlds: Worlds) -> None:
             assert allowed == (answer.status_code not in REFUSED), where
             assert allowed or "hidden" not in answer.text, where
             assert row.is_open or not allowed or answer.status_code < 300, where
+
+
+REFUSED_BY_POLICIES: Final = {"LoadTable", "CommitTable", "DropTable", "RenameTable"}
+"""The routes that would show or change files of a table, for a caller whom policies restrict on it."""
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_restricted_caller(route: Any, app: Starlette, worlds: Worlds) -> None:
+    row, before = ROWS[route.name], worlds.now.state()
+    (answer,) = sent(app, route.method, row, [RESTRICTED])
+    if route.name in REFUSED_BY_POLICIES:
+        assert answer.status_code == 403, answer.text
+        assert "policy no names, some rows restricts what you see of table people" in answer.text
+        assert worlds.now.state() == before
+    else:
+        assert row.is_open or answer.status_code < 300, answer.text
+    worlds.renew()
 
 
 @pytest.mark.parametrize(("on", "names"), [("table", ["people"]), ("namespace", ["orders", "people"])])

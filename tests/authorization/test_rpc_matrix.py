@@ -9,7 +9,17 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from authorization.callers import CALLERS, ROLES_ONLY, SOME, ByName, Caller, Least, add_grants
+from authorization.callers import (
+    CALLERS,
+    RESTRICTED,
+    ROLES_ONLY,
+    SOME,
+    ByName,
+    Caller,
+    Least,
+    add_grants,
+    add_policies,
+)
 from authorization.worlds import copied
 from metastore.resource_factory import Ids, ResourceFactory
 from rpc.requests import REQUESTS, Lake, lake
@@ -94,6 +104,13 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         "ResolveFQViews": READ_TABLE,
     },
     "GrantService": {"ListGrants": MANAGE_TABLE, "AddGrant": MANAGE_TABLE, "RevokeGrant": MANAGE_TABLE},
+    "PolicyService": dict.fromkeys(
+        (
+            *("ListPolicies", "GetPolicy", "CreatePolicy", "UpdatePolicy", "DeletePolicy"),
+            *("GetColumnTags", "SetColumnTags"),
+        ),
+        ROLES_ONLY,
+    ),
     "ConnectorService": dict.fromkeys(
         (
             *("ListConnectors", "GetConnector", "CreateConnector", "UpdateConnector", "DeleteConnector"),
@@ -141,6 +158,7 @@ class World:
             "elsewhere": elsewhere.resource_id,
         }
         add_grants(factory.home, objects)
+        add_policies(factory.home, sample.table.resource_id)
         return cls(stores, factory, sample)
 
     def state(self) -> list[Any]:
@@ -228,6 +246,32 @@ def test_row(operation: str, server: Server) -> None:
         # What a caller does not see, it may delete and look up without an error, and without any effect.
         assert answer.code in REFUSED or is_harmless(operation, shown), where
         assert server.world.state() == before, where
+
+
+REFUSED_BY_POLICIES: Final = {
+    *("TableService/UpdateTable", "TableService/DeleteTable"),
+    *("CatalogService/DeleteCatalog", "NamespaceService/DeleteNamespace"),  # with all that they contain
+    *(f"SnapshotService/{name}Snapshot" for name in ("Create", "Update", "Delete", "SetCurrent")),
+    *(f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListFileColumnStats")),
+    *(f"TableStatisticsService/Put{name}Stats" for name in ("Table", "Column", "FileColumn")),
+    "QueryService/FetchScanBundle",
+}
+"""What a caller may not do whom policies restrict on the table."""
+
+
+@pytest.mark.parametrize("operation", sorted(name for name in METHODS if not name.startswith("AccountService")))
+def test_restricted_caller(operation: str, server: Server) -> None:
+    server.renew()
+    prepare(server, operation)
+    before = server.world.state()
+    answer = server.client.as_(RESTRICTED.name)(operation, REQUESTS[operation](server.world.sample), **ENGINE)
+    where = f"{operation}: {answer.code} {answer.text}"
+    if operation in REFUSED_BY_POLICIES:
+        assert answer.code is CODE.PERMISSION_DENIED, where
+        assert "policy no names, some rows restricts what you see of table people" in answer.text, where
+        assert server.world.state() == before
+    else:
+        assert answer.code is CODE.OK, where
 
 
 def prepare(server: Server, operation: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from authorization.callers import ByName, add_grants
+from authorization.callers import ByName, add_grants, add_policies
 from metastore.resource_factory import ResourceFactory
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, managed
@@ -47,6 +47,7 @@ class World:
         _table(realm, warehouse, sales, "orders")
         factory.namespace("empty", catalog=catalog)
         add_grants(realm, objects)
+        add_policies(realm, people.resource_id)
         return cls(stores)
 
     def state(self) -> list[Any]:

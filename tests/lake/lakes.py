@@ -38,14 +38,20 @@ FORMATS = {"iceberg": v1.TF_ICEBERG, "delta": v1.TF_DELTA, "parquet": v1.TF_PARQ
 
 
 class ByToken:
-    """The token names the caller, in account `a1`: `reader`, `writer`, or `nothing` and `stranger`, who may only list catalogs."""
+    """The token names the caller, in account `a1`: `reader`, `writer`, or `nothing` and `stranger`, who may only list catalogs.
+
+    `analyst` reads, and `editor` writes; both are in the group `emea`, and their tokens have the claim `region`.
+    """
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         token = headers.get("authorization", "Bearer writer").removeprefix("Bearer ")
-        roles = {"reader": "default", "writer": "developer"}
+        roles = {"reader": "default", "writer": "developer", "analyst": "default", "editor": "developer"}
         if token in ("nothing", "stranger"):
             return Principal(token, "a1", frozenset({"system-objects"}), frozenset({"catalog.read"}))
-        return Principal(token, "a1", frozenset({roles[token]}), Roles().permissions([roles[token]]))
+        more: dict[str, Any] = {}
+        if token in ("analyst", "editor"):
+            more = {"groups": frozenset({"emea"}), "claims": {"region": "EU", "teams": ["x", "it's"]}}
+        return Principal(token, "a1", frozenset({roles[token]}), Roles().permissions([roles[token]]), **more)
 
 
 @dataclass

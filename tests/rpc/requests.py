@@ -16,10 +16,11 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, mask
-from skiway.metastore import connectors, queries
+from skiway.metastore import connectors, policies, queries
 from skiway.model import v1
 from skiway.security import MemorySecrets
 
+COLUMNS = '{"type": "struct", "fields": [{"id": 1, "name": "name", "type": "string", "required": false}]}'
 SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 
 
@@ -37,6 +38,7 @@ class Lake:
     connector: v1.Connector
     job_id: str
     query_id: str
+    policy: v1.Policy
 
     @property
     def table_ref(self) -> v1.NameRef:
@@ -48,7 +50,12 @@ class Lake:
 
 
 def lake(factory: ResourceFactory) -> Lake:
-    catalog, namespace, table, view = factory.catalog(), factory.namespace("sales"), factory.table(), factory.view()
+    catalog, namespace, table, view = (
+        factory.catalog(),
+        factory.namespace("sales"),
+        factory.table(schema_json=COLUMNS),
+        factory.view(),
+    )
     factory.snapshot(table, 1, at=1)
     factory.snapshot(table, 2, at=2)
     request = v1.CreateConnectorRequest(spec=connector_spec(display_name="files"))
@@ -60,7 +67,9 @@ def lake(factory: ResourceFactory) -> Lake:
             default_catalog_id=catalog.resource_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
         ),
     )
-    return Lake(catalog, namespace, table, view, connector, job.job_id, begun.query.query_id)
+    made = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
+    policy = policies.create(factory.home, made, compile_=lambda *_: []).policy
+    return Lake(catalog, namespace, table, view, connector, job.job_id, begun.query.query_id, policy)
 
 
 def snapshot(number: int) -> v1.SnapshotRef:
@@ -105,6 +114,21 @@ REQUESTS: Mapping[str, Make] = {
     ),
     "GrantService/RevokeGrant": lambda lake: v1.RevokeGrantRequest(
         object_id=lake.table.resource_id, grantee="user:grace"
+    ),
+    "PolicyService/ListPolicies": lambda _: v1.ListPoliciesRequest(),
+    "PolicyService/GetPolicy": lambda lake: v1.GetPolicyRequest(policy_id=lake.policy.resource_id),
+    "PolicyService/CreatePolicy": lambda lake: v1.CreatePolicyRequest(
+        spec=policy_spec(display_name="new", subjects=["role:x"], objects=[lake.namespace.resource_id])
+    ),
+    "PolicyService/UpdatePolicy": lambda lake: v1.UpdatePolicyRequest(
+        policy_id=lake.policy.resource_id,
+        spec=v1.PolicySpec(objects=[lake.namespace.resource_id]),
+        update_mask=mask("objects"),
+    ),
+    "PolicyService/DeletePolicy": lambda lake: v1.DeletePolicyRequest(policy_id=lake.policy.resource_id),
+    "PolicyService/GetColumnTags": lambda lake: v1.GetColumnTagsRequest(table_id=lake.table.resource_id),
+    "PolicyService/SetColumnTags": lambda lake: v1.SetColumnTagsRequest(
+        table_id=lake.table.resource_id, column="name", tags=["pii"]
     ),
     "TableService/ListTables": lambda lake: v1.ListTablesRequest(namespace_id=lake.namespace.resource_id),
     "TableService/GetTable": lambda lake: v1.GetTableRequest(table_id=lake.table.resource_id, snapshot=snapshot(1)),
@@ -206,6 +230,10 @@ REQUESTS: Mapping[str, Make] = {
         prefix=v1.NameRef(catalog="lake", path=["sales"])
     ),
 }
+
+
+def policy_spec(**spec: Any) -> v1.PolicySpec:
+    return v1.PolicySpec(mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["secret*"]), **spec)
 
 
 def table_spec(lake: Lake, **spec: Any) -> v1.TableSpec:

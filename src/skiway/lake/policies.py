@@ -22,7 +22,6 @@ from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID
-from skiway.metastore.records.errors import failure
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sandbox.queries import Expression
@@ -182,4 +181,4 @@ class RestrictedRows:
     def _unusable(self, reason: str, cause: Exception | None = None) -> PermissionDenied:
         if cause is not None:
             log.warning("policies %s on %s failed: %s", self.restriction.policies, self.restriction.name, cause)
-        return failure(PermissionDenied, "policy.unusable", name=self.restriction.name, reason=reason)
+        return self.restriction.unusable(reason)

@@ -19,6 +19,7 @@ from skiway.metastore import (
     grants,
     jobs,
     namespaces,
+    policies,
     snapshots,
     statistics,
     tables,
@@ -32,7 +33,7 @@ from skiway.model import v1
 
 LOST = "its record is missing in the blob store"
 CORRUPT = "its record in the blob store is corrupt"
-LISTED = ("account", "catalog", "namespace", "table", "view", "snapshot", "grant", "connector", "job")
+LISTED = ("account", "catalog", "namespace", "table", "view", "snapshot", "grant", "policy", "connector", "job")
 
 
 def lose(factory: ResourceFactory, key: str) -> None:
@@ -73,6 +74,10 @@ def populated(factory: ResourceFactory) -> ResourceFactory:
         grants.add(
             factory.home, v1.AddGrantRequest(object_id=people.resource_id, grantee=grantee, privilege=v1.PV_READ)
         )
+    for name in ("filters", "no e-mail"):
+        mask = v1.PolicyMask(kind=v1.MK_NULL, columns=["*mail"])
+        spec = v1.PolicySpec(display_name=name, subjects=["everyone"], mask=mask)
+        policies.create(factory.home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
     return factory
 
 
@@ -98,6 +103,8 @@ def listing(factory: ResourceFactory, noun: str) -> list[Any]:
             return list(snapshots.list_(realm, v1.ListSnapshotsRequest(table_id=table_id)).snapshots)
         case "grant":
             return list(grants.list_(realm, v1.ListGrantsRequest()).grants)
+        case "policy":
+            return list(policies.list_(realm, v1.ListPoliciesRequest()).policies)
         case "connector":
             return list(connectors.list_(realm, v1.ListConnectorsRequest()).connectors)
         case "job":

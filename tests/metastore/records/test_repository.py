@@ -32,6 +32,8 @@ SAMPLES: dict[str, Any] = {
     "column_stats": v1.ColumnStatsSet(table_id=ME, snapshot_id=7),
     "file_stats": v1.FileStatsSet(table_id=ME, snapshot_id=7),
     "grant": v1.Grant(object_id=ME, grantee="user:one", privilege=v1.PV_READ),
+    "policy": v1.Policy(resource_id=ME, display_name="one"),
+    "column_tags": v1.ColumnTags(table_id=ME),
     "connector": v1.Connector(resource_id=ME, display_name="one"),
     "job": v1.Job(account_id="a1", job_id="j1"),
     "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),

@@ -34,6 +34,7 @@ __all__ = [
     "ONLY_INSERT",
     "BothGuards",
     "CallerPolicies",
+    "PolicyGuard",
     "Restriction",
     "Subject",
     "column_matches",
@@ -111,6 +112,10 @@ class Restriction:
     def refused(self, why: str) -> PermissionDenied:
         """The error for what a restricted caller may not do."""
         return failure(PermissionDenied, "policy.restricted", policy=self.policies, name=self.name, why=why)
+
+    def unusable(self, reason: str) -> PermissionDenied:
+        """The error that no rows can be read, because the policies cannot be applied."""
+        return failure(PermissionDenied, "policy.unusable", name=self.name, reason=reason)
 
 
 class CallerPolicies:

@@ -15,7 +15,7 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
-from skiway.metastore.records.policies import NO_FILES, BothGuards, CallerPolicies
+from skiway.metastore.records.policies import NO_FILES, BothGuards, CallerPolicies, PolicyGuard
 from skiway.metastore.records.repository import Guard, Repository
 from skiway.model import v1
 from skiway.storage import Clock, Stores, utc_now
@@ -68,12 +68,15 @@ class Realm:
             raise found.refused(why)
 
     def require(self, permission: str, on: Message) -> None:
-        """Raise `PermissionDenied` if the realm is that of a caller without the permission on an object.
+        """Raise `PermissionDenied` if the realm is that of a caller without the permission on an object, or if policies
+        restrict the caller on an object to be changed.
 
         Repositories check changes by themselves; this is for changes that are made without them.
         """
         if self.access is not None:
             self.access.require(permission, on)
+        if self.policies is not None and permission.endswith(".write"):
+            PolicyGuard(self.policies).require_change(on)
 
     def require_everywhere(self, permission: str, *, what: str) -> None:
         """Raise `PermissionDenied` if the realm is that of a caller without the permission in the whole account."""

@@ -1,0 +1,468 @@
+"""Policies over Airport: restricted callers see the rows and values that policies leave, whatever they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, policed_lake
+from skiway.client import AirportClient, col
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.metastore import policies
+from skiway.metastore.records import keys
+from skiway.model import v1
+from skiway.sql import QueryEngine
+from skiway.storage import Put
+
+
+@pytest.fixture
+def policed(tmp_path: Path, queries: QueryEngine) -> Iterator[PolicedLake]:
+    with policed_lake(tmp_path, queries) as made:
+        yield made
+
+
+@pytest.fixture
+def analyst(policed: PolicedLake) -> Iterator[AirportClient]:
+    """A reader from the region EU."""
+    with policed.lake.client(token="analyst") as client:
+        yield client
+
+
+@pytest.fixture
+def owner(policed: PolicedLake) -> Iterator[AirportClient]:
+    """A writer for whom policies make an exception."""
+    with policed.lake.client() as client:
+        yield client
+
+
+def read(client: AirportClient, name: str = "s.people", **options: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.scan(name, **options).read_all().to_pylist()
+    return rows
+
+
+def query(client: AirportClient, sql: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.call("skiway.query", sql).read_all().to_pylist()
+    return rows
+
+
+def test_row_filter_keeps_rows_by_the_claims_of_the_caller(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.filter()
+    assert sorted(row["id"] for row in read(analyst)) == VISIBLE
+    assert query(analyst, "SELECT count(*) AS n, max(region) AS r FROM s.people") == [{"n": len(VISIBLE), "r": "EU"}]
+    assert len(read(owner)) == ROWS.num_rows
+    with policed.lake.client(token="reader") as without_claims:
+        assert read(without_claims) == []
+
+
+def test_masks_replace_values_before_anything_else_sees_them(policed: PolicedLake, analyst: AirportClient) -> None:
+    policed.mask()
+    rows = read(analyst)
+    assert {(row["email"], row["number"]) for row in rows} == {(None, None)}
+    assert [row["id"] for row in sorted(rows, key=lambda row: row["id"])] == list(range(ROWS.num_rows))
+    assert read(analyst, where=col("number") == NUMBERS[3]) == []
+    assert query(analyst, f"SELECT id FROM s.people WHERE email LIKE '{CANARY}%'") == []
+    assert query(analyst, "SELECT count(email) AS n FROM s.people") == [{"n": 0}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "expected"),
+    [
+        (v1.MK_PARTIAL, "email", lambda value: "*" * (len(value) - 4) + value[-4:]),
+        (v1.MK_PARTIAL, "region", lambda value: "**"),
+        (v1.MK_PARTIAL, "number", lambda value: None),
+        (v1.MK_HASH, "day", lambda value: None),
+    ],
+)
+def test_built_in_masks(
+    policed: PolicedLake, analyst: AirportClient, kind: v1.MaskKind.ValueType, column: str, expected: Any
+) -> None:
+    policed.mask([column], kind)
+    found = {row["id"]: row[column] for row in read(analyst, columns=["id", column])}
+    assert found == {row["id"]: expected(row[column]) for row in ROWS.to_pylist()}
+
+
+def test_hashes_are_equal_for_equal_values_and_need_the_key_of_the_account(
+    policed: PolicedLake, analyst: AirportClient
+) -> None:
+    policed.mask(["region", "number"], v1.MK_HASH)
+    rows = sorted(read(analyst), key=lambda row: row["id"])
+    texts, numbers = [row["region"] for row in rows], [row["number"] for row in rows]
+    assert len(set(texts)) == 2
+    assert {len(text) for text in texts} == {64}
+    assert not {sha256(b"EU").hexdigest(), sha256(b"US").hexdigest(), "EU", "US"} & set(texts)
+    assert len(set(numbers)) == ROWS.num_rows
+    assert not set(numbers) & set(NUMBERS)
+    assert [row["region"] for row in sorted(read(analyst), key=lambda row: row["id"])] == texts
+
+
+def test_mask_is_an_expression_over_the_row_and_the_claims(policed: PolicedLake, analyst: AirportClient) -> None:
+    expression = "CASE WHEN list_contains(caller('groups'), lower('EMEA')) AND id < 3 THEN email ELSE 'x' || id END"
+    policed.mask(["EMAIL"], v1.MK_EXPRESSION, expression=expression)
+    found = {row["id"]: row["email"] for row in read(analyst, columns=["email", "id"])}
+    assert found == {i: ROWS["email"][i].as_py() if i < 3 else f"x{i}" for i in range(ROWS.num_rows)}
+
+
+def test_claims_are_constants_whatever_they_contain(policed: PolicedLake, analyst: AirportClient) -> None:
+    policed.filter("list_contains(caller('teams'), 'it''s') AND caller('subject') = 'analyst' AND id < 2")
+    assert sorted(row["id"] for row in read(analyst)) == [0, 1]
+
+
+def test_all_filters_hold_and_the_strictest_mask_wins(policed: PolicedLake, analyst: AirportClient) -> None:
+    policed.filter()
+    policed.filter("id < 10", name="first ten")
+    policed.mask(["name"], v1.MK_EXPRESSION, expression="'shown'", name="a")
+    policed.mask(["n*"], v1.MK_HASH, name="b")
+    policed.mask(["nam*"], v1.MK_NULL, name="c", subjects=["group:emea"])
+    rows = read(analyst)
+    assert sorted(row["id"] for row in rows) == [1, 2, 3, 5, 6, 7, 9]
+    assert {row["name"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    ("subjects", "exceptions", "is_restricted"),
+    [
+        (["everyone"], [], True),
+        (["everyone"], ["group:emea"], False),
+        (["user:analyst"], [], True),
+        (["user:Analyst"], [], False),
+        (["group:emea"], ["user:reader"], True),
+        (["group:other", "role:Default"], [], True),
+        (["role:default"], ["role:developer", "user:analyst"], False),
+    ],
+)
+def test_subjects_and_exceptions(
+    policed: PolicedLake, analyst: AirportClient, subjects: list[str], exceptions: list[str], is_restricted: bool
+) -> None:
+    policed.filter("id < 0", subjects=subjects, exceptions=exceptions)
+    assert (read(analyst) == []) == is_restricted
+
+
+# --- where policies hold ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["catalog", "namespace", "account"])
+def test_policy_on_what_contains_a_table(policed: PolicedLake, analyst: AirportClient, on: str) -> None:
+    objects = {"catalog": [policed.catalog], "namespace": [policed.namespace], "account": []}[on]
+    policed.mask(["*mail", "num*"], objects=[each.resource_id for each in objects])
+    assert {(row["email"], row["number"]) for row in read(analyst)} == {(None, None)}
+
+
+def test_tagged_columns_are_masked_even_after_a_rename(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.mask([], tags=["PII"], objects=[])
+    assert read(analyst, limit=1)[0]["email"] is not None
+    table_id = policed.table.resource_id
+    for column in ("Email", "number"):
+        request = v1.SetColumnTagsRequest(table_id=table_id, column=column, tags=["pii", "gdpr"])
+        policies.set_tags(policed.lake.realm, request)
+    before = owner.scan("skiway.snapshots").read_all().to_pylist()[-1]["snapshot_id"]
+    owner.rename_column("s.people", "email", "contact")
+    analyst.reload()
+    assert {row["contact"] for row in read(analyst)} == {None}
+    assert {row["email"] for row in read(analyst, at_version=before)} == {None}
+    found = policies.get_tags(policed.lake.realm, v1.GetColumnTagsRequest(table_id=table_id)).tags
+    assert [(each.name, list(each.tags)) for each in found.columns] == [
+        ("contact", ["gdpr", "pii"]),
+        ("number", ["gdpr", "pii"]),
+    ]
+    owner.remove_column("s.people", "contact")
+    analyst.reload()
+    assert {row["email"] for row in read(analyst, at_version=before)} == {None}
+    policies.set_tags(policed.lake.realm, v1.SetColumnTagsRequest(table_id=table_id, column="number", tags=[]))
+    assert read(analyst, limit=1)[0]["number"] is not None
+
+
+def test_filter_by_tag_holds_for_tables_with_a_tagged_column(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    owner.create_table_as("s.other", pa.table({"a": [1]}))
+    policed.filter("region = 'EU'", objects=[], tags=["pii"])
+    assert len(read(analyst)) == ROWS.num_rows
+    request = v1.SetColumnTagsRequest(table_id=policed.table.resource_id, column="email", tags=["pii"])
+    policies.set_tags(policed.lake.realm, request)
+    assert len(read(analyst)) == len(VISIBLE)
+    assert read(analyst, "s.other") == [{"a": 1}]
+
+
+def test_views_read_their_tables_with_the_policies_of_the_caller(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    owner.call(
+        "skiway.create_view", "s.v", "SELECT region, count(*) AS n, max(email) AS m FROM people GROUP BY ALL"
+    ).read_all()
+    policed.filter()
+    policed.mask()
+    analyst.reload()
+    expected = [{"region": "EU", "n": len(VISIBLE), "m": None}]
+    assert read(analyst, "s.v") == expected
+    assert query(analyst, "SELECT * FROM s.v WHERE n > 1") == expected
+
+
+def test_policy_on_a_view(policed: PolicedLake, analyst: AirportClient, owner: AirportClient) -> None:
+    owner.call("skiway.create_view", "s.v", "SELECT id, region, email AS mail FROM people").read_all()
+    owner.call("skiway.create_view", "s.outer", "SELECT count(*) AS n, max(mail) AS m FROM v").read_all()
+    view = policed.view("v").resource_id
+    policed.filter(objects=[view])
+    policed.mask(["mail"], objects=[view])
+    analyst.reload()
+    for rows in (read(analyst, "s.v"), query(analyst, "SELECT * FROM s.v"), query(analyst, "FROM managed.S.V")):
+        assert sorted(row["id"] for row in rows) == VISIBLE
+        assert {row["mail"] for row in rows} == {None}
+    assert read(analyst, "s.outer") == [{"n": len(VISIBLE), "m": None}]
+    owner.reload()
+    assert len(read(owner, "s.v")) == ROWS.num_rows
+
+
+def test_time_travel_and_branches_are_restricted(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.filter()
+    policed.mask()
+    owner.call("skiway.branch", "s.people", "audit").read_all()
+    first = owner.scan("skiway.snapshots").read_all().to_pylist()[0]["snapshot_id"]
+    points: list[dict[str, Any]] = [{"at_version": "audit"}, {"at_version": first}, {"at_timestamp": "2100-01-01"}]
+    for point in points:
+        rows = read(analyst, **point)
+        assert rows
+        assert {(row["region"], row["email"]) for row in rows} == {("EU", None)}
+    rows = query(analyst, "SELECT * FROM s.people AT (VERSION => 'audit')")
+    assert {(row["region"], row["email"]) for row in rows} == {("EU", None)}
+
+
+def test_column_that_an_expression_reads_must_be_the_same_one(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.filter("region = 'EU'")
+    before = owner.scan("skiway.snapshots").read_all().to_pylist()[0]["snapshot_id"]
+    owner.rename_column("s.people", "region", "old")
+    owner.add_column("s.people", pa.field("region", pa.string()))
+    analyst.reload()
+    assert read(analyst) == []  # the new column is NULL
+    with pytest.raises(PermissionDenied, match="column 'region' is another one"):
+        read(analyst, at_version=before)
+
+
+def test_mask_whose_column_is_gone_shows_nothing(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.mask(["email"])
+    owner.rename_column("s.people", "email", "contact")
+    analyst.reload()
+    with pytest.raises(PermissionDenied, match="policy no email masks column 'email', which it does not have"):
+        read(analyst)
+    with pytest.raises(PermissionDenied, match="policy no email masks column 'email'"):
+        query(analyst, "SELECT contact FROM s.people")
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask()
+    row = ROWS.slice(0, 1)
+    with policed.lake.client(token="editor") as editor:
+        editor.insert("s.people", row)
+        changes = [
+            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1),
+            lambda: editor.delete("s.people", where=col("id") == 1),
+            lambda: editor.delete("s.people", [0]),
+            lambda: editor.truncate("s.people"),
+            lambda: editor.insert("s.people", row, returning=True),
+            lambda: editor.rename_column("s.people", "email", "plain"),
+            lambda: editor.remove_column("s.people", "name"),
+            lambda: editor.add_column("s.people", pa.field("more", pa.int64())),
+            lambda: editor.rename_table("s.people", "plain"),
+            lambda: editor.drop_table("s.people"),
+            lambda: editor.create_table("s.people", ROWS.schema, on_conflict="replace"),
+            lambda: editor.create_table_as("s.people", ROWS, on_conflict="replace"),
+            lambda: editor.call("skiway.tag", "s.people", "t").read_all(),
+            lambda: editor.call("skiway.rollback_to", "s.people", 1).read_all(),
+        ]
+        for change in changes:
+            with pytest.raises(PermissionDenied, match="policy no email restricts what you see of table people"):
+                change()
+        editor.create_table_as("s.copy", editor.scan("s.people"))
+    assert len(read(owner)) == ROWS.num_rows + 1
+    assert {row["email"] for row in read(owner, "s.copy")} == {None}
+
+
+def test_restricted_caller_can_fill_its_own_table_in_a_restricted_namespace(
+    policed: PolicedLake, owner: AirportClient
+) -> None:
+    policed.mask(["secret*"], objects=[policed.namespace.resource_id])
+    with policed.lake.client(token="editor") as editor:
+        editor.create_table("s.mine", pa.schema({"a": pa.int64()}))
+        editor.insert("s.mine", pa.table({"a": [1]}))
+        assert read(editor, "s.mine") == [{"a": 1}]
+        for change in (
+            lambda: editor.drop_table("s.mine"),
+            lambda: editor.drop_schema("s"),
+        ):
+            with pytest.raises(PermissionDenied, match="policy no email restricts"):
+                change()
+
+
+# --- what else could tell ---------------------------------------------------------------------------------------------
+
+
+def test_statistics_tell_nothing_about_hidden_values(policed: PolicedLake, analyst: AirportClient) -> None:
+    assert analyst.statistics("s.people", "number").min == NUMBERS[0]
+    policed.mask()
+    analyst.reload()
+    for column in ("number", "email"):
+        found = analyst.statistics("s.people", column)
+        assert (found.distinct_count, CANARY in str(found), str(NUMBERS[0]) in str(found)) == (None, False, False)
+    assert analyst.statistics("s.people", "id").max == ROWS.num_rows - 1
+    policed.filter()
+    analyst.reload()
+    assert analyst.statistics("s.people", "id").max != ROWS.num_rows - 1
+
+
+def test_system_tables_tell_nothing_about_hidden_rows(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    owner.scan("s.people", where=col("name") == f"{CANARY} hidden 4").read_all()
+    policed.filter()
+    policed.mask()
+    analyst.scan("s.people", where=col("name") == f"{CANARY} hidden 4").read_all()
+    assert {table["row_count"] for table in read(owner, "skiway.tables")} == {ROWS.num_rows}
+    (table,) = read(analyst, "skiway.tables")
+    assert (table["table_name"], table["row_count"], table["file_count"], table["size_bytes"]) == (
+        "people",
+        *[None] * 3,
+    )
+    assert read(owner, "skiway.files")
+    assert not read(analyst, "skiway.files")
+    assert not read(analyst, "skiway.column_stats")
+    assert {tuple(each["summary"]) for each in read(analyst, "skiway.snapshots")} == {(("operation", "append"),)}
+    (plan,) = read(analyst, "skiway.plans")
+    assert plan["subject"] == "analyst"
+    assert {plan[name] for name in plan if name.startswith(("files", "bytes", "endpoints"))} == {None}
+    assert len(read(analyst, "skiway.columns")) == len(ROWS.schema)
+
+
+def test_number_of_endpoints_does_not_depend_on_hidden_rows(policed: PolicedLake, analyst: AirportClient) -> None:
+    policed.filter()
+    conditions = [None, col("id") == 4, col("id") == 5, col("id") == 1_000_000, col("name") == f"{CANARY} hidden 4"]
+    assert {len(analyst.endpoints("s.people", where=each)) for each in conditions} == {1}
+
+
+PROBES = [
+    "SELECT id FROM s.people WHERE 1 // (id - 4) = 7",
+    "SELECT id FROM s.people WHERE CAST(name AS INTEGER) = 1 AND name LIKE 'canary%'",
+    "SELECT CAST(substr(name, 6) AS INTEGER) AS n FROM s.people",
+    "SELECT error(name) FROM s.people WHERE region = 'US'",
+    "SELECT CASE WHEN region = 'US' THEN error(name) END AS e FROM s.people",
+    "SELECT sqrt(CASE WHEN id % 4 = 0 THEN -1 ELSE 1 END) AS r FROM s.people",
+    "SELECT id FROM s.people WHERE id = 4 LIMIT 1",
+    "SELECT count(*) AS n FROM s.people WHERE name LIKE '%hidden%'",
+    "SELECT max(id % 4 = 0) AS hidden FROM s.people",
+    "SELECT count(*) FILTER (WHERE region <> 'EU') AS n FROM s.people",
+]
+
+
+@pytest.mark.parametrize("sql", PROBES)
+def test_rows_that_a_filter_hides_cannot_be_probed(policed: PolicedLake, analyst: AirportClient, sql: str) -> None:
+    """The result is that of DuckDB on a table without the hidden rows."""
+    policed.filter()
+    peer = duckdb.connect()
+    peer.register("people", ROWS)
+    peer.execute("CREATE SCHEMA s; CREATE TABLE s.people AS SELECT * FROM people WHERE region = 'EU'")
+    try:
+        expected: Any = peer.execute(sql).to_arrow_table().to_pylist()
+    except duckdb.Error:
+        with pytest.raises(InvalidArgument) as raised:
+            query(analyst, sql)
+        assert CANARY not in str(raised.value)
+        return
+    assert sorted(map(str, query(analyst, sql))) == sorted(map(str, expected))
+
+
+def test_error_of_a_policy_does_not_quote_values(
+    policed: PolicedLake, analyst: AirportClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    policed.filter("CAST(email AS INTEGER) > 1")
+    with pytest.raises(
+        PermissionDenied, match="table people cannot be read, because its policies cannot be applied"
+    ) as e:
+        read(analyst)
+    assert CANARY not in str(e.value)
+    with pytest.raises(PermissionDenied) as e:
+        query(analyst, "SELECT count(*) FROM s.people")
+    assert CANARY not in str(e.value)
+
+
+def test_ticket_from_before_a_policy_reads_what_the_policy_leaves(policed: PolicedLake, analyst: AirportClient) -> None:
+    scan = analyst.bind("s.people", columns=["id", "region"])
+    endpoints = scan.endpoints()
+    policed.filter()
+    rows = [row for batch in scan._batches(endpoints) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows) == VISIBLE
+
+
+def test_damaged_policy_lets_nobody_read(policed: PolicedLake, analyst: AirportClient, owner: AirportClient) -> None:
+    policy, stores = policed.filter("id < 5"), policed.lake.stores
+    key = keys.policy("a1", policy.resource_id.id)
+    pointer = stores.pointers.get(key)
+    assert pointer is not None
+    damaged = stores.blobs.put(b"no policy", folder=keys.folder(key), suffix=".pb")
+    stores.pointers.apply([Put(key, damaged, expect=pointer.version)])
+    for client in (analyst, owner):
+        with pytest.raises(PermissionDenied, match=r"policy .* is damaged, so table people cannot be read"):
+            read(client)
+    policies.delete(policed.lake.realm, v1.DeletePolicyRequest(policy_id=policy.resource_id))
+    assert len(read(analyst)) == ROWS.num_rows
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"row_filter": v1.PolicyFilter(predicate="nothing = 1")}, "nothing"),
+        ({"row_filter": v1.PolicyFilter(predicate="region = ")}, "cannot be used in policy"),
+        ({"row_filter": v1.PolicyFilter(predicate="(SELECT true)")}, "a query cannot be used here"),
+        ({"row_filter": v1.PolicyFilter(predicate="count(*) > 1")}, "function count_star cannot be used here"),
+        ({"row_filter": v1.PolicyFilter(predicate="true) OR (true")}, "syntax error"),
+        ({"row_filter": v1.PolicyFilter(predicate="true; DROP TABLE x")}, "expected one expression|DROP"),
+        (
+            {"row_filter": v1.PolicyFilter(predicate="current_setting('threads') = '1'")},
+            "current_setting cannot be used",
+        ),
+        ({"row_filter": v1.PolicyFilter(predicate="caller(name) = '1'")}, "caller needs the name of a claim"),
+        ({"row_filter": v1.PolicyFilter(predicate="day + 'x' = 3")}, "cannot be used in policy"),
+        ({"row_filter": v1.PolicyFilter(predicate=" ")}, "row_filter.predicate is blank"),
+        ({"row_filter": v1.PolicyFilter(predicate="id = 1"), "objects": []}, "needs objects or tags"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["nothing"])}, "'nothing', which matches no column"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL)}, "name columns or tags"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_EXPRESSION, columns=["email"])}, "mask.expression"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["email"], expression="1")}, "mask.expression"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_EXPRESSION, columns=["email"], expression="sum(id)")}, "function sum"),
+        (
+            {"mask": v1.PolicyMask(kind=v1.MK_EXPRESSION, columns=["day"], expression="nofunc(day)")},
+            "cannot be used in policy",
+        ),
+        ({"mask": v1.PolicyMask(columns=["email"])}, "mask.kind is 0"),
+        ({}, "give a row filter or a mask"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]), "subjects": []}, "subjects is empty"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]), "subjects": ["ada"]}, "subjects is 'ada'"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]), "exceptions": ["everyone"]}, "exceptions is"),
+        ({"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]), "tags": ["no tag"]}, "tags is 'no tag'"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_policy_that_cannot_work_is_refused(policed: PolicedLake, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        policed.policy("p", **given)
+
+
+def test_policy_on_an_object_that_does_not_exist_is_refused(policed: PolicedLake) -> None:
+    with pytest.raises(NotFound):
+        policed.mask(objects=[v1.ResourceId(id="nothing", kind=v1.RK_TABLE)])
