@@ -150,8 +150,8 @@ def test_subjects_and_exceptions(
 
 @pytest.mark.parametrize("on", ["catalog", "namespace", "account"])
 def test_policy_on_what_contains_a_table(policed: PolicedLake, analyst: AirportClient, on: str) -> None:
-    objects = {"catalog": [policed.catalog], "namespace": [policed.namespace], "account": []}[on]
-    policed.mask(["*mail", "num*"], objects=[each.resource_id for each in objects])
+    found: dict[str, list[Any]] = {"catalog": [policed.catalog], "namespace": [policed.namespace], "account": []}
+    policed.mask(["*mail", "num*"], objects=[each.resource_id for each in found[on]])
     assert {(row["email"], row["number"]) for row in read(analyst)} == {(None, None)}
 
 

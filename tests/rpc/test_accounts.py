@@ -41,6 +41,7 @@ def resource(operation: str, path: tuple[str, ...], sample: Lake) -> v1.Resource
     about = METHODS[operation].name.lower() if path[-1] == "resource_id" else path[-1]
     about = "namespace" if path[0] == "prefix" else about
     about = "table" if path[:2] == ("inputs", "name") or path == ("object_id",) else about
+    about = "table" if path[-1] == "objects" else about
     known = {
         "account": v1.ResourceId(account_id="a1", id="a1", kind=v1.RK_ACCOUNT),
         "connector": v1.ResourceId(account_id="a1", id="k1", kind=v1.RK_CONNECTOR),
@@ -48,6 +49,7 @@ def resource(operation: str, path: tuple[str, ...], sample: Lake) -> v1.Resource
         "namespace": sample.namespace.resource_id,
         "table": sample.table.resource_id,
         "view": sample.view.resource_id,
+        "policy": sample.policy.resource_id,
     }
     return next(found for noun, found in known.items() if noun in about)
 

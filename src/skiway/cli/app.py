@@ -34,6 +34,7 @@ LAKE: Final = {
     "sql": LazyGroup("sql:app", "Run SQL on the lake with DuckDB."),
     "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
     "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),
+    "policies": LazyGroup("policies:app", "Restrict what callers see of rows and columns."),
     "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
     "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
     "tables": LazyGroup("tables:app", "Show, describe, create and delete tables."),

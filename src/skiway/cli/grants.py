@@ -12,7 +12,8 @@ import typer
 from skiway.cli.command import Call, command, group
 
 if TYPE_CHECKING:
-    from skiway.client.metastore.grants import Grant, ObjectKind
+    from skiway.client.metastore.grants import Grant
+    from skiway.client.metastore.objects import ObjectKind
 
 __all__ = ["app"]
 

@@ -8,6 +8,7 @@ from skiway.client.metastore.directory import Entry
 from skiway.client.metastore.grants import Grant
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.names import Id, dotted
+from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
 from skiway.client.metastore.snapshots import Snapshot
@@ -25,6 +26,7 @@ __all__ = [
     "Meta",
     "Metastore",
     "Namespace",
+    "Policy",
     "Query",
     "Retries",
     "ScanBundle",

@@ -15,6 +15,7 @@ from skiway.client.metastore.connectors import Connectors
 from skiway.client.metastore.directory import Directory
 from skiway.client.metastore.grants import Grants
 from skiway.client.metastore.jobs import Jobs
+from skiway.client.metastore.policies import Policies
 from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
@@ -117,6 +118,11 @@ class Metastore:
     def grants(self) -> Grants:
         """Privileges of users and roles on catalogs, namespaces, tables and views."""
         return Grants(self._calls)
+
+    @property
+    def policies(self) -> Policies:
+        """Policies, which decide what callers see of rows and columns, and the tags of columns."""
+        return Policies(self._calls)
 
     @property
     def connectors(self) -> Connectors:

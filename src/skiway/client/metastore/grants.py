@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from skiway.client.metastore.calls import Calls
 from skiway.client.metastore.collection import Area, Listing, listing_of
-from skiway.client.metastore.names import Id, Ref, catalog_id, namespace_id, segments, table_id, view_id
-from skiway.errors import InvalidArgument, NotFound
+from skiway.client.metastore.names import Id, Ref
+from skiway.client.metastore.objects import ObjectKind, object_id
+from skiway.errors import InvalidArgument
 from skiway.model import v1
 
-__all__ = ["Grant", "Grants", "ObjectKind", "Privilege"]
+__all__ = ["Grant", "Grants", "Privilege"]
 
 Privilege = Literal["read", "write", "manage"]
-ObjectKind = Literal["catalog", "namespace", "table", "view"]
 
 _PRIVILEGES: Final[Mapping[str, v1.Privilege.ValueType]] = {
     "read": v1.PV_READ,
     "write": v1.PV_WRITE,
     "manage": v1.PV_MANAGE,
-}
-_RESOLVE: Final[Mapping[str, Callable[[Calls, Ref], v1.ResourceId]]] = {
-    "catalog": catalog_id,
-    "namespace": namespace_id,
-    "table": table_id,
-    "view": view_id,
 }
 
 
@@ -74,8 +66,8 @@ class Grants(Area):
         """List the grants on an object, or on all; to a grantee, or to all."""
 
         def start() -> tuple[Mapping[str, Any], Callable[[Any], Grant]]:
-            object_id = None if on is None else self._object(on, kind)
-            return {"object_id": object_id, "grantee": grantee}, Grant.of
+            found = None if on is None else object_id(self._calls, on, kind)
+            return {"object_id": found, "grantee": grantee}, Grant.of
 
         return listing_of(self._calls, "ListGrants", "grants", start, page_size)
 
@@ -88,37 +80,11 @@ class Grants(Area):
                 field="privilege",
             )
         response = self._calls.rpc(
-            "AddGrant", object_id=self._object(on, kind), grantee=grantee, privilege=_PRIVILEGES[privilege]
+            "AddGrant", object_id=object_id(self._calls, on, kind), grantee=grantee, privilege=_PRIVILEGES[privilege]
         )
         return Grant.of(response.grant)
 
     def revoke(self, on: Ref, grantee: str, *, kind: ObjectKind | None = None) -> bool:
         """Revoke the privilege that a grantee has on an object; return whether it had one."""
-        response = self._calls.rpc("RevokeGrant", object_id=self._object(on, kind), grantee=grantee)
+        response = self._calls.rpc("RevokeGrant", object_id=object_id(self._calls, on, kind), grantee=grantee)
         return bool(response.meta.pointer_version)
-
-    def _object(self, on: Ref, kind: ObjectKind | None) -> v1.ResourceId:
-        """The id of an object. A name of several segments may be that of a table, a view or a namespace."""
-        if isinstance(on, Id) and kind is None:
-            raise InvalidArgument(f"{on!r} may be the id of anything: give its kind", key="field", field="kind")
-        if kind is not None or not isinstance(on, str | list | tuple):
-            return _RESOLVE[kind or "table"](self._calls, on)
-        parts = segments(on, resource="object")
-        if len(parts) == 1:
-            return catalog_id(self._calls, on)
-        found = {}
-        for each in ("table", "view", "namespace") if len(parts) > 2 else ("namespace",):
-            with suppress(NotFound):
-                found[each] = _RESOLVE[each](self._calls, on)
-        if not found:
-            raise NotFound(
-                f"there is no namespace, table or view {on!r}: check the spelling, names are case-sensitive",
-                key="object",
-            )
-        if len(found) > 1:
-            raise InvalidArgument(
-                f"{on!r} is the name of a {' and of a '.join(found)}: give the kind of the one that you mean",
-                key="field",
-                field="kind",
-            )
-        return next(iter(found.values()))

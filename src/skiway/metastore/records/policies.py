@@ -265,7 +265,7 @@ class PolicyGuard:
                 return None if self.policies.of_table(value.table_id.id) else value
             case v1.TableStats():
                 found = self.policies.of_table(value.table_id.id)
-                return None if found is not None and found.filters else value
+                return value if found is None else None if found.filters else _without_upstream(value)
             case v1.ColumnStatsSet():
                 found = self.policies.of_table(value.table_id.id)
                 return value if found is None else _without_masked(value, found)
@@ -394,6 +394,14 @@ def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
     return shown
 
 
+def _without_upstream(stats: v1.TableStats) -> v1.TableStats:
+    """The statistics without the location of the table."""
+    shown = v1.TableStats()
+    shown.CopyFrom(stats)
+    shown.ClearField("upstream")
+    return shown
+
+
 def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.ColumnStatsSet | None:
     if restriction.filters:
         return None
@@ -404,4 +412,6 @@ def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.Co
         if restriction.columns.get(each.column_name) == each.column_id
         and restriction.mask_of(each.column_name, each.column_id) is None
     )
+    for column in shown.columns:
+        column.ClearField("upstream")
     return shown
