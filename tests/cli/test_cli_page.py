@@ -16,10 +16,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 COMMAND = re.compile(r"^\$ (.*)$")
 
 
-def examples() -> list[tuple[str, list[str]]]:
-    """The commands on the page, each with the output lines the page shows."""
+def examples(page: str = PAGE) -> list[tuple[str, list[str]]]:
+    """The commands on a page, each with the output lines the page shows."""
     found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             if prompt := COMMAND.match(line):
                 found.append((prompt[1], []))
@@ -33,7 +33,12 @@ def examples() -> list[tuple[str, list[str]]]:
 def test_every_example_produces_the_output_shown(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(examples()) > 30
-    for line, expected in examples():
+    run_examples(run, PAGE)
+
+
+def run_examples(run: Run, page: str) -> None:
+    """Run the commands on a page, and compare their output with the page."""
+    for line, expected in examples(page):
         written = run_line(run, line)
         fails = bool(expected) and expected[0].startswith("skiway: ")
         assert written.code == (1 if fails else 0), f"{line}: {written.err}"

@@ -310,4 +310,6 @@ def put(message: Message, path: tuple[str, ...], value: v1.ResourceId) -> None:
         part = getattr(message, name)
         repeated = message.DESCRIPTOR.fields_by_name[name].is_repeated
         message = (part[0] if part else part.add()) if repeated else part
-    getattr(message, last).CopyFrom(value)
+    found = getattr(message, last)
+    is_list = message.DESCRIPTOR.fields_by_name[last].is_repeated
+    ((found[0] if found else found.add()) if is_list else found).CopyFrom(value)

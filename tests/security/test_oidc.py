@@ -454,3 +454,26 @@ def test_rejection_states_what_was_found_and_what_to_do(changes, key, told):
 
 def test_long_claims_are_shortened_in_messages():
     assert len(rejection(token(aud="x" * 10_000)).message) < 400
+
+
+def test_groups_and_claims_are_those_of_the_token():
+    more = {
+        "groups": ["emea", 3, "hr"],
+        "region": "EU",
+        "level": 3,
+        "teams": ["x"],
+        "nested": {"a": 1},
+        "mixed": [1, "a"],
+    }
+    found = authenticator().authenticate(bearer(token(**more)))
+    assert found.groups == {"emea", "hr"}
+    assert {name: found.claims.get(name) for name in more} == {
+        "groups": None,
+        "region": "EU",
+        "level": 3,
+        "teams": ["x"],
+        "nested": None,
+        "mixed": None,
+    }
+    assert found.claims["sub"] == found.subject
+    assert authenticator().authenticate(bearer(token(groups="hr"))).groups == {"hr"}

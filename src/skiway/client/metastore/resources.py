@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client.metastore.calls import Calls
 from skiway.client.metastore.names import Id, dotted
-from skiway.errors import Conflict, NotFound
+from skiway.errors import Conflict, NotFound, PermissionDenied
 from skiway.model import v1
 
 __all__ = [
@@ -35,8 +35,8 @@ __all__ = [
 V = TypeVar("V", bound=Message)
 M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View, v1.Connector)
 
-_NO_STATS: Final = frozenset(("snapshot.none", "table.stats"))
-"""The error keys for a table without a snapshot, or whose snapshot was never profiled."""
+_NO_STATS: Final = frozenset(("snapshot.none", "table.stats", "policy.restricted"))
+"""The error keys for a table without a snapshot, whose snapshot was never profiled, or that policies restrict."""
 
 
 def time_of(stamp: Timestamp) -> datetime:
@@ -258,7 +258,10 @@ class Table(PathResource[v1.Table]):
 
     @cached_property
     def stats(self) -> TableStats:
-        """Statistics of the current snapshot, requested at the first use. If there are none, every value is None."""
+        """Statistics of the current snapshot, requested at the first use.
+
+        If there are none, or policies hide them from the caller, every value is None.
+        """
         if self.message.damage:
             return TableStats(None)
         request = v1.GetTableStatsRequest(
@@ -266,7 +269,7 @@ class Table(PathResource[v1.Table]):
         )
         try:
             return TableStats(self._calls.call(request, v1.GetTableStatsResponse).stats)
-        except NotFound as error:
+        except (NotFound, PermissionDenied) as error:
             if error.key not in _NO_STATS:
                 raise
             return TableStats(None)

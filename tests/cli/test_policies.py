@@ -1,0 +1,72 @@
+"""`skiway policies`, and the page about policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from cli.test_cli_page import run_examples
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+
+
+@pytest.fixture
+def without_policies(run: Run) -> Iterator[None]:
+    """Delete the policies afterwards, because all tests of commands share a server."""
+    yield
+    for policy in run("policies", "list", "-o", "json").json:
+        run("policies", "delete", policy["name"])
+    run("sql", "DROP TABLE IF EXISTS lake.staff.people; DROP SCHEMA IF EXISTS lake.staff")
+
+
+@pytest.mark.usefixtures("without_policies")
+def test_every_example_on_the_page_produces_the_output_shown(run: Run) -> None:
+    run_examples(run, PAGE)
+
+
+@pytest.mark.usefixtures("without_policies")
+def test_policy_is_created_updated_and_deleted(run: Run) -> None:
+    create = ("policies", "create", "p", "--on", "lake.raw", "--to", "role:X", "--mask", "hash", "--column", "name")
+    made = run(*create, "-o", "json").json
+    assert (made["on"], made["to"], made["rule"], made["columns"]) == (["lake.raw"], ["role:x"], "mask: hash", ["name"])
+    assert "policy 'p' already exists" in run(*create).err
+    changed = run(
+        "policies", "update", "p", "--name", "q", "--on", "lake.raw.people", "--filter", "id > 1", "-o", "json"
+    )
+    assert (changed.json["name"], changed.json["rule"], changed.json["version"]) == ("q", "rows: id > 1", 2)
+    assert "has version 2, but version 1 was expected" in run("policies", "delete", "q", "--if-version", "1").err
+    assert run("policies", "delete", "q", "--if-version", "2").out == "deleted policy q\n"
+    assert run("policies", "list", "-o", "json").json == []
+
+
+@pytest.mark.usefixtures("without_policies")
+def test_restricted_caller_still_lists_tables(run: Run) -> None:
+    assert run("policies", "create", "p", "--on", "lake.raw.people", "--to", "everyone", "--filter", "id = 1").code == 0
+    tables = {each["name"]: each for each in run("tables", "list", "lake.raw", "-o", "json").json}
+    assert tables["lake.raw.people"]["rows"] is None
+    assert run("tables", "get", "lake.raw.people").code == 0
+    assert "policy p restricts what you see of table people" in run("stats", "files", "lake.raw.people").err
+    assert run("sql", "SELECT id FROM lake.raw.people", "-o", "json").json == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "ada", "--mask", "null", "--column", "x"], "subjects is 'ada'"),
+        (["--to", "everyone"], "rule is missing"),
+        (["--to", "everyone", "--column", "x"], "a policy has one rule, found columns alone"),
+        (
+            ["--to", "everyone", "--mask", "null", "--filter", "true"],
+            "a policy has one rule, found row_filter and mask",
+        ),
+        (["--to", "everyone", "--mask", "null", "--column", "x", "--on", "lake.moon"], "there is no namespace"),
+        (["--to", "everyone", "--mask", "null", "--column", "x", "--on", "lake.raw.people"], "matches no column"),
+    ],
+)
+def test_policy_that_cannot_work_is_explained(run: Run, arguments: list[str], message: str) -> None:
+    done = run("policies", "create", "p", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err

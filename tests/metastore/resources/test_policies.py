@@ -1,0 +1,224 @@
+"""Policies as resources: stored versions, the objects that they cover, and what they withhold from restricted callers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from metastore.resource_factory import ResourceFactory, expect_error, mask, names
+from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.metastore import Realm
+from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
+from skiway.metastore.resources.policy_expressions import SandboxedExpressions
+from skiway.model import v1
+
+COLUMNS = ("id", "name", "email")
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"id": number, "name": name, "type": "string", "required": False} for number, name in enumerate(COLUMNS, 1)
+        ],
+    }
+)
+NULL = v1.PolicyMask(kind=v1.MK_NULL, columns=["email"])
+
+
+class Lake:
+    """`lake.sales.eu.orders`, `lake.sales.people`, the view `lake.sales.totals`, and `lake.hr.staff`."""
+
+    def __init__(self, factory: ResourceFactory) -> None:
+        self.factory, self.home = factory, factory.home
+        self.catalog = factory.catalog("lake")
+        self.sales = factory.namespace("sales", catalog=self.catalog)
+        self.eu = factory.namespace("sales", "eu", catalog=self.catalog)
+        self.hr = factory.namespace("hr", catalog=self.catalog)
+        self.orders = factory.table("orders", namespace=self.eu, schema_json=SCHEMA)
+        self.people = factory.table("people", namespace=self.sales, schema_json=SCHEMA)
+        self.staff = factory.table("staff", namespace=self.hr, schema_json=SCHEMA)
+        self.totals = factory.view("totals", namespace=self.sales)
+
+    def create(self, name: str = "p", *on: Any, subjects: Sequence[str] = ("everyone",), **spec: Any) -> v1.Policy:
+        given = {"mask": NULL, **spec} if "row_filter" not in spec else spec
+        request = v1.CreatePolicyRequest(
+            spec=v1.PolicySpec(display_name=name, subjects=subjects, objects=[each.resource_id for each in on], **given)
+        )
+        return policies.create(self.home, request, compile_=lambda *_: []).policy
+
+    def restricted(self, name: str = "ada", **more: Any) -> Realm:
+        """The realm of a caller who may do everything but for policies."""
+        own = CallerPolicies(lambda: self.factory.stores, "a1", Subject(name, **more))
+        return replace(self.home, policies=own)
+
+
+@pytest.fixture
+def lake(factory: ResourceFactory) -> Lake:
+    return Lake(factory)
+
+
+def test_policy_is_a_versioned_resource(lake: Lake) -> None:
+    made = lake.create("p", lake.people, subjects=["role:Analyst", "user:Ada", "user:Ada"], exceptions=["group:x"])
+    found = policies.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id))
+    assert found.policy == made
+    assert (list(made.subjects), found.meta.pointer_version) == (["role:analyst", "user:Ada"], 1)
+    assert policies.get(lake.home, v1.GetPolicyRequest(display_name="p")).policy == made
+    spec = v1.PolicySpec(display_name="q", row_filter=v1.PolicyFilter(predicate="id = '1'"))
+    request = v1.UpdatePolicyRequest(
+        policy_id=made.resource_id,
+        spec=spec,
+        update_mask=mask("display_name", "rule"),
+        precondition=v1.Precondition(expected_version=1),
+    )
+    changed = policies.update(lake.home, request, compile_=lambda *_: [])
+    assert (changed.policy.display_name, changed.policy.WhichOneof("rule"), changed.meta.pointer_version) == (
+        *("q", "row_filter"),
+        2,
+    )
+    assert list(changed.policy.objects) == [lake.people.resource_id]
+    with pytest.raises(PreconditionFailed):
+        policies.update(lake.home, request, compile_=lambda *_: [])
+    stale = v1.Precondition(expected_version=1)
+    with pytest.raises(PreconditionFailed):
+        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id, precondition=stale))
+    lake.create("a")
+    assert names(policies.list_(lake.home, v1.ListPoliciesRequest()).policies) == ["a", "q"]
+    policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+    with expect_error(NotFound, "policy", id="q", resource="policy"):
+        policies.get(lake.home, v1.GetPolicyRequest(display_name="q"))
+
+
+def test_name_is_unique_and_a_repeated_request_creates_nothing(lake: Lake) -> None:
+    lake.create("p")
+    with pytest.raises(AlreadyExists):
+        lake.create("p", lake.people)
+    request = v1.CreatePolicyRequest(
+        spec=v1.PolicySpec(display_name="q", subjects=["everyone"], mask=NULL), idempotency=v1.IdempotencyKey(key="k")
+    )
+    first, second = (policies.create(lake.home, request, compile_=lambda *_: []) for _ in range(2))
+    assert first == second
+
+
+def test_update_is_checked_like_a_creation(lake: Lake) -> None:
+    made = lake.create("p", lake.people)
+    bad = v1.PolicySpec(mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["nothing"]))
+    request = v1.UpdatePolicyRequest(policy_id=made.resource_id, spec=bad, update_mask=mask("rule"))
+    with pytest.raises(InvalidArgument, match="'nothing', which matches no column"):
+        policies.update(lake.home, request, compile_=lambda *_: [])
+    assert policies.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id)).policy == made
+
+
+def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
+    for on, covered in (
+        ([lake.people], {"people"}),
+        ([lake.sales], {"people", "orders", "totals"}),
+        ([lake.eu, lake.staff], {"orders", "staff"}),
+        ([lake.catalog], {"people", "orders", "staff", "totals"}),
+        ([], {"people", "orders", "staff", "totals"}),
+        ([lake.totals], {"totals"}),
+    ):
+        made = lake.create("p", *on)
+        own = lake.restricted().policies
+        assert own is not None
+        objects = (lake.people, lake.orders, lake.staff, lake.totals)
+        assert {each.display_name for each in objects if own.of(each)} == covered
+        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+
+
+def test_callers_without_policies_read_them_once_per_call(lake: Lake) -> None:
+    own = lake.restricted().policies
+    assert own is not None
+    assert own.of(lake.people) is None
+    lake.create("p", lake.people)
+    assert own.of(lake.people) is None  # the decision of a call does not change
+    now = lake.restricted().policies
+    assert now is not None
+    assert now.of(lake.people)
+
+
+def test_snapshots_of_a_restricted_table_have_no_counts_and_locations(lake: Lake) -> None:
+    lake.factory.snapshot(
+        lake.people,
+        7,
+        summary={"operation": "append", "total-records": "40", "partitions.name=Ada": "1"},
+        manifest_list="s3://x/m",
+        metadata_location="s3://x/y",
+        format_metadata={"a": b"b"},
+    )
+    lake.create("p", lake.people)
+    request = v1.GetSnapshotRequest(table_id=lake.people.resource_id, snapshot=v1.SnapshotRef(snapshot_id=7))
+    everything = snapshots.get(lake.home, request).snapshot
+    shown = snapshots.get(lake.restricted(), request).snapshot
+    assert dict(everything.summary) != dict(shown.summary) == {"operation": "append"}
+    assert (shown.manifest_list, shown.metadata_location, dict(shown.format_metadata)) == ("", "", {})
+    assert (shown.snapshot_id, shown.schema_json) == (7, everything.schema_json)
+    (listed,) = snapshots.list_(lake.restricted(), v1.ListSnapshotsRequest(table_id=lake.people.resource_id)).snapshots
+    assert listed == shown
+
+
+def test_restricted_caller_changes_neither_the_table_nor_its_place(lake: Lake) -> None:
+    realm = lake.restricted()
+    lake.create("p", lake.sales)
+    moved = v1.UpdateNamespaceRequest(
+        namespace_id=lake.eu.resource_id,
+        spec=v1.NamespaceSpec(path=["eu"], catalog_id=lake.catalog.resource_id),
+        update_mask=mask("path", "catalog_id"),
+    )
+    renamed = v1.UpdateTableRequest(
+        table_id=lake.people.resource_id, spec=v1.TableSpec(display_name="x"), update_mask=mask("display_name")
+    )
+    sql = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
+    changed = v1.UpdateViewRequest(
+        view_id=lake.totals.resource_id, spec=v1.ViewSpec(sql_definitions=sql), update_mask=mask("sql_definitions")
+    )
+    for change in (
+        lambda: namespaces.update(realm, moved),
+        lambda: namespaces.delete(
+            realm, v1.DeleteNamespaceRequest(namespace_id=lake.sales.resource_id, require_empty=False)
+        ),
+        lambda: catalogs.delete(
+            realm, v1.DeleteCatalogRequest(catalog_id=lake.catalog.resource_id, require_empty=False)
+        ),
+        lambda: tables.update(realm, renamed),
+        lambda: tables.delete(realm, v1.DeleteTableRequest(table_id=lake.people.resource_id)),
+        lambda: views.update(realm, changed),
+        lambda: views.delete(realm, v1.DeleteViewRequest(view_id=lake.totals.resource_id)),
+    ):
+        with pytest.raises(PermissionDenied) as refused:
+            change()
+        assert refused.value.key == "policy.restricted"
+    place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.sales.resource_id}
+    spec = v1.TableSpec(display_name="new", schema_json=SCHEMA, **place)
+    assert tables.create(realm, v1.CreateTableRequest(spec=spec)).table.display_name == "new"
+
+
+def test_tags_follow_the_column(lake: Lake) -> None:
+    lake.create("p", tags=["pii"], mask=v1.PolicyMask(kind=v1.MK_NULL))
+    request = v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column="NAME", tags=["PII", "pii "])
+    tagged = policies.set_tags(lake.home, request).tags
+    assert [(each.column_id, each.name, list(each.tags)) for each in tagged.columns] == [(2, "name", ["pii"])]
+    own = lake.restricted().policies
+    assert own is not None
+    found = own.of(lake.people)
+    assert found is not None
+    assert [name for number, name in enumerate(COLUMNS, 1) if found.mask_of("renamed", number)] == ["name"]
+    assert own.of(lake.orders) is None
+    with pytest.raises(InvalidArgument, match="which table people does not have: choose from id, name, email"):
+        policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column="x"))
+    tables.delete(lake.home, v1.DeleteTableRequest(table_id=lake.people.resource_id))
+    assert [each.key for each in lake.factory.stores.pointers.scan("") if each.key.endswith("/tags")] == []
+
+
+def test_expressions_are_compiled_without_a_lake(lake: Lake) -> None:
+    compile_ = SandboxedExpressions()
+    spec = v1.PolicySpec(display_name="p", subjects=["everyone"], objects=[lake.people.resource_id])
+    spec.row_filter.predicate = "name = caller('subject') AND nothing = 1"
+    with pytest.raises(InvalidArgument, match="an expression over 'nothing': people has no such column"):
+        policies.create(lake.home, v1.CreatePolicyRequest(spec=spec), compile_=compile_)
+    spec.row_filter.predicate = "name = caller('subject')"
+    made = policies.create(lake.home, v1.CreatePolicyRequest(spec=spec), compile_=compile_).policy
+    assert made.row_filter.predicate == "name = caller('subject')"
