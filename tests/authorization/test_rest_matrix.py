@@ -124,7 +124,7 @@ def test_restricted_caller(route: Any, app: Starlette, worlds: Worlds) -> None:
     (answer,) = sent(app, route.method, row, [RESTRICTED])
     if route.name in REFUSED_BY_POLICIES:
         assert answer.status_code == 403, answer.text
-        assert "policy no names, some rows restricts what you see of table people" in answer.text
+        assert "policies no names, some rows restrict what you see of table people" in answer.text
         assert worlds.now.state() == before
     else:
         assert row.is_open or answer.status_code < 300, answer.text

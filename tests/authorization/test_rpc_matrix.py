@@ -268,7 +268,7 @@ def test_restricted_caller(operation: str, server: Server) -> None:
     where = f"{operation}: {answer.code} {answer.text}"
     if operation in REFUSED_BY_POLICIES:
         assert answer.code is CODE.PERMISSION_DENIED, where
-        assert "policy no names, some rows restricts what you see of table people" in answer.text, where
+        assert "policies no names, some rows restrict what you see of table people" in answer.text, where
         assert server.world.state() == before
     else:
         assert answer.code is CODE.OK, where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ import pytest
 from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, policed_lake
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
-from skiway.metastore import policies
+from skiway.lake import Handles, Sources
+from skiway.metastore import grants, policies
 from skiway.metastore.records import keys
+from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.model import v1
+from skiway.sandbox.queries import Queries
+from skiway.security import MemorySecrets
 from skiway.sql import QueryEngine
 from skiway.storage import Put
 
@@ -24,6 +29,14 @@ from skiway.storage import Put
 @pytest.fixture
 def policed(tmp_path: Path, queries: QueryEngine) -> Iterator[PolicedLake]:
     with policed_lake(tmp_path, queries) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def filtered(tmp_path_factory: pytest.TempPathFactory, queries: QueryEngine) -> Iterator[PolicedLake]:
+    """A lake with a row filter, for tests that change nothing."""
+    with policed_lake(tmp_path_factory.mktemp("filtered"), queries) as made:
+        made.filter()
         yield made
 
 
@@ -263,6 +276,43 @@ def test_mask_whose_column_is_gone_shows_nothing(
         query(analyst, "SELECT contact FROM s.people")
 
 
+def test_caller_with_grants_only_is_restricted_too(policed: PolicedLake) -> None:
+    policed.filter("id < 3")
+    request = v1.AddGrantRequest(object_id=policed.table.resource_id, grantee="user:nothing", privilege=v1.PV_WRITE)
+    grants.add(policed.lake.realm, request)
+    with policed.lake.client(token="nothing") as client:
+        assert sorted(row["id"] for row in read(client)) == [0, 1, 2]
+        assert read(client, "skiway.files") == []
+        with pytest.raises(PermissionDenied, match="policy own region restricts"):
+            client.drop_table("s.people")
+
+
+def test_listing_says_that_masked_columns_may_be_null(policed: PolicedLake) -> None:
+    policed.mask(subjects=["user:analyst"])
+    for token, nullable in (("analyst", True), ("reader", False), ("analyst", True)):
+        with policed.lake.client(token=token) as client:
+            assert client.table("s.people").schema.field("email").nullable == nullable
+
+
+def test_files_of_a_restricted_table_are_not_opened(policed: PolicedLake) -> None:
+    policed.mask()
+    own = CallerPolicies(lambda: policed.lake.stores, "a1", Subject("analyst"))
+    restricted = replace(policed.lake.realm, policies=own)
+    handles = Handles(Sources(MemorySecrets()), policed.lake.warehouse)
+    with pytest.raises(PermissionDenied, match="its files and statistics are not available"):
+        handles.open(restricted, policed.table)
+    assert handles.open(restricted.without_policies(), policed.table).current is not None
+
+
+def test_query_needs_no_second_place_in_the_queue_for_policies(tmp_path: Path) -> None:
+    pool = Queries(timeout_s=60, workers=1, wait_s=0.1)
+    with policed_lake(tmp_path, QueryEngine(pool)) as policed, policed.lake.client(token="analyst") as analyst:
+        policed.filter()
+        sql = "SELECT count(*) AS n FROM s.people a JOIN s.people b ON a.id = b.id"
+        assert query(analyst, sql) == [{"n": len(VISIBLE)}]
+    pool.close()
+
+
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
@@ -371,20 +421,20 @@ PROBES = [
 
 
 @pytest.mark.parametrize("sql", PROBES)
-def test_rows_that_a_filter_hides_cannot_be_probed(policed: PolicedLake, analyst: AirportClient, sql: str) -> None:
+def test_rows_that_a_filter_hides_cannot_be_probed(filtered: PolicedLake, sql: str) -> None:
     """The result is that of DuckDB on a table without the hidden rows."""
-    policed.filter()
     peer = duckdb.connect()
     peer.register("people", ROWS)
     peer.execute("CREATE SCHEMA s; CREATE TABLE s.people AS SELECT * FROM people WHERE region = 'EU'")
-    try:
-        expected: Any = peer.execute(sql).to_arrow_table().to_pylist()
-    except duckdb.Error:
-        with pytest.raises(InvalidArgument) as raised:
-            query(analyst, sql)
-        assert CANARY not in str(raised.value)
-        return
-    assert sorted(map(str, query(analyst, sql))) == sorted(map(str, expected))
+    with filtered.lake.client(token="analyst") as analyst:
+        try:
+            expected: Any = peer.execute(sql).to_arrow_table().to_pylist()
+        except duckdb.Error:
+            with pytest.raises(InvalidArgument) as raised:
+                query(analyst, sql)
+            assert CANARY not in str(raised.value)
+        else:
+            assert sorted(map(str, query(analyst, sql))) == sorted(map(str, expected))
 
 
 def test_error_of_a_policy_does_not_quote_values(
@@ -458,11 +508,11 @@ def test_damaged_policy_lets_nobody_read(policed: PolicedLake, analyst: AirportC
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_policy_that_cannot_work_is_refused(policed: PolicedLake, given: dict[str, Any], message: str) -> None:
+def test_policy_that_cannot_work_is_refused(filtered: PolicedLake, given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        policed.policy("p", **given)
+        filtered.policy("p", **given)
 
 
-def test_policy_on_an_object_that_does_not_exist_is_refused(policed: PolicedLake) -> None:
+def test_policy_on_an_object_that_does_not_exist_is_refused(filtered: PolicedLake) -> None:
     with pytest.raises(NotFound):
-        policed.mask(objects=[v1.ResourceId(id="nothing", kind=v1.RK_TABLE)])
+        filtered.mask(objects=[v1.ResourceId(id="nothing", kind=v1.RK_TABLE)])

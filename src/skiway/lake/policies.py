@@ -180,5 +180,6 @@ class RestrictedRows:
 
     def _unusable(self, reason: str, cause: Exception | None = None) -> PermissionDenied:
         if cause is not None:
-            log.warning("policies %s on %s failed: %s", self.restriction.policies, self.restriction.name, cause)
+            names = ", ".join(self.restriction.policies)
+            log.warning("policies %s on %s failed: %s", names, self.restriction.name, cause)
         return self.restriction.unusable(reason)

@@ -347,8 +347,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         return Files(paths, ids)
 
     def row_count(self) -> int | None:
-        """The number of rows of the part that is read; None before a scan, and if policies hide some."""
-        return None if self._is_hidden else self._expected_rows
+        """The number of rows of the part that is read; None before a scan, and if policies hide some of them."""
+        return self._expected_rows
 
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         if options.batch_size is not None and options.batch_size < 1:

@@ -95,10 +95,10 @@ class Restriction:
     """What keeps the policies from being applied; then no rows can be read."""
 
     @property
-    def policies(self) -> str:
-        """The names of the policies, for messages."""
+    def policies(self) -> Sequence[str]:
+        """The names of the policies."""
         all_of_them = (*self.filters, *self.masks, *self.masked_ids.values())
-        return ", ".join(sorted({each.display_name for each in all_of_them}))
+        return sorted({each.display_name for each in all_of_them})
 
     def mask_of(self, name: str, column_id: int | None) -> v1.Policy | None:
         """The policy that masks a column; None if its values are shown.
@@ -111,7 +111,9 @@ class Restriction:
 
     def refused(self, why: str) -> PermissionDenied:
         """The error for what a restricted caller may not do."""
-        return failure(PermissionDenied, "policy.restricted", policy=self.policies, name=self.name, why=why)
+        named = ", ".join(self.policies)
+        who = f"policies {named} restrict" if len(self.policies) > 1 else f"policy {named} restricts"
+        return failure(PermissionDenied, "policy.restricted", who=who, name=self.name, why=why)
 
     def unusable(self, reason: str) -> PermissionDenied:
         """The error that no rows can be read, because the policies cannot be applied."""
