@@ -286,7 +286,16 @@ def test_row(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> No
             db = prepared(connection)
 
 
-ALLOWED_BY_POLICIES: Final = {"insert", "DoPut", "create_table", "create_schema", "drop_schema", "create view"}
+ALLOWED_BY_POLICIES: Final = {
+    "insert",
+    "DoPut",
+    "create_table",
+    "create_schema",
+    "drop_schema",
+    "create view",
+    "undrop",
+    "profile",
+}
 """The changes that a caller can make whom policies restrict on the table."""
 
 

@@ -16,7 +16,7 @@ from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, polic
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.lake import Handles, Sources
-from skiway.metastore import grants, policies
+from skiway.metastore import catalogs, grants, policies
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.model import v1
@@ -313,6 +313,29 @@ def test_query_needs_no_second_place_in_the_queue_for_policies(tmp_path: Path) -
     pool.close()
 
 
+def test_clients_get_no_files_of_a_restricted_table(policed: PolicedLake, analyst: AirportClient) -> None:
+    """Even if none of its columns is hidden now: the files may have others."""
+    request = v1.UpdateCatalogRequest(
+        catalog_id=policed.catalog.resource_id, spec=v1.CatalogSpec(properties={"scan.mode": "client"})
+    )
+    request.update_mask.paths.append("properties")
+    catalogs.update(policed.lake.realm, request)
+    analyst.reload()
+    assert any("parquet" in str(each) for each in analyst.endpoints("s.people", columns=["id"]))
+    for policy in (policed.mask(["secret*"], objects=[policed.namespace.resource_id], name="a"), policed.filter()):
+        assert policy
+        assert not any("parquet" in str(each) for each in analyst.endpoints("s.people", columns=["id"]))
+
+
+def test_histogram_counts_what_is_visible(policed: PolicedLake, analyst: AirportClient) -> None:
+    policed.filter()
+    policed.mask()
+    numbers = analyst.call("skiway.histogram", "s.people", "number").read_all().to_pylist()
+    assert [(each["kind"], each["count"]) for each in numbers] == [("null", len(VISIBLE))]
+    regions = analyst.call("skiway.histogram", "s.people", "region").read_all().to_pylist()
+    assert [(each["lower"], each["count"]) for each in regions] == [("EU", len(VISIBLE))]
+
+
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +359,8 @@ def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLa
             lambda: editor.create_table_as("s.people", ROWS, on_conflict="replace"),
             lambda: editor.call("skiway.tag", "s.people", "t").read_all(),
             lambda: editor.call("skiway.rollback_to", "s.people", 1).read_all(),
+            lambda: editor.call("skiway.partition_by", "s.people", "region").read_all(),
+            lambda: merged(editor),
         ]
         for change in changes:
             with pytest.raises(PermissionDenied, match="policy no email restricts what you see of table people"):
@@ -343,6 +368,22 @@ def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLa
         editor.create_table_as("s.copy", editor.scan("s.people"))
     assert len(read(owner)) == ROWS.num_rows + 1
     assert {row["email"] for row in read(owner, "s.copy")} == {None}
+
+
+def merged(client: AirportClient) -> None:
+    named = {"clauses": "WHEN MATCHED THEN DELETE"}
+    client.call("skiway.merge", "s.people", "SELECT 1 AS id", "target.id = source.id", named=named).read_all()
+
+
+def test_policies_and_tags_survive_a_drop(policed: PolicedLake, analyst: AirportClient, owner: AirportClient) -> None:
+    policed.filter()
+    policed.mask([], tags=["pii"], objects=[])
+    request = v1.SetColumnTagsRequest(table_id=policed.table.resource_id, column="email", tags=["pii"])
+    policies.set_tags(policed.lake.realm, request)
+    owner.drop_table("s.people")
+    owner.call("skiway.undrop", "s.people").read_all()
+    analyst.reload()
+    assert {(row["region"], row["email"]) for row in read(analyst)} == {("EU", None)}
 
 
 def test_restricted_caller_can_fill_its_own_table_in_a_restricted_namespace(

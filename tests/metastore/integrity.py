@@ -57,7 +57,7 @@ def kind_of(canonical: str) -> Any:
             noun = "grant"
         case [*_, "policies", "by-id", _]:
             noun = "policy"
-        case [*_, "tables", _, "tags"]:
+        case [*_, "column-tags", "by-table", _]:
             noun = "column_tags"
         case [*_, plural, "by-id", _]:
             noun = plural.removesuffix("s")

@@ -147,7 +147,7 @@ def _kind_of(key: str) -> Kind[Any]:
             return _BY_NOUN["grant"]
         case [*_, "policies", "by-id", _]:
             return _BY_NOUN["policy"]
-        case [*_, "tables", _, "tags"]:
+        case [*_, "column-tags", "by-table", _]:
             return _BY_NOUN["column_tags"]
         case [*_, plural, "by-id", _]:
             return _BY_NOUN[plural.removesuffix("s")]

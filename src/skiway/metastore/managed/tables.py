@@ -164,6 +164,7 @@ def _drop(
 ) -> None:
     table_id = request.table_id.id
     folder = folder_of_table(realm, warehouse, table)
+    realm.require("table.write", table)
     if table.metadata_location and not purge:
         _remember(realm, table)
     tables.delete(realm, request)

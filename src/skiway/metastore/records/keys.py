@@ -266,8 +266,8 @@ def policy_name(account_id: str, name: str = "") -> str:
 
 
 def column_tags(account_id: str, table_id: str) -> str:
-    """The tags of a table's columns, which are deleted together with its snapshots."""
-    return f"{of_table(account_id, table_id)}tags"
+    """The tags of a table's columns. They stay when the table is dropped, because it can be restored."""
+    return f"{of_account(account_id)}column-tags/by-table/{encoded(table_id)}"
 
 
 # --- snapshots, statistics and profiles of a table --------------------------------------------------------------------
