@@ -8,7 +8,7 @@ about them. What a policy's own expression reports about a value is logged, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -22,12 +22,13 @@ from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID
+from skiway.lake.context import Context
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sandbox.queries import Expression
-from skiway.sql import Find, Query, QueryEngine
+from skiway.sql import Find, Query
 
-__all__ = ["RestrictedRows", "mask_key", "masked_columns", "with_optional"]
+__all__ = ["OriginalRows", "RestrictedRows", "masked_columns", "with_optional"]
 
 log = logging.getLogger("skiway.policies")
 
@@ -43,9 +44,23 @@ _INTEGERS: Final = {
 }
 
 
-def mask_key(key: bytes, account_id: str) -> str:
-    """The key of the mask `hash` in an account. Without it, nobody can compute the hashes of likely values."""
-    return blake2b(account_id.encode(), key=key[:64], digest_size=16, person=b"skiway mask").hexdigest()
+class OriginalRows(Table):
+    """A table without its policies, which only the query that applies them may read."""
+
+    comment = ""
+
+    def __init__(self, name: str, schema: pa.Schema, scan: Callable[[ScanOptions], Iterator[pa.RecordBatch]]) -> None:
+        self.name = name
+        self._schema, self._scan = schema, scan
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as the client knows them."""
+        return self._schema
+
+    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """The rows as they are stored."""
+        return self._scan(options)
 
 
 def masked_columns(restriction: Restriction, columns: pa.Schema) -> Mapping[str, v1.Policy]:
@@ -59,6 +74,10 @@ def with_optional(schema: pa.Schema, masked: Mapping[str, v1.Policy]) -> pa.Sche
     return pa.schema([field.with_nullable(True) if field.name in masked else field for field in schema])
 
 
+def _finds_nothing(*_: str) -> None:
+    """Nothing, because a table reads no others."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestrictedRows:
     """Reads a table or view as its policies show it. `base` has the original rows, and `columns` their field ids.
@@ -66,15 +85,12 @@ class RestrictedRows:
     `find` looks up what `base` reads, if it is a view.
     """
 
-    engine: QueryEngine
+    context: Context
     restriction: Restriction
     base: Table
     name: tuple[str, str, str]
     columns: pa.Schema
-    find: Find
-    owner: str
-    claims: Mapping[str, object]
-    key: str
+    find: Find = _finds_nothing
 
     def rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """The rows and columns of a scan. Row ids are numbers without a meaning."""
@@ -123,7 +139,7 @@ class RestrictedRows:
 
     def _compiled(self, texts: Sequence[str]) -> Sequence[Expression]:
         try:
-            return self.engine.expressions(texts, self.claims, owner=self.owner)
+            return self.context.queries.expressions(texts, self.context.callers.claims, owner=self._account_id)
         except InvalidArgument as error:
             raise self._unusable("an expression is not valid any more", error) from error
 
@@ -150,11 +166,11 @@ class RestrictedRows:
 
     def _built_in(self, mask: int, column: str, kind: str) -> str:
         """What is shown instead of a column; NULL if the mask does not exist for the column's type."""
-        hashed = f"sha256('{self.key}' || {column})"
+        hashed = f"sha256('{self._key}' || {column})"
         if mask == v1.MK_HASH and kind == "VARCHAR":
             return hashed
         if mask == v1.MK_HASH and kind == "BLOB":
-            return f"unhex(sha256('{self.key}' || hex({column})))"
+            return f"unhex(sha256('{self._key}' || hex({column})))"
         if mask == v1.MK_HASH and kind == "UUID":
             return f"{hashed}[1:32]"
         if mask == v1.MK_HASH and kind in _INTEGERS:
@@ -164,15 +180,25 @@ class RestrictedRows:
             return f"CASE WHEN length({column}) < 8 THEN repeat('*', length({column})) ELSE {hidden} END"
         return "NULL"
 
+    @property
+    def _account_id(self) -> str:
+        return self.context.callers.principal.account_id
+
+    @property
+    def _key(self) -> str:
+        """The key of the mask `hash` in the account. Without it, nobody can compute the hashes of likely values."""
+        key = self.context.key[:64]
+        return blake2b(self._account_id.encode(), key=key, digest_size=16, person=b"skiway mask").hexdigest()
+
     def _run(self, sql: str) -> Iterator[pa.RecordBatch]:
         own = tuple(map(str.casefold, self.name))
 
         def find(*wanted: str) -> Table | None:
             return self.base if tuple(map(str.casefold, wanted)) == own else self.find(*wanted)
 
-        query = Query(sql, find, catalog=self.name[0], owner=self.owner)
+        query = Query(sql, find, catalog=self.name[0], owner=self._account_id)
         try:
-            yield from self.engine.rows(query)
+            yield from self.context.queries.rows(query)
         except SkiwayError as error:
             if error.key != "sql.invalid":
                 raise

@@ -39,7 +39,7 @@ from skiway.lake.client_scans import ScanMode, file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
-from skiway.lake.policies import RestrictedRows, mask_key, masked_columns, with_optional
+from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, with_optional
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split
 from skiway.lake.usage import unit_of_work
@@ -166,20 +166,10 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
     def _restricted_rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """The rows that policies leave. Files are pruned by the filters of policies only."""
         assert self.restriction is not None
-        part = None if options.part is None else Part.unpacked(options.part)
-        principal = self._context.callers.principal
-        found = RestrictedRows(
-            self._context.queries,
-            self.restriction,
-            OriginalRows(self._like(), part),
-            (self._catalog, self._schema_name, self.name),
-            self.columns.stored,
-            find=lambda *_: None,
-            owner=principal.account_id,
-            claims=self._context.callers.claims,
-            key=mask_key(self._context.key, principal.account_id),
-        )
-        return found.rows(options)
+        part, other = None if options.part is None else Part.unpacked(options.part), self._like()
+        base = OriginalRows(self.name, self.columns.announced, lambda wanted: other.original(wanted, part))
+        place = (self._catalog, self._schema_name, self.name)
+        return RestrictedRows(self._context, self.restriction, base, place, self.columns.stored).rows(options)
 
     def binding(self) -> str:
         """The table's id and that of its schema."""
@@ -454,25 +444,6 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         if not has_files and not statistics.has_column_statistics(self._realm, self.id):
             raise Unsupported(f"table {self.name!r} has no statistics yet")
         return ColumnStatistics(has_not_null=False)
-
-
-class OriginalRows(Table):
-    """A table, or a part of it, without policies, which only the query that applies them may read."""
-
-    comment = ""
-
-    def __init__(self, table: LakeTable, part: Part | None) -> None:
-        self.name = table.name
-        self._table, self._part = table, part
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as the client knows them, with those of the stored values."""
-        return self._table.columns.announced
-
-    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows as they are stored."""
-        return self._table.original(options, self._part)
 
 
 def _numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from skiway.airport import ScanOptions, Table, filters
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
 from skiway.lake.context import Context
-from skiway.lake.policies import RestrictedRows, mask_key, masked_columns, with_optional
+from skiway.lake.policies import RestrictedRows, masked_columns, with_optional
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
@@ -138,18 +138,15 @@ class RestrictedView(Table):
     def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query, and then what policies leave of its rows."""
         self._context.callers.require("view.read", self._view.record)
-        principal = self._context.callers.principal
-        return RestrictedRows(
-            self._context.queries,
+        found = RestrictedRows(
+            self._context,
             self._restriction,
             self._view,
             (*self._place, self.name),
             self._view.schema,
-            find=self._find,
-            owner=principal.account_id,
-            claims=self._context.callers.claims,
-            key=mask_key(self._context.key, principal.account_id),
-        ).rows(options)
+            self._find,
+        )
+        return found.rows(options)
 
 
 class BrokenView(Table, SqlView):

@@ -1,9 +1,6 @@
 """The policies that restrict one caller: resolved once per call, and part of the call's realm.
 
-A policy removes rows of tables and views, or replaces values of their columns, for the callers that it names. Repositories
-of a restricted realm hide what would tell about the original rows: file lists, statistics, and counts in snapshots. They
-also refuse changes, with which a caller could get around a policy. Code that applies the policies itself reads with
-`Realm.without_policies`.
+A policy removes rows of tables and views, or replaces values of their columns, for the callers that it names.
 
 All row filters hold at once. If several masks match a column, the strictest kind wins: NULL, hash, partial, expression.
 """
@@ -15,15 +12,13 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Final
-
-from google.protobuf.message import Message
+from typing import Final
 
 from skiway.errors import PermissionDenied
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import COLUMN_TAGS, NAMESPACE, POLICY, TABLE, Kind
-from skiway.metastore.records.repository import Guard, Repository, Stored
+from skiway.metastore.records.kinds import COLUMN_TAGS, NAMESPACE, POLICY, TABLE
+from skiway.metastore.records.repository import Repository, Stored
 from skiway.model import v1
 from skiway.security.principals import Claim
 from skiway.storage import Stores
@@ -32,9 +27,7 @@ __all__ = [
     "EVERYONE",
     "NO_FILES",
     "ONLY_INSERT",
-    "BothGuards",
     "CallerPolicies",
-    "PolicyGuard",
     "Restriction",
     "Subject",
     "column_matches",
@@ -46,10 +39,6 @@ NO_FILES: Final = "its files and statistics are not available: read it through A
 ONLY_INSERT: Final = "it cannot be changed other than by INSERT: ask a caller without this policy"
 
 _STRICTEST_FIRST: Final = (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION)
-_GUARDED: Final = (
-    *(v1.Table, v1.View, v1.Namespace),
-    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +87,7 @@ class Restriction:
     def policies(self) -> Sequence[str]:
         """The names of the policies."""
         all_of_them = (*self.filters, *self.masks, *self.masked_ids.values())
-        return sorted({each.display_name for each in all_of_them})
+        return sorted({each.display_name or each.resource_id.id for each in all_of_them})
 
     def mask_of(self, name: str, column_id: int | None) -> v1.Policy | None:
         """The policy that masks a column; None if its values are shown.
@@ -151,17 +140,13 @@ class CallerPolicies:
     def of_namespace(self, namespace: v1.Namespace) -> Restriction | None:
         """The policies on a namespace or on what contains it."""
         place = (namespace.catalog_id.id, *namespace.parents, namespace.display_name)
-        found = tuple(each for each in self._own if any(self._covers(on, place) for on in each.objects))
+        found = tuple(each for each in self._own if each.damage or any(self._covers(on, place) for on in each.objects))
         return Restriction(f"namespace {'.'.join(place[1:])}", found, ()) if found else None
 
     @property
     def key(self) -> Hashable:
         """Equal for callers who are restricted in the same way, apart from the values of their claims."""
         return tuple(sorted(each.pointer.blob_uri for each in self._stored))
-
-    def guard(self, kind: Kind[Any]) -> Guard | None:
-        """What protects the resources of a kind from the caller; None if policies do not concern them."""
-        return PolicyGuard(self) if kind.message in _GUARDED else None
 
     # --- which policies hold ------------------------------------------------------------------------------------------
 
@@ -184,13 +169,16 @@ class CallerPolicies:
     def _own(self) -> Sequence[v1.Policy]:
         return [each.value for each in self._stored]
 
+    @property
+    def _damaged(self) -> str:
+        """The name, or at least the id, of a policy with a damaged record; empty if there is none."""
+        return next((each.display_name or each.resource_id.id for each in self._own if each.damage), "")
+
     def _restriction(self, on: v1.Table | v1.View) -> Restriction | None:
         kind = "table" if isinstance(on, v1.Table) else "view"
         name = f"{kind} {on.display_name}"
-        for each in self._own:
-            if each.damage:
-                named = each.display_name or each.resource_id.id
-                raise failure(PermissionDenied, "policy.damaged", policy=named, name=name)
+        if self._damaged:  # it may hide anything
+            return Restriction(name, tuple(self._own), (), missing=f"policy {self._damaged} is damaged")
         place = (on.catalog_id.id, *(self._place(on.namespace_id.id) or ()))
         here = [
             each
@@ -241,91 +229,6 @@ class CallerPolicies:
                 None if found is None else (found.value.catalog_id.id, *found.value.parents, found.value.display_name)
             )
         return self._places[namespace_id]
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyGuard:
-    """Hides what would tell a restricted caller about the original rows, and refuses changes by it."""
-
-    policies: CallerPolicies
-
-    @property
-    def sees_everything(self) -> bool:
-        """Policies hide no resources, only parts of them."""
-        return True
-
-    def sees(self, value: Message) -> bool:  # noqa: ARG002
-        """Policies hide no resources, only parts of them."""
-        return True
-
-    def shown(self, value: Message) -> Message | None:
-        """The resource without what tells about the original rows."""
-        match value:
-            case v1.Snapshot():
-                return _without_counts(value) if self.policies.of_table(value.table_id.id) else value
-            case v1.FileStatsSet():
-                return None if self.policies.of_table(value.table_id.id) else value
-            case v1.TableStats():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else None if found.filters else _without_upstream(value)
-            case v1.ColumnStatsSet():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _without_masked(value, found)
-        return value
-
-    def require_change(self, *states: Message) -> None:
-        """Raise if the caller is restricted on the resource."""
-        for state in states:
-            found = self._restriction(state)
-            if found is not None:
-                raise found.refused(ONLY_INSERT)
-
-    def require_create(self, value: Message) -> None:
-        """Raise if the caller is restricted on the table of a snapshot or of statistics. New objects hide nothing."""
-        if not isinstance(value, v1.Table | v1.View | v1.Namespace):
-            self.require_change(value)
-
-    def _restriction(self, on: Message) -> Restriction | None:
-        match on:
-            case v1.Table() | v1.View():
-                return self.policies.of(on)
-            case v1.Namespace():
-                return self.policies.of_namespace(on)
-            case v1.Snapshot() | v1.TableStats() | v1.ColumnStatsSet() | v1.FileStatsSet():
-                return self.policies.of_table(on.table_id.id)
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class BothGuards:
-    """What two guards allow."""
-
-    first: Guard
-    second: Guard
-
-    @property
-    def sees_everything(self) -> bool:
-        """Whether both guards show all resources."""
-        return self.first.sees_everything and self.second.sees_everything
-
-    def sees(self, value: Message) -> bool:
-        """Whether both guards show the resource."""
-        return self.first.sees(value) and self.second.sees(value)
-
-    def shown(self, value: Message) -> Message | None:
-        """What both guards show of the resource."""
-        left = self.first.shown(value)
-        return None if left is None else self.second.shown(left)
-
-    def require_change(self, *states: Message) -> None:
-        """Raise unless both guards allow the change."""
-        self.first.require_change(*states)
-        self.second.require_change(*states)
-
-    def require_create(self, value: Message) -> None:
-        """Raise unless both guards allow the resource to be created."""
-        self.first.require_create(value)
-        self.second.require_create(value)
 
 
 def current_columns(on: v1.Table | v1.View) -> Mapping[str, int]:
@@ -384,36 +287,3 @@ def column_matches(patterns: Sequence[str], column: str) -> bool:
 @lru_cache(maxsize=10_000)
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, text.casefold().split("*"))), re.DOTALL)
-
-
-def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
-    shown = v1.Snapshot()
-    shown.CopyFrom(snapshot)
-    for each in ("manifest_list", "metadata_location", "format_metadata", "summary"):
-        shown.ClearField(each)
-    if "operation" in snapshot.summary:
-        shown.summary["operation"] = snapshot.summary["operation"]
-    return shown
-
-
-def _without_upstream(stats: v1.TableStats) -> v1.TableStats:
-    """The statistics without the location of the table."""
-    shown = v1.TableStats()
-    shown.CopyFrom(stats)
-    shown.ClearField("upstream")
-    return shown
-
-
-def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.ColumnStatsSet | None:
-    if restriction.filters:
-        return None
-    shown = v1.ColumnStatsSet(table_id=stats.table_id, snapshot_id=stats.snapshot_id)
-    shown.columns.extend(  # parts of columns have names and ids of their own, so they are not shown
-        each
-        for each in stats.columns
-        if restriction.columns.get(each.column_name) == each.column_id
-        and restriction.mask_of(each.column_name, each.column_id) is None
-    )
-    for column in shown.columns:
-        column.ClearField("upstream")
-    return shown

@@ -15,7 +15,8 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
-from skiway.metastore.records.policies import NO_FILES, BothGuards, CallerPolicies, PolicyGuard
+from skiway.metastore.records.policies import NO_FILES, CallerPolicies
+from skiway.metastore.records.policy_guard import GUARDED, BothGuards, PolicyGuard
 from skiway.metastore.records.repository import Guard, Repository
 from skiway.model import v1
 from skiway.storage import Clock, Stores, utc_now
@@ -53,7 +54,8 @@ class Realm:
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""
         by_access: Guard | None = None if self.access is None else self.access.guard(kind)
-        by_policies: Guard | None = None if self.policies is None else self.policies.guard(kind)
+        concerned = self.policies if kind.message in GUARDED else None
+        by_policies: Guard | None = None if concerned is None else PolicyGuard(concerned)
         guard = BothGuards(by_access, by_policies) if by_access and by_policies else by_access or by_policies
         return Repository(self.stores, kind, guard)
 

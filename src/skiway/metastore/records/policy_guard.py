@@ -1,0 +1,142 @@
+"""What repositories withhold from a caller whom policies restrict.
+
+They hide what would tell about the original rows: file lists, statistics, and counts in snapshots. They also refuse changes,
+with which a caller could get around a policy. Code that applies the policies itself reads with `Realm.without_policies`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import Message
+
+from skiway.metastore.records.policies import ONLY_INSERT, CallerPolicies, Restriction
+from skiway.metastore.records.repository import Guard
+from skiway.model import v1
+
+__all__ = ["GUARDED", "BothGuards", "PolicyGuard"]
+
+GUARDED: Final = (
+    *(v1.Table, v1.View, v1.Namespace),
+    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet),
+)
+"""The messages of resources that policies concern."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGuard:
+    """Hides what would tell a restricted caller about the original rows, and refuses changes by it."""
+
+    policies: CallerPolicies
+
+    @property
+    def sees_everything(self) -> bool:
+        """Policies hide no resources, only parts of them."""
+        return True
+
+    def sees(self, value: Message) -> bool:  # noqa: ARG002
+        """Policies hide no resources, only parts of them."""
+        return True
+
+    def shown(self, value: Message) -> Message | None:
+        """The resource without what tells about the original rows."""
+        match value:
+            case v1.Snapshot():
+                return _without_counts(value) if self.policies.of_table(value.table_id.id) else value
+            case v1.FileStatsSet():
+                return None if self.policies.of_table(value.table_id.id) else value
+            case v1.TableStats():
+                found = self.policies.of_table(value.table_id.id)
+                return value if found is None else None if found.filters else _without_upstream(value)
+            case v1.ColumnStatsSet():
+                found = self.policies.of_table(value.table_id.id)
+                return value if found is None else _without_masked(value, found)
+        return value
+
+    def require_change(self, *states: Message) -> None:
+        """Raise if the caller is restricted on the resource."""
+        for state in states:
+            found = self._restriction(state)
+            if found is not None:
+                raise found.refused(ONLY_INSERT)
+
+    def require_create(self, value: Message) -> None:
+        """Raise if the caller is restricted on the table of a snapshot or of statistics. New objects hide nothing."""
+        if not isinstance(value, v1.Table | v1.View | v1.Namespace):
+            self.require_change(value)
+
+    def _restriction(self, on: Message) -> Restriction | None:
+        match on:
+            case v1.Table() | v1.View():
+                return self.policies.of(on)
+            case v1.Namespace():
+                return self.policies.of_namespace(on)
+            case v1.Snapshot() | v1.TableStats() | v1.ColumnStatsSet() | v1.FileStatsSet():
+                return self.policies.of_table(on.table_id.id)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BothGuards:
+    """What two guards allow."""
+
+    first: Guard
+    second: Guard
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether both guards show all resources."""
+        return self.first.sees_everything and self.second.sees_everything
+
+    def sees(self, value: Message) -> bool:
+        """Whether both guards show the resource."""
+        return self.first.sees(value) and self.second.sees(value)
+
+    def shown(self, value: Message) -> Message | None:
+        """What both guards show of the resource."""
+        left = self.first.shown(value)
+        return None if left is None else self.second.shown(left)
+
+    def require_change(self, *states: Message) -> None:
+        """Raise unless both guards allow the change."""
+        self.first.require_change(*states)
+        self.second.require_change(*states)
+
+    def require_create(self, value: Message) -> None:
+        """Raise unless both guards allow the resource to be created."""
+        self.first.require_create(value)
+        self.second.require_create(value)
+
+
+def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
+    shown = v1.Snapshot()
+    shown.CopyFrom(snapshot)
+    for each in ("manifest_list", "metadata_location", "format_metadata", "summary"):
+        shown.ClearField(each)
+    if "operation" in snapshot.summary:
+        shown.summary["operation"] = snapshot.summary["operation"]
+    return shown
+
+
+def _without_upstream(stats: v1.TableStats) -> v1.TableStats:
+    """The statistics without the location of the table."""
+    shown = v1.TableStats()
+    shown.CopyFrom(stats)
+    shown.ClearField("upstream")
+    return shown
+
+
+def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.ColumnStatsSet | None:
+    if restriction.filters:
+        return None
+    shown = v1.ColumnStatsSet(table_id=stats.table_id, snapshot_id=stats.snapshot_id)
+    shown.columns.extend(  # parts of columns have names and ids of their own, so they are not shown
+        each
+        for each in stats.columns
+        if restriction.columns.get(each.column_name) == each.column_id
+        and restriction.mask_of(each.column_name, each.column_id) is None
+    )
+    for column in shown.columns:
+        column.ClearField("upstream")
+    return shown
