@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from skiway.airport import ScanOptions, Table, filters
 from skiway.airport.conversion import to_column
+from skiway.airport.scan import find_rowid_column
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
-from skiway.lake.columns import ROWID
 from skiway.lake.context import Context
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
@@ -99,7 +99,9 @@ class RestrictedRows:
         schema = with_optional(self.base.schema, self.masked)
         wanted = schema.names if options.columns is None else list(options.columns)
         needed = {*wanted, *(options.filter.columns if options.filter else ())}
-        own = [name for name in schema.names if name != ROWID]
+        numbered = find_rowid_column(schema)
+        rowid = None if numbered is None else schema.names[numbered]
+        own = [name for name in schema.names if name != rowid]
         read = [name for name in own if name in needed] or own[:1]  # rows without columns are counted
         shown = pa.schema([schema.field(name) for name in read])
         condition = filters.to_arrow(options.filter, shown) if options.filter else None
@@ -112,9 +114,9 @@ class RestrictedRows:
             if condition is not None:  # these rows are visible, so the caller may learn everything about them
                 kept = pa.Table.from_batches([rows]).filter(condition).combine_chunks().to_batches()
                 rows = kept[0] if kept else rows.slice(0, 0)
-            if ROWID in wanted:
+            if rowid is not None and rowid in wanted:
                 numbers = pa.array(np.arange(seen, seen + rows.num_rows), pa.int64())
-                rows = rows.append_column(ROWID, numbers)
+                rows = rows.append_column(rowid, numbers)
             seen += rows.num_rows
             yield rows.select(wanted)
 
