@@ -91,3 +91,27 @@ def test_member_sees_and_changes_what_is_granted(secured: Secured) -> None:
 def test_member_without_grants_sees_nothing(secured: Secured) -> None:
     with pytest.raises(AssertionError, match=r"catalog\.read"), secured.attached(secured.ada) as ada:
         ada.need("SELECT * FROM db.sales.people")
+
+
+def test_member_sees_what_policies_leave(secured: Secured) -> None:
+    with secured.attached(secured.boss) as boss:
+        boss.need("CREATE TABLE db.sales.staff AS SELECT i AS id, 'secret ' || i AS name FROM range(10) t(i)")
+    secured.grant("lake.sales", "write")
+    for words in (
+        ("even", "--filter", "id % 2 = 0", "--to", "role:member"),
+        ("no names", "--mask", "null", "--column", "name", "--to", "everyone", "--except", "role:administrator"),
+    ):
+        location = f"127.0.0.1:{secured.server.port}"
+        skiway(
+            "policies", "create", *words, "--on", "lake.sales.staff", SKIWAY_SERVER=location, SKIWAY_TOKEN=secured.boss
+        )
+    with secured.attached(secured.ada) as ada:
+        assert ada.rows("SELECT count(*), count(name), max(id) FROM db.sales.staff") == [["5", "0", "8"]]
+        assert ada.rows("FROM db.skiway.query('SELECT count(*) n, count(name) m FROM sales.staff')") == [["5", "0"]]
+        assert ada.rows("SELECT id FROM db.sales.staff WHERE id IN (3, 4)") == [["4"]]
+        for statement in ("UPDATE db.sales.staff SET name = 'x'", "DELETE FROM db.sales.staff WHERE id = 1"):
+            assert "policies even, no names restrict what you see" in str(ada.run(statement))
+        ada.need("INSERT INTO db.sales.staff VALUES (100, 'new')")
+        assert ada.rows("SELECT max(id), max(name) FROM db.sales.staff WHERE id > 10") == [["100", None]]
+    with secured.attached(secured.boss) as boss:
+        assert boss.rows("SELECT count(*), count(name) FROM db.sales.staff") == [["11", "11"]]
