@@ -438,6 +438,8 @@ def test_system_tables_tell_nothing_about_hidden_rows(
     (plan,) = read(analyst, "skiway.plans")
     assert plan["subject"] == "analyst"
     assert {plan[name] for name in plan if name.startswith(("files", "bytes", "endpoints"))} == {None}
+    assert {usage["bytes_read"] for usage in read(analyst, "skiway.usage")} == {None}
+    assert {usage["bytes_read"] for usage in read(owner, "skiway.usage")} != {None}
     assert len(read(analyst, "skiway.columns")) == len(ROWS.schema)
 
 

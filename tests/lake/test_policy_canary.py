@@ -211,7 +211,18 @@ def test_statements(policed: PolicedLake, sent: Sent, peer: duckdb.DuckDBPyConne
 def test_system_tables_and_statistics(policed: PolicedLake, sent: Sent) -> None:
     with policed.lake.client(token="analyst") as analyst:
         shown: list[object] = [analyst.schemas(), list(analyst.flights()), analyst.databases().to_pylist()]
-        for name in ("tables", "columns", "snapshots", "files", "column_stats", "views", "jobs", "plans"):
+        for name in (
+            "tables",
+            "columns",
+            "snapshots",
+            "files",
+            "column_stats",
+            "views",
+            "jobs",
+            "plans",
+            "usage",
+            "lineage",
+        ):
             shown.append(analyst.scan(f"skiway.{name}").read_all().to_pylist())
             shown.append(analyst.call("skiway.query", f"SELECT * FROM skiway.{name}").read_all().to_pylist())
         shown += [analyst.statistics("s.people", column) for column in ROWS.schema.names]

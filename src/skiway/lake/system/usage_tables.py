@@ -33,15 +33,20 @@ USAGE: Final = pa.schema(
 
 
 def usage(scan: SystemScan) -> pa.Table:
-    """How often each table was used on each day. Only administrators see by whom."""
+    """How often each table was used on each day. Only administrators see by whom.
+
+    The bytes tell about the files, so they are not shown to callers whom policies restrict on the table.
+    """
     scan.context.usage.flush()
     shows_callers = scan.context.callers.may("grant.manage")
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for shown in scan.visible:
+            is_restricted = scan.context.callers.restriction(shown.table) is not None
             for day, used in usage_of(scan.realm, shown.table.resource_id.id):
                 callers = used.callers.most_common() if shows_callers else None
-                yield (*shown.names, day, used.reads, used.writes, used.bytes_read, used.columns.most_common(), callers)
+                size = None if is_restricted else used.bytes_read
+                yield (*shown.names, day, used.reads, used.writes, size, used.columns.most_common(), callers)
 
     return arrow_table(USAGE, rows())
 
