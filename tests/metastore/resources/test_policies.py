@@ -12,6 +12,7 @@ import pytest
 from metastore.resource_factory import ResourceFactory, expect_error, mask, names
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore import Realm
+from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
@@ -194,6 +195,19 @@ def test_restricted_caller_changes_neither_the_table_nor_its_place(lake: Lake) -
     place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.sales.resource_id}
     spec = v1.TableSpec(display_name="new", schema_json=SCHEMA, **place)
     assert tables.create(realm, v1.CreateTableRequest(spec=spec)).table.display_name == "new"
+
+
+def test_unreadable_table_is_deleted_only_by_callers_without_policies(lake: Lake) -> None:
+    pointers, request = lake.factory.stores.pointers, v1.DeleteTableRequest(table_id=lake.people.resource_id)
+    key = keys.table("a1", lake.people.resource_id.id)
+    found = pointers.get(key)
+    assert found is not None
+    lake.create("p", lake.people, subjects=["user:ada"])
+    lake.factory.stores.blobs.delete(found.blob_uri)
+    tables.delete(lake.restricted("ada"), request)
+    assert pointers.get(key) is not None
+    tables.delete(lake.restricted("grace"), request)
+    assert pointers.get(key) is None
 
 
 def test_tags_follow_the_column(lake: Lake) -> None:

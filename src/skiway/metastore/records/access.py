@@ -292,6 +292,11 @@ class ObjectGuard:
         """Whether the caller's roles allow it to read all resources of the kind."""
         return any(map(self.decision.everywhere, self.needed.read))
 
+    @property
+    def allows_unreadable(self) -> bool:
+        """Grants are about objects, and nobody knows which one it is."""
+        return False
+
     def sees(self, value: Message) -> bool:
         """Whether the caller may read the resource, or something in it."""
         return self.sees_everything or self.decision.sees(value, self.needed.read)

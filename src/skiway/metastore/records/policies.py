@@ -144,6 +144,11 @@ class CallerPolicies:
         return Restriction(f"namespace {'.'.join(place[1:])}", found, ()) if found else None
 
     @property
+    def restrict_anything(self) -> bool:
+        """Whether a policy names the caller."""
+        return bool(self._own)
+
+    @property
     def key(self) -> Hashable:
         """Equal for callers who are restricted in the same way, apart from the values of their claims."""
         return tuple(sorted(each.pointer.blob_uri for each in self._stored))

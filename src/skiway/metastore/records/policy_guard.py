@@ -35,6 +35,11 @@ class PolicyGuard:
         """Policies hide no resources, only parts of them."""
         return True
 
+    @property
+    def allows_unreadable(self) -> bool:
+        """Whether no policy restricts the caller: which objects policies are about may be unknown."""
+        return not self.policies.restrict_anything
+
     def sees(self, value: Message) -> bool:  # noqa: ARG002
         """Policies hide no resources, only parts of them."""
         return True
@@ -88,6 +93,11 @@ class BothGuards:
     def sees_everything(self) -> bool:
         """Whether both guards show all resources."""
         return self.first.sees_everything and self.second.sees_everything
+
+    @property
+    def allows_unreadable(self) -> bool:
+        """Whether both guards allow it."""
+        return self.first.allows_unreadable and self.second.allows_unreadable
 
     def sees(self, value: Message) -> bool:
         """Whether both guards show the resource."""
