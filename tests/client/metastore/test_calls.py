@@ -187,7 +187,11 @@ def test_error_arrives_with_its_original_class(server: Server, kind: type[Skiway
     with Metastore(server.address, retries=Retries(limit=0)) as lake, pytest.raises(SkiwayError) as failed:
         lake.directory.resolve_catalog("lake")
     error = failed.value
-    coarse = {errors.SchemaNotEmpty: PreconditionFailed, errors.ConstraintViolation: PreconditionFailed}
+    coarse = {
+        errors.SchemaNotEmpty: PreconditionFailed,
+        errors.ConstraintViolation: PreconditionFailed,
+        errors.Busy: errors.Contention,
+    }
     assert type(error) is coarse.get(kind, kind)  # codes are transmitted, not all classes
     assert (error.message, error.key, error.code) == ("what happened, and what to do", "some.key", kind.code)
     correlation_id = server.seen[0].headers["x-correlation-id"]
