@@ -26,7 +26,7 @@ from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed import tables as managed_tables_tables
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import open_stores

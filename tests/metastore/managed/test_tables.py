@@ -323,7 +323,7 @@ def test_leftover_records_of_removed_snapshots_are_swept(
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
         patch.setattr(type(managed.factory.stores.pointers), "max_batch", 25)
-        patch.setattr("skiway.metastore.managed.commits.apply_batch", contend)
+        patch.setattr("skiway.metastore.managed.states.apply_batch", contend)
         commit(
             managed,
             table,
