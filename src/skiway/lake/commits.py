@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from skiway.airport import current_request
-from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Producer
 from skiway.lake.context import Context
+from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, connectors, managed
 from skiway.metastore.managed import ManagedTable
 from skiway.model import v1
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 __all__ = ["Changes", "check_auto_commit", "check_managed"]
 
@@ -30,10 +34,10 @@ def check_managed(catalog: v1.Catalog) -> None:
 
 def check_auto_commit() -> None:
     """Raise if the statement is part of an explicit transaction."""
-    if current_request().header(headers.AUTO_COMMIT) == "0":
+    if is_explicit():
         raise Unsupported(
-            "each statement that writes to a lake commits by itself and cannot be rolled back: write outside of an "
-            "explicit transaction",
+            "this statement commits by itself and cannot be rolled back: of all statements that write to a lake, only INSERT "
+            "can be part of an explicit transaction; run this one outside of it",
             key="transaction.explicit",
         )
 
@@ -50,8 +54,8 @@ class Changes:
         """The metastore of the caller's account."""
         return self.context.callers.realm()
 
-    def check_allowed(self) -> None:
-        """Raise unless the caller may change this table with this statement."""
+    def check_allowed(self, *, may_stage: bool = False) -> None:
+        """Raise unless the caller may change this table with this statement; `may_stage` in an explicit transaction, too."""
         self.context.callers.require("table.write", self.record)
         if not (self.record.metadata_location or self.record.damage):
             raise PreconditionFailed(
@@ -60,7 +64,8 @@ class Changes:
                 key="table.not_managed",
                 table=self.record.display_name,
             )
-        check_auto_commit()
+        if not may_stage:
+            check_auto_commit()
 
     def load(self) -> ManagedTable:
         """The table in its current state."""
@@ -76,6 +81,10 @@ class Changes:
         self.context.usage.written(self.realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
         self.context.versions.changed(self.realm)
         return changed
+
+    def stage(self, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
+        """Add data files to the explicit transaction of the statement, whose commit makes them visible."""
+        self.context.transactions.stage(current_request().transaction_id, base, files, rows=rows)
 
     def run(self, change: Callable[[], object]) -> None:
         """Make a change of more than the table's content, such as its name."""

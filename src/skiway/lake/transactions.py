@@ -5,32 +5,60 @@ signature covers the caller, so the id of another caller is as unknown as an inv
 The first read of a table in a transaction pins the current snapshot, in memory; later reads see the same. A write pins
 the snapshot that it committed. Another server does not know the pins, and reads the snapshot as of the transaction's
 begin.
+
+A client may also say that it ends its transactions itself. Then INSERT only stages rows (`staging`), and the action
+`commit_transaction` makes all of them visible at once.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cachetools import LRUCache
 
-from skiway.airport import TransactionManager, TransactionStatus
+from skiway.airport import TransactionManager, TransactionStatus, current_request
+from skiway.airport.request import call_of
+from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed
+from skiway.metastore.managed import ManagedTable
 from skiway.security import utc_now
 
-__all__ = ["LakeTransactions"]
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+__all__ = ["LakeTransactions", "is_explicit"]
 
 _MAC: Final = 24  # hexadecimal digits
+_ABOUT_TRANSACTIONS: Final = ("get_transaction_status", "commit_transaction", "rollback_transaction")
+
+
+class Staged(Protocol):
+    """The rows that wait for the end of a transaction."""
+
+    def add(
+        self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int, until: datetime
+    ) -> None:
+        """Add rows to a transaction, which expires at a time."""
+
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """The status of a transaction; None if it has no rows."""
+
+    def commit(self, transaction_id: str) -> None:
+        """Make the rows of a transaction visible."""
+
+    def abort(self, transaction_id: str) -> None:
+        """Discard the rows of a transaction."""
 
 
 class LakeTransactions(TransactionManager):
     """Transaction ids and pins. `caller` identifies who makes the current call: the account and the subject.
 
-    Every statement that writes commits by itself, so commit and rollback have nothing to do.
+    Statements of DuckDB commit by themselves, so commit and rollback only concern rows that other clients have `staged`.
     """
 
     def __init__(
@@ -42,8 +70,10 @@ class LakeTransactions(TransactionManager):
         keep: int = 100_000,
         clock: Callable[[], datetime] = utc_now,
         server: str | None = None,
+        staged: Staged | None = None,
     ) -> None:
         self._key = key
+        self._staged = staged
         self._caller = caller
         self._ttl = ttl
         self._clock = clock
@@ -58,15 +88,34 @@ class LakeTransactions(TransactionManager):
         return f"{body}.{self._mac(body)}"
 
     def commit(self, transaction_id: str) -> None:
-        """Do nothing: writes are committed already."""
+        """Commit the staged rows, if the client ends the transaction. A statement that commits by itself ends nothing."""
+        if self._staged is not None and _is_called("commit_transaction"):
+            self._staged.commit(transaction_id)
 
     def rollback(self, transaction_id: str) -> None:
-        """Do nothing: failed statements have left nothing behind, and committed ones stay."""
+        """Discard the staged rows, if the client ends the transaction. A failed statement has left nothing behind."""
+        if self._staged is not None and _is_called("rollback_transaction"):
+            self._staged.abort(transaction_id)
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
-        """Active until the transaction is too old; None for an unknown id."""
+        """Active until the transaction ends or is too old; None for an unknown id."""
         began = self._began(transaction_id)
-        return None if began is None or self._clock() - began > self._ttl else TransactionStatus.ACTIVE
+        if began is None or self._clock() - began > self._ttl:
+            return None
+        # DuckDB's statements have nothing staged, so nothing is looked up for them.
+        looked_up = self._staged if _is_called(*_ABOUT_TRANSACTIONS) or is_explicit() else None
+        staged = None if looked_up is None else looked_up.status(transaction_id)
+        return staged or TransactionStatus.ACTIVE
+
+    def stage(self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
+        """Add data files to a transaction that the client ends itself."""
+        began = self._began(transaction_id) if transaction_id else None
+        if began is None or self._staged is None:
+            raise PreconditionFailed(
+                "the statement is part of an explicit transaction, but names none: begin one with create_transaction",
+                key="transaction.missing",
+            )
+        self._staged.add(transaction_id, base, files, rows=rows, until=began + self._ttl)
 
     def pinned(
         self, transaction_id: str, table_id: str, point: str, *, find: Callable[[datetime | None], int | None]
@@ -117,3 +166,13 @@ class LakeTransactions(TransactionManager):
         # Lengths keep the parts apart, because subjects may contain any character.
         signed = "".join(f"{len(part)}:{part}" for part in ("transaction", *self._caller(), body))
         return hmac.digest(self._key, signed.encode(), "sha256").hex()[:_MAC]
+
+
+def _is_called(*actions: str) -> bool:
+    """Whether the current call is one of these actions."""
+    return call_of(current_request()).operation in actions
+
+
+def is_explicit() -> bool:
+    """Whether the client of the current call ends its transaction itself."""
+    return current_request().header(headers.AUTO_COMMIT) == "0"

@@ -40,7 +40,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     def write(self, write: Write) -> Statement:
         """Start a statement."""
-        self._changes.check_allowed()
+        self._changes.check_allowed(may_stage=write.operation == "insert")
         if write.operation == "insert":
             return self._insert(write)
         snapshot = self._snapshot()

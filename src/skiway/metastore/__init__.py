@@ -1,11 +1,12 @@
-"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, connectors, jobs, queries.
+"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, connectors, jobs, queries and
+transactions.
 
 The exported modules are plain functions that take and return messages, independent of any transport. Their first argument
 is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.metastore import connectors, jobs, managed, platform, queries, statistics
+from skiway.metastore import connectors, jobs, managed, platform, queries, statistics, transactions
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
 
@@ -25,5 +26,6 @@ __all__ = [
     "snapshots",
     "statistics",
     "tables",
+    "transactions",
     "views",
 ]

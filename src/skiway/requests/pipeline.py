@@ -130,8 +130,9 @@ class Pipeline:
 
     def realm(self, call: Call) -> Realm:
         """The metastore as the caller sees it: all of its account, or what grants allow."""
-        realm = self.access.realm_of(call.principal or NOBODY)
-        return replace(realm, access=call.decision) if call.is_narrowed else realm
+        principal = call.principal or NOBODY
+        decision = call.decision if call.is_narrowed else None
+        return replace(self.access.realm_of(principal), access=decision, caller=principal.subject)
 
     @contextmanager
     def observe(self, call: Call) -> Iterator[None]:

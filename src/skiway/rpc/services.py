@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from skiway.metastore import Realm, connectors, jobs, queries, statistics
+from skiway.metastore import Realm, connectors, jobs, queries, statistics, transactions
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -18,6 +18,7 @@ from skiway.metastore.reconcile.upstream import validate
 from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
+from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.model.v1 import (
     account_pb2,
@@ -31,6 +32,7 @@ from skiway.model.v1 import (
     statistics_pb2,
     system_pb2,
     table_pb2,
+    transaction_pb2,
     view_pb2,
 )
 from skiway.rpc.methods import Service, changes, reads
@@ -50,13 +52,14 @@ def all_services(
     reconciler: Reconciler | None = None,
     planner: Planner | None = None,
     create_table: CreateTable = tables.create,
+    staging: StagingArea | None = None,
 ) -> tuple[Service, ...]:
     """All services.
 
     `engines` are the system objects of query engines, by default those that come with Skiway. `secrets` stores the
     credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
     tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
-    their records. Add new services of the model here.
+    their records. `staging` is where transactions write rows. Add new services of the model here.
     """
     return (
         ACCOUNTS,
@@ -70,6 +73,7 @@ def all_services(
         GRANTS,
         connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
+        transactions_of(staging or StagingArea()),
         system_objects_of(engines or EngineCatalogs()),
     )
 
@@ -126,6 +130,22 @@ def queries_of(rules: QueryRules, planner: Planner) -> Service:
             "EndQuery": changes(partial(queries.end, rules=rules), "catalog.read"),
             "GetQuery": reads(partial(queries.get, rules=rules), "catalog.read"),
             "FetchScanBundle": changes(partial(scan_bundles.fetch, planner=planner, rules=rules), "catalog.read"),
+        },
+    )
+
+
+def transactions_of(area: StagingArea) -> Service:
+    """The service for transactions."""
+    return Service(
+        transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"],
+        category="table",
+        rules={
+            "BeginTransaction": changes(partial(transactions.begin, area=area), "table.write"),
+            "AppendRows": changes(partial(transactions.append, area=area), "table.write"),
+            "CommitTransaction": changes(partial(transactions.commit, area=area), "table.write"),
+            "AbortTransaction": changes(partial(transactions.abort, area=area), "table.write"),
+            "GetTransaction": reads(transactions.get, "table.write"),
+            "ListTransactions": reads(transactions.list_, "table.write"),
         },
     )
 

@@ -11,6 +11,7 @@ from skiway.client.metastore.names import Id, dotted
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
 from skiway.client.metastore.snapshots import Snapshot
+from skiway.client.metastore.transactions import Transaction
 
 __all__ = [
     "KEEP",
@@ -31,6 +32,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "TableStats",
+    "Transaction",
     "View",
     "dotted",
 ]

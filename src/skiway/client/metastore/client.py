@@ -19,6 +19,7 @@ from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
+from skiway.client.metastore.transactions import Transactions
 from skiway.errors import InvalidArgument
 from skiway.model import v1
 
@@ -132,6 +133,11 @@ class Metastore:
     def queries(self) -> Queries:
         """Queries, which are leases on snapshots."""
         return Queries(self._calls)
+
+    @property
+    def transactions(self) -> Transactions:
+        """Transactions, which write rows for several tables that become visible together."""
+        return Transactions(self._calls)
 
     @property
     def directory(self) -> Directory:

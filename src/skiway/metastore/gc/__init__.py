@@ -4,7 +4,7 @@
 """
 
 from skiway.metastore.gc.sweeps import Slice, run, sweep_blobs, sweep_expired, sweep_jobs, sweep_pointers, sweep_secrets
-from skiway.metastore.gc.warehouse import sweep_warehouse
+from skiway.metastore.gc.warehouse import sweep_transactions, sweep_warehouse
 
 __all__ = [
     "Slice",
@@ -14,5 +14,6 @@ __all__ = [
     "sweep_jobs",
     "sweep_pointers",
     "sweep_secrets",
+    "sweep_transactions",
     "sweep_warehouse",
 ]

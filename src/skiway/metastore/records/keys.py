@@ -83,6 +83,9 @@ __all__ = [
     "table_name",
     "table_of",
     "token_use",
+    "transaction",
+    "transaction_due",
+    "transaction_open",
     "usage",
     "view",
     "view_name",
@@ -410,7 +413,7 @@ def job_leased(until_micros: int | None = None, account_id: str = "", job_id: st
 
 
 def queue_time(key: str) -> int:
-    """When the job at a key of the queue is due, or its lease expires, in microseconds since 1970."""
+    """When the job or transaction at a key of the queue is due, or its lease expires, in microseconds since 1970."""
     return int(key.split("/")[3])
 
 
@@ -435,6 +438,24 @@ def lease_active(account_id: str, query_id: str | None = None) -> str:
 def pin(uri: str, query_id: str | None = None) -> str:
     """Marks that a query reads the blob at `uri`."""
     return f"/pins/{uri}/{'' if query_id is None else _digest(query_id)}"
+
+
+def transaction(account_id: str, transaction_id: str) -> str:
+    """Ids may be long, so the key contains a digest of the id."""
+    return f"{of_account(account_id)}transactions/by-id/{_digest(transaction_id)}"
+
+
+def transaction_open(account_id: str, owner: str | None = None, transaction_id: str | None = None) -> str:
+    """Open transactions, by the caller who began them."""
+    prefix = f"{of_account(account_id)}transactions/open/"
+    if owner is None:
+        return prefix
+    return f"{prefix}{_digest(owner)}/{'' if transaction_id is None else _digest(transaction_id)}"
+
+
+def transaction_due(due_micros: int | None = None, account_id: str = "", transaction_id: str = "") -> str:
+    """Transactions of all accounts, by the time when they expire or their records are deleted."""
+    return _in_queue("transactions", due_micros, account_id, _digest(transaction_id))
 
 
 def idempotency(account_id: str, operation: str, key: str) -> str:

@@ -36,7 +36,8 @@ def random_id() -> str:
 class Realm:
     """The first argument of every function of the metastore: an account, the stores, a clock and an id generator.
 
-    Nothing outside the account can be reached through it, and with `access` only what that decision allows.
+    Nothing outside the account can be reached through it, and with `access` only what that decision allows. `caller` names who
+    makes the call; it is empty for the server itself.
     """
 
     stores: Stores
@@ -46,6 +47,7 @@ class Realm:
     idempotency_ttl_s: float = 900.0
     closing_s: float = 30.0
     access: AccessDecision | None = None
+    caller: str = ""
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""
