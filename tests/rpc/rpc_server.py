@@ -16,8 +16,10 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
 from metastore.resource_factory import ResourceFactory
+from rpc.requests import warehouse
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
+from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.requests import Access, Observers, Retries
 from skiway.rpc import Door, Method, Rule, Service, all_services
@@ -31,7 +33,7 @@ from skiway.telemetry.traces import Traces
 
 behavior = pytest.mark.behavior
 
-SERVICES = all_services()
+SERVICES = all_services(staging=StagingArea(warehouse()))
 METHODS = {method.operation.full_name: method for service in SERVICES for method in service.methods()}
 EVERYTHING = frozenset(
     permission for service in SERVICES for rule in service.rules.values() for permission in rule.permissions

@@ -6,7 +6,7 @@ is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATF
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.metastore import connectors, jobs, managed, platform, queries, statistics, transactions
+from skiway.metastore import connectors, events, jobs, managed, platform, queries, statistics, transactions
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs, directory, grants, namespaces, snapshots, tables, views
 
@@ -17,6 +17,7 @@ __all__ = [
     "catalogs",
     "connectors",
     "directory",
+    "events",
     "grants",
     "jobs",
     "managed",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from skiway.metastore import Realm, connectors, jobs, queries, statistics, transactions
+from skiway.metastore import Realm, connectors, events, jobs, queries, statistics, transactions
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -25,6 +25,7 @@ from skiway.model.v1 import (
     catalog_pb2,
     connector_pb2,
     directory_pb2,
+    event_pb2,
     grant_pb2,
     namespace_pb2,
     query_pb2,
@@ -74,6 +75,7 @@ def all_services(
         connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
+        EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
 
@@ -258,5 +260,13 @@ GRANTS = Service(
         "ListGrants": reads(grants.list_, "grant.manage"),
         "AddGrant": changes(grants.add, "grant.manage"),
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
+    },
+)
+EVENTS = Service(
+    event_pb2.DESCRIPTOR.services_by_name["EventService"],
+    category="catalog",
+    rules={
+        "ListEvents": reads(events.list_, "catalog.read"),
+        "WatchEvents": reads(events.watch, "catalog.read"),
     },
 )

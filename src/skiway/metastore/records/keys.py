@@ -36,6 +36,10 @@ __all__ = [
     "connector_name",
     "current_snapshot",
     "dropped",
+    "event",
+    "event_account",
+    "event_head",
+    "event_pending",
     "expected_client",
     "folder",
     "folder_claim",
@@ -466,6 +470,29 @@ def idempotency(account_id: str, operation: str, key: str) -> str:
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def event_pending(account_id: str | None = None, entry: str = "") -> str:
+    """Holds an event that has no sequence number yet, not a blob's address."""
+    return "/events/pending/" if account_id is None else f"/events/pending/{encoded(account_id)}/{entry}"
+
+
+def event_account(key: str) -> str:
+    """The account in the key of an event without a sequence number."""
+    return unquote(key.split("/")[3])
+
+
+def event(account_id: str, sequence: int | None = None) -> str:
+    """Holds an event, not a blob's address."""
+    return f"/events/feed/{encoded(account_id)}/{'' if sequence is None else f'{sequence:019d}'}"
+
+
+def event_head(account_id: str) -> str:
+    """Holds the sequence number of the last event, not a blob's address."""
+    return f"/events/head/{encoded(account_id)}"
 
 
 # --- the platform -----------------------------------------------------------------------------------------------------

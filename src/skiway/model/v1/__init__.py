@@ -154,6 +154,14 @@ from skiway.model.v1.error_pb2 import (
     Error,
     ErrorCode,
 )
+from skiway.model.v1.event_pb2 import (
+    Event,
+    ListEventsRequest,
+    ListEventsResponse,
+    PendingEvent,
+    WatchEventsRequest,
+    WatchEventsResponse,
+)
 from skiway.model.v1.grant_pb2 import (
     PV_MANAGE,
     PV_READ,
@@ -578,6 +586,7 @@ __all__ = [
     "EngineSpecific",
     "Error",
     "ErrorCode",
+    "Event",
     "ExpansionMap",
     "FetchScanBundleRequest",
     "FetchScanBundleResponse",
@@ -626,6 +635,8 @@ __all__ = [
     "ListColumnStatsResponse",
     "ListConnectorsRequest",
     "ListConnectorsResponse",
+    "ListEventsRequest",
+    "ListEventsResponse",
     "ListFileColumnStatsRequest",
     "ListFileColumnStatsResponse",
     "ListGrantsRequest",
@@ -667,6 +678,7 @@ __all__ = [
     "PageResponse",
     "PartitionField",
     "PartitionSpecInfo",
+    "PendingEvent",
     "PinnedTable",
     "Precondition",
     "Predicate",
@@ -758,4 +770,6 @@ __all__ = [
     "ViewExpansion",
     "ViewSpec",
     "ViewSql",
+    "WatchEventsRequest",
+    "WatchEventsResponse",
 ]

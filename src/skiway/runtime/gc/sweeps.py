@@ -7,6 +7,7 @@
 | pointer     | gc.pointer                    | dangling pointers                                     |
 | jobs        | gc.reconcile_jobs             | jobs that finished long ago                           |
 | secrets     | gc.pointer                    | credentials of deleted connectors                     |
+| events      | gc.pointer                    | nothing; it numbers events that nobody has read       |
 | transactions| gc.warehouse                  | files of transactions that nobody ended in time       |
 | warehouse   | gc.warehouse                  | unreferenced files of managed tables                  |
 """
@@ -74,6 +75,13 @@ def sweeps(
             slice_s=min(jobs.slice_millis, jobs.max_tick_millis) / 1000,
             batch_limit=jobs.batch_limit,
             enabled=jobs.enabled,
+        ),
+        Sweep(
+            "events",
+            lambda token: _progress(gc.sweep_events(stores, size=pointer.page_size, token=token)),
+            every_s=pointer.tick_every.total_seconds(),
+            slice_s=pointer.max_tick_millis / 1000,
+            enabled=pointer.enabled,
         ),
         Sweep(
             "secrets",
