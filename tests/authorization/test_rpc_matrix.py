@@ -117,6 +117,8 @@ PLATFORM_ONLY = {"AccountService/CreateAccount", "AccountService/DeleteAccount"}
 """They act on other accounts, for which no permission of an account suffices."""
 
 ABOUT_NOTHING = {
+    "EventService/ListEvents",
+    "EventService/WatchEvents",
     "TransactionService/BeginTransaction",
     "TransactionService/ListTransactions",
     "CatalogService/CreateCatalog",

@@ -384,7 +384,7 @@ def test_nothing_is_deleted_if_the_store_is_unavailable(
     def unavailable(_: str) -> None:
         raise SkiwayError("the store is away")
 
-    monkeypatch.setattr(managed.factory.stores.pointers, "get", unavailable)
+    monkeypatch.setattr(managed.factory.stores.pointers, "_get", unavailable)
     with pytest.raises(SkiwayError, match="away"):
         sweep(managed)
     assert files_in(folder) == needed

@@ -10,7 +10,18 @@ import pytest
 from skiway.metastore.records import keys
 
 SOURCE = Path(keys.__file__).parents[2]
-ROOTS = ("/accounts", "/closing", "/expected", "/folders", "/pins", "/platform", "/queue", "/schedule", "/secrets")
+ROOTS = (
+    "/accounts",
+    "/closing",
+    "/events",
+    "/expected",
+    "/folders",
+    "/pins",
+    "/platform",
+    "/queue",
+    "/schedule",
+    "/secrets",
+)
 
 
 def test_no_other_module_builds_keys() -> None:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.metastore.events import feed
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, GRANT, NAMESPACE, TABLE, VIEW, Kind
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE, SNAPSHOT, TABLE, VIEW, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -90,13 +90,18 @@ def _is_visible(realm: Realm, event: v1.Event) -> bool:
         return True
     kind, on = _described(realm, event)
     if kind is None or on is None:
-        return realm.access.everywhere(_BY_ROLE.get(event.kind, "account.read"))
+        return realm.access.everywhere(_BY_ROLE[event.kind])
     guard = realm.access.guard(kind)
     return guard is None or guard.sees(on)
 
 
-_BY_ROLE: Final = {"connector": "connector.manage", "job": "connector.manage", "account": "account.read"}
-"""The permissions to see events of kinds on which nothing can be granted."""
+_BY_ROLE: Final = {
+    "account": "account.read",
+    "connector": "connector.manage",
+    "grant": "grant.manage",
+    "job": "connector.manage",
+}
+"""The permissions to see events of kinds that roles alone give access to."""
 
 
 def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Message] | None, Message | None]:
@@ -114,10 +119,10 @@ def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Message] | None, Mes
             return NAMESPACE, v1.Namespace(
                 resource_id=own, catalog_id=an_id(event.catalog_id), parents=parents, display_name=name
             )
+        case "table" if not event.namespace_id:
+            return SNAPSHOT, v1.Snapshot(table_id=own)  # where the table is now is looked up
         case "table":
             return TABLE, v1.Table(resource_id=own, namespace_id=an_id(event.namespace_id))
         case "view":
             return VIEW, v1.View(resource_id=own, namespace_id=an_id(event.namespace_id))
-        case "grant":
-            return GRANT, v1.Grant(object_id=own, grantee=event.detail)
     return None, None

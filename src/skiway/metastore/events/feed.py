@@ -1,6 +1,6 @@
 """The order of events: a sequence without gaps per account, to which events are only added at the end.
 
-A change stores its events without a sequence number, under random keys, so that writers never wait for each other
+A change stores its events without a sequence number, under unique keys, so that writers never wait for each other
 (`records.journal`). Whoever reads the feed first gives numbers to all events that have none yet, in one batch with the
 pointer to the end of the feed. Readers do compete for that pointer; one wins, and the others find the events in the feed. So a
 reader that continues after a number misses nothing, and no event gets a number that was passed already.
@@ -42,20 +42,17 @@ class _Pending:
     def of(self) -> tuple[str, str]:
         """The object whose events are ordered among each other."""
         event = self.message.event
+        if event.action == "profiled":
+            return "statistics", event.object_id  # they do not change the version of the table
         return event.kind, f"{event.object_id}/{event.detail}" if event.kind == "grant" else event.object_id
 
     @property
-    def order(self) -> tuple[int, int, int, int]:
-        """The place among the events of the object."""
+    def order(self) -> tuple[int, int, int, str]:
+        """The place among the events of the object. Where versions do not tell, the key does, which begins with the time."""
         found = self.message
-        if found.event.kind == "grant" or found.event.action == "profiled":
-            # The version of a grant starts again if it is granted again, and statistics do not change the table.
-            return 0, 0, 0, self.time
-        return found.version, found.phase, found.step, self.time
-
-    @property
-    def time(self) -> int:
-        return self.message.event.occurred_at.ToNanoseconds()
+        if found.event.kind == "grant":
+            return 0, 0, 0, self.pointer.key  # the version starts again if the same is granted again
+        return found.version, found.phase, found.step, self.pointer.key
 
 
 def sequence_pending(pointers: PointerStore, account_id: str) -> int:
@@ -80,11 +77,11 @@ def _complete(pointers: PointerStore, account_id: str) -> list[_Pending]:
     if not first:
         return []
     seen = {each.pointer.key for each in first}
-    latest: dict[tuple[str, str], tuple[int, ...]] = {}
+    latest: dict[tuple[str, str], tuple[int, int, int, str]] = {}
     for each in first:
         latest[each.of] = max(each.order, latest.get(each.of, each.order))
     again = _listed(pointers, account_id)
-    return [each for each in again if each.pointer.key in seen or each.order < latest.get(each.of, ())]
+    return [each for each in again if each.pointer.key in seen or (each.of in latest and each.order < latest[each.of])]
 
 
 def _listed(pointers: PointerStore, account_id: str) -> list[_Pending]:
@@ -99,15 +96,13 @@ def _ordered(pending: Iterable[_Pending]) -> Iterator[_Pending]:
         groups.setdefault(each.of, []).append(each)
     for group in groups.values():
         group.sort(key=lambda each: each.order, reverse=True)
-    heads = [(group[-1].time, number) for number, group in enumerate(groups.values())]
-    by_number = list(groups.values())
+    heads = [(group[-1].pointer.key, of) for of, group in groups.items()]  # keys begin with the time
     heapq.heapify(heads)
     while heads:
-        _, number = heapq.heappop(heads)
-        group = by_number[number]
-        yield group.pop()
-        if group:
-            heapq.heappush(heads, (group[-1].time, number))
+        _, of = heapq.heappop(heads)
+        yield groups[of].pop()
+        if groups[of]:
+            heapq.heappush(heads, (groups[of][-1].pointer.key, of))
 
 
 def _numbering(account_id: str, last: Pointer | None, some: Sequence[_Pending]) -> list[Operation]:

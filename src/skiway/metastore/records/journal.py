@@ -1,7 +1,7 @@
 """The journal: adds an event for each changed object to every batch that changes the store.
 
 Events follow from the keys of a batch, so no function of the metastore has to think of them, and none can forget them. They
-are part of the batch: there is a change with its events, or neither. An event is a pointer of its own, with a random key, so
+are part of the batch: there is a change with its events, or neither. An event is a pointer of its own, with a unique key, so
 writers of different objects never conflict. `skiway.metastore.events` gives events their order.
 
 Each pointer of a batch belongs to an object, its root: a table's names, snapshots and statistics all belong to the table. There
@@ -11,6 +11,7 @@ is one event per root.
 from __future__ import annotations
 
 import base64
+import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -44,6 +45,7 @@ EVENT_KINDS: Final = {
 }
 """The kinds of objects that have events, and their names in keys."""
 
+_NUMBERS: Final = itertools.count()
 _SINGULAR: Final = {plural: kind for kind, plural in EVENT_KINDS.items()}
 _BY_ID: Final = frozenset(EVENT_KINDS.values()) - {"accounts", "grants"}
 
@@ -228,8 +230,11 @@ class Journal:
         changes = [(each, action) for each in _changes(batch) if (action := each.action())]
         if not changes:
             return []
-        now, change_id = self.clock(), self.random()
-        return [self._entry(change, action, now, f"{change_id}-{n}") for n, (change, action) in enumerate(changes)]
+        changes.sort(key=lambda each: each[0].added.get("name", ""))  # a namespace before what is in it
+        now = self.clock()
+        # Keys sort by time and, within a process, by the order of the changes.
+        change_id = f"{int(now.timestamp() * 1_000_000):016x}{next(_NUMBERS) % 2**32:08x}-{self.random()}"
+        return [self._entry(change, action, now, f"{change_id}-{n:04d}") for n, (change, action) in enumerate(changes)]
 
     def _entry(self, change: _Change, action: str, now: datetime, entry: str) -> Put:
         occurred_at = Timestamp()

@@ -22,6 +22,7 @@ __all__ = [
     "AIRPORT_SIGNING_KEY",
     "MAX",
     "PLACES",
+    "QUEUE",
     "READINESS",
     "SCHEDULE",
     "SECRETS",
@@ -97,6 +98,7 @@ __all__ = [
 
 MAX = 2**63 - 1
 ACCOUNTS: Final = "/accounts/"
+QUEUE: Final = "/queue/"
 SCHEDULE: Final = "/schedule/"
 SECRETS: Final = "/secrets/"
 READINESS: Final = "/platform/readiness"
@@ -138,7 +140,7 @@ def last_segment(key: str) -> str:
 
 def is_plain(key: str) -> bool:
     """Whether the pointer at this key belongs to no resource: it holds a value itself, or it expires."""
-    return not key.startswith((ACCOUNTS, "/queue/")) or key.split("/")[3:4] == ["idempotency"]
+    return not key.startswith((ACCOUNTS, QUEUE)) or key.split("/")[3:4] == ["idempotency"]
 
 
 def closing(key: str) -> str:
@@ -422,7 +424,7 @@ def queue_time(key: str) -> int:
 
 
 def _in_queue(place: str, micros: int | None, account_id: str, job_id: str) -> str:
-    prefix = f"/queue/{place}/"
+    prefix = f"{QUEUE}{place}/"
     return prefix if micros is None else f"{prefix}{micros:019d}/{encoded(account_id)}/{encoded(job_id)}"
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -295,7 +296,7 @@ class Repository(Generic[M]):
 
     def _namesakes(self, pointer: Pointer) -> list[Pointer]:
         """The other pointers of an unreadable resource: a scan for all that have its blob's address, which is slow."""
-        everything = self.stores.pointers.scan(keys.account_of(pointer.key))
+        everything = chain.from_iterable(map(self.stores.pointers.scan, (keys.account_of(pointer.key), keys.QUEUE)))
         return [each for each in everything if each.blob_uri == pointer.blob_uri and each.key != pointer.key]
 
     def _names_of(self, pointer: Pointer, value: M) -> list[Pointer]:
