@@ -24,6 +24,8 @@ MODULES = (
     "snapshots",
     "statistics",
     "directory",
+    "transactions",
+    "events",
     "blob_cache",
     "gc",
 )
@@ -36,6 +38,8 @@ WHERE = {
     "statistics": "skiway.metastore.statistics",
     "blob_cache": "skiway.metastore.records.blob_cache",
     "gc": "skiway.metastore.gc",
+    "transactions": "skiway.metastore.transactions",
+    "events": "skiway.metastore.events",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -400,5 +401,5 @@ def test_journal_keeps_names_of_several_objects_apart(factory: ResourceFactory) 
         return [Put(key, blob, expect=ABSENT) for key in named]
 
     entries = Journal(factory.clock).entries([*name("t1", "one"), *name("t2", "two/2")])
-    found = [v1.PendingEvent.FromString(feed.unpacked(put)).event for put in entries]  # type: ignore[arg-type]
+    found = [v1.PendingEvent.FromString(urlsafe_b64decode(put.blob_uri)).event for put in entries]
     assert [(each.object_id, each.name) for each in found] == [("t1", "one"), ("t2", "two/2")]

@@ -235,16 +235,13 @@ def test_dropped_table_fails_the_commit(bench: Workbench) -> None:
 def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
-    from skiway.metastore.transactions import staged_writes
-
-    change_all = staged_writes.change_all
 
     def append_first(*arguments: Any, **more: Any) -> Any:
         monkeypatch.undo()
         bench.append(unit, bench.orders, numbers(3))
-        return change_all(*arguments, **more)
+        return managed.change_all(*arguments, **more)
 
-    monkeypatch.setattr(staged_writes, "change_all", append_first)
+    monkeypatch.setattr("skiway.metastore.transactions.staged_writes.change_all", append_first)
     with expect_error(Conflict, "transaction.changed", transaction_id=unit):
         bench.commit(unit)
     assert bench.rows() == ([1], [1])
@@ -255,16 +252,13 @@ def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monke
 def test_abort_during_the_commit_wins_or_loses_completely(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
-    from skiway.metastore.transactions import staged_writes
-
-    change_all = staged_writes.change_all
 
     def abort_first(*arguments: Any, **more: Any) -> Any:
         monkeypatch.undo()
         bench.abort(unit)
-        return change_all(*arguments, **more)
+        return managed.change_all(*arguments, **more)
 
-    monkeypatch.setattr(staged_writes, "change_all", abort_first)
+    monkeypatch.setattr("skiway.metastore.transactions.staged_writes.change_all", abort_first)
     with pytest.raises(SkiwayError):
         bench.commit(unit)
     assert (bench.rows(), bench.get(unit).state) == (([1], [1]), v1.TX_ABORTED)

@@ -5,6 +5,7 @@ from skiway.client.metastore.client import Metastore
 from skiway.client.metastore.collection import KEEP, Listing
 from skiway.client.metastore.connectors import Connector
 from skiway.client.metastore.directory import Entry
+from skiway.client.metastore.events import Event
 from skiway.client.metastore.grants import Grant
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.names import Id, dotted
@@ -19,6 +20,7 @@ __all__ = [
     "Catalog",
     "Connector",
     "Entry",
+    "Event",
     "Grant",
     "Id",
     "Job",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -104,7 +104,7 @@ _BY_ROLE: Final = {
 """The permissions to see events of kinds that roles alone give access to."""
 
 
-def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Message] | None, Message | None]:
+def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Any] | None, Message | None]:
     """The object as far as the event describes it, which is enough to decide who may read it."""
 
     def an_id(text: str) -> v1.ResourceId:

@@ -246,13 +246,12 @@ class Journal:
             object_id=change.object_id.partition("/")[0] if change.kind == "grant" else change.object_id,
             caller=self.caller,
             change_id=entry.rpartition("-")[0],
-            **(change.removed if action == "deleted" else {}),
         )
+        described = change.removed if action == "deleted" and change.kind != "grant" else change.added
+        for name, value in described.items():
+            setattr(event, name, value)
         if action != "deleted":
-            event.MergeFrom(v1.Event(**change.added))
             event.previous_name = change.removed.get("name", "")
-        elif change.kind == "grant":
-            event.detail = change.added["detail"]
         if isinstance(change.current, Put):
             event.snapshot_id = int(change.current.blob_uri)
         version, phase, step = change.order()
