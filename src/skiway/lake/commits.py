@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skiway.airport import current_request
 from skiway.errors import PreconditionFailed, Unsupported
@@ -12,8 +12,8 @@ from skiway.formats.iceberg.commits import Producer
 from skiway.lake.context import Context
 from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
-from skiway.metastore import Realm, connectors, managed
-from skiway.metastore.managed import ManagedTable
+from skiway.metastore import Realm, connectors, managed, snapshots
+from skiway.metastore.managed import ManagedTable, TableChange
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -73,12 +73,21 @@ class Changes:
 
     def commit(self, producer: Producer) -> ManagedTable:
         """Commit a change. It is visible to this transaction and to all others from then on."""
-        changed = managed.change(self.realm, self.context.handles.warehouse, self.record.resource_id, producer)
-        snapshot = changed.metadata.current_snapshot()
-        transaction = current_request().transaction_id
-        self.context.transactions.repin(transaction, changed.id, None if snapshot is None else snapshot.snapshot_id)
+        transaction, realm = current_request().transaction_id, self.realm
+        until = self.context.transactions.expiry(transaction)
+
+        def also(published: Sequence[ManagedTable]) -> Iterator[Any]:
+            for each in published:
+                snapshot_id = each.metadata.current_snapshot_id
+                if until is not None and snapshot_id is not None:
+                    yield snapshots.writing(realm, transaction, each.id, snapshot_id, until=until)
+
+        (changed,) = managed.change_all(
+            realm, self.context.handles.warehouse, [TableChange(self.record.resource_id, producer)], also=also
+        )
+        self.context.transactions.repin(transaction, changed.id, changed.metadata.current_snapshot_id)
         caller = self.context.callers.principal.subject
-        self.context.usage.written(self.realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
+        self.context.usage.written(realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
         self.context.versions.changed(self.realm)
         return changed
 

@@ -11,16 +11,8 @@ from skiway.metastore.records import keys
 
 SOURCE = Path(keys.__file__).parents[2]
 ROOTS = (
-    "/accounts",
-    "/closing",
-    "/events",
-    "/expected",
-    "/folders",
-    "/pins",
-    "/platform",
-    "/queue",
-    "/schedule",
-    "/secrets",
+    *("/accounts", "/closing", "/events", "/expected", "/folders", "/history", "/pins", "/platform"),
+    *("/queue", "/schedule", "/secrets", "/written"),
 )
 
 

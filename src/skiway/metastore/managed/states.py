@@ -55,7 +55,7 @@ __all__ = [
     "update_record",
 ]
 
-_EVENTS: Final = 1  # operations that the event feed adds for each table
+_JOURNAL: Final = 2  # operations that the journal adds for each table
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def publish(realm: Realm, states: Sequence[NewState], *, also: Also = nothing_el
     prepared = [_prepare(realm, state) for state in states]
     published = [each.published for each in prepared]
     batch = [operation for each in prepared for operation in each.operations] + list(also(published))
-    needed, limit = len(batch) + _EVENTS * len(states), realm.stores.pointers.max_batch
+    needed, limit = len(batch) + _JOURNAL * len(states), realm.stores.pointers.max_batch
     room = limit - needed
     if room < 0 and len(states) > 1:
         fitting = limit * len(states) // needed

@@ -4,6 +4,9 @@ Events follow from the keys of a batch, so no function of the metastore has to t
 are part of the batch: there is a change with its events, or neither. An event is a pointer of its own, with a unique key, so
 writers of different objects never conflict. `skiway.metastore.events` gives events their order.
 
+The journal also records which snapshot of a table a batch replaces, and when, so that transactions can read several tables as
+of one time, by the clocks of the servers (`resources.snapshots.current_at`).
+
 Each pointer of a batch belongs to an object, its root: a table's names, snapshots and statistics all belong to the table. There
 is one event per root.
 """
@@ -28,7 +31,10 @@ from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, Poi
 from skiway.storage.calls import Transfer
 from skiway.storage.format import StoreFormat
 
-__all__ = ["EVENT_KINDS", "RETENTION_S", "Journal", "journaled", "packed", "unpacked"]
+__all__ = ["EVENT_KINDS", "HISTORY_S", "RETENTION_S", "Journal", "journaled", "packed", "unpacked"]
+
+HISTORY_S: Final = 2 * 3600.0
+"""How long replaced snapshots are recorded: longer than a transaction can be open."""
 
 RETENTION_S: Final = 7 * 24 * 3600.0
 """How long events are stored."""
@@ -236,6 +242,20 @@ class Journal:
         change_id = f"{int(now.timestamp() * 1_000_000):016x}{next(_NUMBERS) % 2**32:08x}-{self.random()}"
         return [self._entry(change, action, now, f"{change_id}-{n:04d}") for n, (change, action) in enumerate(changes)]
 
+    def replaced(self, batch: Sequence[Operation], get: Callable[[str], Pointer | None]) -> list[Put]:
+        """The operations that record which snapshots are replaced by a batch, and when. `get` reads a pointer."""
+        moved = [each for each in batch if keys.is_current(each.key) and not isinstance(each, Check)]
+        return [self._replaced(each, get) for each in moved]
+
+    def _replaced(self, operation: Operation, get: Callable[[str], Pointer | None]) -> Put:
+        _, _, account, _, table, *_ = map(unquote, operation.key.split("/"))
+        before = get(operation.key) if operation.expect != ABSENT else None
+        now = self.clock()
+        # If the pointer has another version than expected, the whole batch will be rejected.
+        value = f"{int(now.timestamp() * 1_000_000)}:{before.blob_uri if before else ''}"
+        key = keys.replaced_snapshot(account, table, operation.expect, self.random())
+        return Put(key, value, expect=ABSENT, expires_at=now + timedelta(seconds=HISTORY_S))
+
     def _entry(self, change: _Change, action: str, now: datetime, entry: str) -> Put:
         occurred_at = Timestamp()
         occurred_at.FromDatetime(now)
@@ -291,9 +311,10 @@ class JournaledPointers(PointerStore):
         return self.inner._reported(operation, items=items)
 
     def _apply(self, batch: Sequence[Operation]) -> None:
-        entries = self._journal.entries(batch)
-        if entries:
-            batch = (*batch, *entries)
+        # The time is read last, right before the change takes effect.
+        added = [*self._journal.entries(batch), *self._journal.replaced(batch, self.inner._get)]
+        if added:
+            batch = (*batch, *added)
             self._check_batch(batch)
         self.inner._apply(batch)
 

@@ -76,6 +76,7 @@ __all__ = [
     "profile_part",
     "queue_time",
     "relation_name",
+    "replaced_snapshot",
     "schedule",
     "schedule_ids",
     "secret",
@@ -94,6 +95,7 @@ __all__ = [
     "usage",
     "view",
     "view_name",
+    "written_snapshot",
 ]
 
 MAX = 2**63 - 1
@@ -472,6 +474,20 @@ def idempotency(account_id: str, operation: str, key: str) -> str:
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+# --- what was current, and what transactions have written -------------------------------------------------------------
+
+
+def replaced_snapshot(account_id: str, table_id: str, version: int | None = None, unique: str = "") -> str:
+    """Holds which snapshot of a table was current until when, not a blob's address. From new to old: the version counts down."""
+    prefix = f"/history/{encoded(account_id)}/{encoded(table_id)}/"
+    return prefix if version is None else f"{prefix}{MAX - version:019d}-{unique}"
+
+
+def written_snapshot(account_id: str, transaction_id: str, table_id: str) -> str:
+    """Holds the snapshot of a table that a transaction has written last, not a blob's address."""
+    return f"/written/{encoded(account_id)}/{_digest(transaction_id)}/{encoded(table_id)}"
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
