@@ -87,6 +87,14 @@ def test_table_without_snapshots_stays_empty(lake: Lake, db: AirportClient) -> N
         assert db.count("s.new") == 0
 
 
+def test_table_that_was_created_later_is_read_in_its_current_state(lake: Lake, db: AirportClient) -> None:
+    with second_server(lake) as other, db.transaction() as transaction:
+        db.create_table_as("s.made", ROWS)
+        assert db.count("s.made") == 1
+        with joined(other, transaction.id):
+            assert other.count("s.made") == 1
+
+
 def test_rollback_of_a_table_does_not_change_what_is_read(lake: Lake, db: AirportClient) -> None:
     first = int(db.scan("skiway.snapshots").read_all()["snapshot_id"][0].as_py())
     db.insert("s.a", ROWS)

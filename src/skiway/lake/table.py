@@ -220,7 +220,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         self._opened = self._open_anew()
         if self._point is not None:
             return snapshot_at(self._opened, self._point).id
-        if as_of is not None and not self._is_older(as_of):
+        if as_of is not None and self._may_have_changed(as_of):
             found, is_replaced = snapshots.current_at(self._realm, self.id, as_of)
             if is_replaced:
                 own = snapshots.written_by(self._realm, current_request().transaction_id, self.id)
@@ -228,10 +228,15 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         current = self._opened.current
         return None if current is None else current.id
 
-    def _is_older(self, moment: datetime) -> bool:
-        """Whether the last change of a managed table was certainly before a moment, so that nothing has to be looked up."""
-        changed_at = self.record.updated_at.ToDatetime(UTC)
-        return bool(self.record.metadata_location) and changed_at < moment - COMMIT_TIME
+    def _may_have_changed(self, moment: datetime) -> bool:
+        """Whether the table may have had another snapshot at a moment.
+
+        If it did not exist then, it is read in its current state. If it is a managed table and was last changed some time
+        before, nothing has to be looked up.
+        """
+        if self.record.created_at.ToDatetime(UTC) > moment:
+            return False
+        return not self.record.metadata_location or self.record.updated_at.ToDatetime(UTC) >= moment - COMMIT_TIME
 
     def _with_id(self, snapshot_id: int) -> Snapshot:
         try:

@@ -134,6 +134,19 @@ def test_commit_to_several_tables_has_events_with_one_change_id(factory: Resourc
     assert len({each.change_id for each in found}) == 1
 
 
+def test_restored_table_is_created_after_it_was_deleted(factory: ResourceFactory, tmp_path: Path) -> None:
+    lake = ManagedTableFactory.at(factory, tmp_path)
+    table = lake.append(lake.create(), 1)
+    factory.clock.advance(1)
+    managed.drop(lake.home, lake.warehouse, id_of(table))
+    factory.clock.advance(1)
+    restored = managed.undrop(lake.home, lake.warehouse, table.table.namespace_id, "people")
+    factory.clock.advance(1)
+    lake.append(restored, 2)
+    found = [each.action for each in read(lake.home) if each.kind == "table"]
+    assert found == ["created", "committed", "deleted", "created", "committed"]
+
+
 def test_job_has_events_of_its_states_only(factory: ResourceFactory) -> None:
     factory.catalog()
     spec = v1.ConnectorSpec(

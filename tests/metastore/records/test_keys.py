@@ -11,7 +11,7 @@ from skiway.metastore.records import keys
 
 SOURCE = Path(keys.__file__).parents[2]
 ROOTS = (
-    *("/accounts", "/closing", "/events", "/expected", "/folders", "/history", "/pins", "/platform"),
+    *("/accounts", "/closing", "/dropped", "/events", "/expected", "/folders", "/history", "/pins", "/platform"),
     *("/queue", "/schedule", "/secrets", "/written"),
 )
 

@@ -95,7 +95,9 @@ def _ordered(pending: Iterable[_Pending]) -> Iterator[_Pending]:
     for each in pending:
         groups.setdefault(each.of, []).append(each)
     for group in groups.values():
-        group.sort(key=lambda each: each.order, reverse=True)
+        group.sort(key=_by_commit, reverse=True)
+        if _is_restored(group):
+            group.sort(key=_by_time, reverse=True)
     heads = [(group[-1].pointer.key, of) for of, group in groups.items()]  # keys begin with the time
     heapq.heapify(heads)
     while heads:
@@ -103,6 +105,21 @@ def _ordered(pending: Iterable[_Pending]) -> Iterator[_Pending]:
         yield groups[of].pop()
         if groups[of]:
             heapq.heappush(heads, (groups[of][-1].pointer.key, of))
+
+
+def _is_restored(group: Sequence[_Pending]) -> bool:
+    """Whether a dropped table was restored, whose versions then start again."""
+    deleted = [each.pointer.key for each in group if each.message.event.action == "deleted"]
+    created = [each.pointer.key for each in group if each.message.event.action == "created"]
+    return bool(deleted and created) and min(deleted) < max(created)
+
+
+def _by_commit(each: _Pending) -> tuple[int, int, int, str]:
+    return each.order
+
+
+def _by_time(each: _Pending) -> str:
+    return each.pointer.key
 
 
 def _numbering(account_id: str, last: Pointer | None, some: Sequence[_Pending]) -> list[Operation]:
