@@ -4,7 +4,8 @@ A file is deleted if it is older than a minimum age, no state of the table withi
 has pinned it. The age protects files that are being written: a commit references files that are younger than it takes,
 and the files of one statement, which have its id in their names, count as young as the youngest of them. The states
 protect files that are being read: a query that began within that time may read a state that was replaced since. So the
-age must be longer than any statement or query takes; the default is three days.
+age must be longer than any statement or query takes; the default is three days. States of the last hour are kept in any case,
+because transactions read them.
 
 The states are found by the metadata files in the folder: the current one, those written within the age, and those that
 they have replaced, as their metadata logs say. So the one that was current when the age began is among them, and the old
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["THREE_DAYS_S", "files_of_state", "sweep_transactions", "sweep_warehouse"]
 
+TRANSACTION_LIFETIME: Final = timedelta(hours=1)
+"""How long a transaction of DuckDB can be open."""
 THREE_DAYS_S: Final = 3 * 24 * 3600.0
 _METADATA: Final = ".metadata.json"
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -155,7 +158,9 @@ def _sweep(
     if table is None and not _is_abandoned(realm, table_id, listed, oldest):
         return Slice(len(listed))
     try:
-        used = _used(files, table.value, listed, oldest_us) if table else set()
+        # Whatever the age of files, a transaction reads the tables as of its begin.
+        states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
+        used = _used(files, table.value, listed, states_us) if table else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     unused = [each for each in _old(listed, oldest_us) if each not in used and each not in staged]
