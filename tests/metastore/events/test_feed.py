@@ -212,6 +212,28 @@ def test_mirrored_snapshots_and_changes_of_the_record_are_in_order(factory: Reso
     assert found == [("created", 0), ("committed", 1), ("committed", 2), ("changed", 0), ("committed", 3)]
 
 
+def test_batch_that_does_not_name_the_version_of_a_table_is_ordered_by_time(factory: ResourceFactory) -> None:
+    table = factory.table()
+    factory.clock.advance(1)
+    current = keys.current_snapshot("a1", table.resource_id.id)
+    factory.home.stores.pointers.apply([Put(current, "5", expect=ABSENT)])
+    found = [(each.action, each.snapshot_id) for each in read(factory.home) if each.kind == "table"]
+    assert found == [("created", 0), ("committed", 5)]
+
+
+def test_deleting_the_rest_of_a_dropped_table_fits_into_a_batch(
+    factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It uses the whole batch, so nothing may be added to it."""
+    table = factory.table()
+    for number in range(4):
+        factory.snapshot(table, number, at=number)
+    monkeypatch.setattr(type(factory.stores.pointers), "max_batch", 10)
+    tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
+    assert list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
+    assert told(factory.home)[-1] == ("table", "deleted", "people")
+
+
 def test_event_that_a_listing_misses_is_numbered_before_later_ones(
     factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

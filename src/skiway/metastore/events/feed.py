@@ -42,8 +42,8 @@ class _Pending:
     def of(self) -> tuple[str, str]:
         """The object whose events are ordered among each other."""
         event = self.message.event
-        if event.action == "profiled":
-            return "statistics", event.object_id  # they do not change the version of the table
+        if event.action == "profiled" or not self.message.version:
+            return "part", event.object_id  # of a table, without a relation to its version
         return event.kind, f"{event.object_id}/{event.detail}" if event.kind == "grant" else event.object_id
 
     @property

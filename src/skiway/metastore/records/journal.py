@@ -245,7 +245,8 @@ class Journal:
     def replaced(self, batch: Sequence[Operation], get: Callable[[str], Pointer | None]) -> list[Put]:
         """The operations that record which snapshots are replaced by a batch, and when. `get` reads a pointer."""
         moved = [each for each in batch if keys.is_current(each.key) and not isinstance(each, Check)]
-        return [self._replaced(each, get) for each in moved]
+        gone = {each.key for each in batch if isinstance(each, Check) and each.expect == ABSENT}
+        return [self._replaced(each, get) for each in moved if keys.table_of(each.key) not in gone]
 
     def _replaced(self, operation: Operation, get: Callable[[str], Pointer | None]) -> Put:
         _, _, account, _, table, *_ = map(unquote, operation.key.split("/"))
