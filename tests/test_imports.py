@@ -99,6 +99,7 @@ MANAGES_TABLES = {
         "seeding.iceberg",
         "reconcile.profiling",
         "reconcile.reconciler",
+        "transactions",
     )
 }
 

@@ -22,8 +22,9 @@ from authorization.callers import (
 )
 from authorization.worlds import copied
 from metastore.resource_factory import Ids, ResourceFactory
-from rpc.requests import REQUESTS, Lake, lake
+from rpc.requests import REQUESTS, Lake, begin_transaction, lake
 from rpc.rpc_server import METHODS, RpcServer, opened
+from skiway.metastore import gc
 from skiway.metastore.resources import accounts
 from skiway.model import v1
 from skiway.security.principals import MANAGES_ACCOUNTS
@@ -120,12 +121,24 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         ROLES_ONLY,
     ),
     "QueryService": dict.fromkeys(("BeginQuery", "RenewQuery", "EndQuery", "GetQuery", "FetchScanBundle"), READ_TABLE),
+    "TransactionService": {
+        **dict.fromkeys(
+            ("BeginTransaction", "ListTransactions", "GetTransaction", "CommitTransaction", "AbortTransaction"),
+            Least("write"),
+        ),
+        "AppendRows": WRITE_NAMESPACE,
+    },
+    "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
 PLATFORM_ONLY = {"AccountService/CreateAccount", "AccountService/DeleteAccount"}
 """They act on other accounts, for which no permission of an account suffices."""
 
 ABOUT_NOTHING = {
+    "EventService/ListEvents",
+    "EventService/WatchEvents",
+    "TransactionService/BeginTransaction",
+    "TransactionService/ListTransactions",
     "CatalogService/CreateCatalog",
     "ConnectorService/ValidateConnector",
     "SystemObjectsService/GetSystemObjects",
@@ -149,7 +162,7 @@ class World:
         factory = ResourceFactory(stores)
         factory.account("empty")
         factory.account("a2")
-        sample = lake(factory)
+        sample = lake(factory, transaction_of=None)
         elsewhere = factory.table("secret", namespace=factory.namespace("hr", catalog=factory.catalog("other")))
         objects = {
             "catalog": sample.catalog.resource_id,
@@ -230,6 +243,10 @@ def test_row(operation: str, server: Server) -> None:
     prepare(server, operation)
     before = server.world.state()
     for caller in SOME if operation in LARGE else CALLERS:
+        if operation.startswith("TransactionService/"):
+            server.renew()
+            begin_transaction(server.world.factory, server.world.sample, caller=caller.name)
+            before = server.world.state()
         request = REQUESTS[operation](server.world.sample)
         answer = server.client.as_(caller.name)(operation, request, **ENGINE)
         where = f"{operation} by {caller}: {answer.code} {answer.text}"
@@ -263,6 +280,8 @@ REFUSED_BY_POLICIES: Final = {
 def test_restricted_caller(operation: str, server: Server) -> None:
     server.renew()
     prepare(server, operation)
+    if operation.startswith("TransactionService/"):
+        begin_transaction(server.world.factory, server.world.sample, caller=RESTRICTED.name)
     before = server.world.state()
     answer = server.client.as_(RESTRICTED.name)(operation, REQUESTS[operation](server.world.sample), **ENGINE)
     where = f"{operation}: {answer.code} {answer.text}"
@@ -275,6 +294,8 @@ def test_restricted_caller(operation: str, server: Server) -> None:
 
 
 def prepare(server: Server, operation: str) -> None:
+    if operation.startswith("EventService/"):
+        gc.sweep_events(server.world.stores)  # otherwise the first reader numbers the events
     if operation == "TableStatisticsService/GetTableStats":
         put = REQUESTS["TableStatisticsService/PutTableStats"](server.world.sample)
         assert server.client.as_("administrator")("TableStatisticsService/PutTableStats", put).code is CODE.OK
@@ -291,6 +312,19 @@ def is_harmless(operation: str, shown: bytes) -> bool:
     if name.startswith(("Delete", "Revoke")):
         return b"blob" not in shown
     return name.startswith(("List", "Lookup", "ResolveFQ")) and len(shown) <= 2
+
+
+@pytest.mark.parametrize("operation", sorted(name for name in METHODS if name.startswith("TransactionService/")))
+def test_transaction_of_another_caller_is_unknown(operation: str, server: Server) -> None:
+    server.renew()
+    begin_transaction(server.world.factory, server.world.sample, caller="somebody else")
+    before = server.world.state()
+    for caller in CALLERS:
+        answer = server.client.as_(caller.name)(operation, REQUESTS[operation](server.world.sample))
+        assert server.world.sample.transaction_id.encode() not in answered(answer.message)
+        if not operation.endswith(("/BeginTransaction", "/ListTransactions")):
+            assert answer.code in REFUSED, f"{operation} by {caller}: {answer.code} {answer.text}"
+            assert server.world.state() == before
 
 
 def test_account_that_was_not_touched_is_still_there(server: Server) -> None:

@@ -22,7 +22,7 @@ from skiway.storage import open_stores
 
 HELP_S = 0.3
 HEAVY = {"duckdb", "google.protobuf", "grpc", "obstore", "pyarrow", "pyspark", "rich", "sqlalchemy", "sqlglot"}
-NOUNS = {"sql", "catalogs", "namespaces", "tables", "snapshots", "connectors", "jobs", "queries", "stats"}
+NOUNS = {"sql", "catalogs", "namespaces", "tables", "snapshots", "connectors", "jobs", "queries", "events", "stats"}
 
 
 @pytest.fixture

@@ -232,3 +232,17 @@ def test_error_asks_for_a_token_if_the_server_requires_one(run: Run, tmp_path: P
 def test_sql_rejects_an_account_option(run: Run) -> None:
     ended = run("sql", "SELECT * FROM lake.raw.people", "--account", "other")
     assert (ended.code, "leave out --account" in ended.err) == (1, True)
+
+
+def test_events_are_listed_and_watched(run: Run) -> None:
+    run("namespaces", "create", "lake.eventful")
+    listed = run("events", "list", "-o", "json").json
+    assert [each["sequence"] for each in listed] == list(range(1, len(listed) + 1))
+    made = next(each for each in listed if each["name"] == "eventful")
+    assert (made["kind"], made["action"]) == ("namespace", "created")
+    before = made["sequence"] - 1
+    assert run("events", "list", "--after", str(before), "-o", "json").json[0] == made
+    watched = run("events", "watch", "--after", str(before), "--count", "1")
+    assert watched.out.endswith("namespace eventful created\n")
+    assert run("events", "watch", "--after", str(before), "--count", "1", "-o", "ndjson").out.count("\n") == 1
+    assert "use the cursor of an earlier response" in run("events", "list", "--after", "1000000").err

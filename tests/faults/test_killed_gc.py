@@ -31,7 +31,7 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from runtime.servers import eventually
 from skiway.metastore import managed as managed_tables
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.records import keys
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.storage import ABSENT, Delete, Stores, utc_now

@@ -178,17 +178,6 @@ def test_location_outside_the_warehouse_is_rejected(lake: Lake) -> None:
     assert len(namespaces.list_(lake.realm, request).namespaces) == 1
 
 
-def test_explicit_transaction_cannot_write(db: AirportClient) -> None:
-    """It could not be rolled back, so it is rejected."""
-    with db.transaction(explicit=True), pytest.raises(Unsupported, match="commits by itself"):
-        db.insert("s.t", pa.table({"id": [4], "name": ["d"]}))
-    with db.transaction(explicit=True), pytest.raises(Unsupported, match="commits by itself"):
-        db.create_table_as("s.new", pa.table({"id": [4]}))
-    assert db.count("s.t") == 3
-    with pytest.raises(NotFound):
-        db.table("s.new")
-
-
 def test_if_exists_and_if_not_exists_suppress_errors(db: AirportClient) -> None:
     db.create_table("s.T", ONE, on_conflict="ignore")
     assert db.scan("s.t").read_all().column_names == ["id", "name"]

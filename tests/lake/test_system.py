@@ -125,7 +125,7 @@ def test_reader_can_read_but_not_write(lake: Lake) -> None:
 def test_caller_without_table_permissions_sees_no_tables(lake: Lake) -> None:
     with lake.client() as db, lake.client(token="nothing") as restricted:
         filled(db)
-        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 10]
+        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 11]
         assert rows(restricted, "tables") == []
         assert rows(restricted, "plans") == []
         with pytest.raises(PermissionDenied):
@@ -222,3 +222,23 @@ def test_profiles_add_statistics_that_files_lack(mirrors: Lake) -> None:
 def rows(db: AirportClient, table: str, **options: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = db.scan(("skiway", table), **options).read_all().to_pylist()
     return found
+
+
+def test_events_are_a_table(lake: Lake) -> None:
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", pa.schema({"id": pa.int64()}))
+        db.insert("s.t", pa.table({"id": [1]}))
+        db.rename_table("s.t", "u")
+        db.drop_table("s.u")
+        rows = db.scan("skiway.events").read_all().to_pylist()
+    found = [(row["kind"], row["action"], row["name"], row["caller"]) for row in rows if row["kind"] == "table"]
+    assert found == [
+        ("table", "created", "t", "writer"),
+        ("table", "committed", "t", "writer"),
+        ("table", "renamed", "u", "writer"),
+        ("table", "deleted", "u", "writer"),
+    ]
+    assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
+    assert next(row["snapshot_id"] for row in rows if row["action"] == "committed") > 0
+    assert next(row["previous_name"] for row in rows if row["action"] == "renamed") == "t"

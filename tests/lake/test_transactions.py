@@ -43,13 +43,27 @@ def test_table_without_snapshots_is_pinned_as_empty() -> None:
     assert store.pinned(unit, "t", "", find=lambda _: 1) is None
 
 
-def test_another_server_reads_as_of_the_start() -> None:
+def test_every_server_reads_as_of_the_start() -> None:
     clock = Clock()
-    unit = transactions(clock).begin()
+    first, second = transactions(clock), transactions(clock)
+    unit = first.begin()
     requested: list[datetime | None] = []
     clock.now += timedelta(minutes=1)
-    transactions(clock).pinned(unit, "t", "", find=lambda moment: requested.append(moment))
-    assert requested == [datetime(2026, 1, 1, tzinfo=UTC)]
+    for server in (first, second):
+        server.pinned(unit, "t", "", find=lambda moment: requested.append(moment))
+    assert requested == [datetime(2026, 1, 1, tzinfo=UTC)] * 2
+
+
+def test_second_write_of_a_transaction_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = transactions(Clock())
+    unit, other = store.begin(), store.begin()
+    for snapshot in (1, 2, 3):
+        store.repin(unit, "t", snapshot)
+        assert len(caplog.messages) == (snapshot > 1)
+    store.repin(other, "t", 4)
+    store.repin("", "t", 5)
+    assert len(caplog.messages) == 1
+    assert "ROLLBACK will undo neither" in caplog.text
 
 
 def test_expired_transaction_must_be_restarted() -> None:

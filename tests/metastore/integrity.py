@@ -9,7 +9,19 @@ from skiway.metastore.records.kinds import KINDS
 from skiway.storage import Pointer, Stores
 
 # Pointers whose value is not the URI of a blob.
-PLAIN = ("/closing/", "/dropped/", "/folders/", "/pins/", "/places/", "/schedule/", "/secrets/", "/usage/")
+PLAIN = (
+    "/closing/",
+    "/dropped/",
+    "/events/",
+    "/folders/",
+    "/history/",
+    "/pins/",
+    "/places/",
+    "/schedule/",
+    "/secrets/",
+    "/usage/",
+    "/written/",
+)
 
 
 def damage(stores: Stores) -> list[str]:

@@ -13,7 +13,7 @@ from metastore.resource_factory import ResourceFactory
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, managed
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.states import ManagedTable
 from skiway.model import v1
 
 NUMBERS = pa.schema({"x": pa.int64()})

@@ -24,18 +24,22 @@ MODULES = (
     "snapshots",
     "statistics",
     "directory",
+    "transactions",
+    "events",
     "blob_cache",
     "gc",
 )
 
 
-INTERNAL = {"clear", "check_id", "current_put", "stored_id"}
+INTERNAL = {"clear", "check_id", "current_put", "stored_id", "writing"}
 """Internal modules that the rest of the metastore builds on."""
 
 WHERE = {
     "statistics": "skiway.metastore.statistics",
     "blob_cache": "skiway.metastore.records.blob_cache",
     "gc": "skiway.metastore.gc",
+    "transactions": "skiway.metastore.transactions",
+    "events": "skiway.metastore.events",
 }
 
 

@@ -19,7 +19,7 @@ from pipeline.shared_spark import rest_results, session_with_jars
 from skiway.client import col
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
-from skiway.metastore.managed.commits import load
+from skiway.metastore.managed.states import load
 from skiway.model import v1
 from skiway.pipeline.worker import SparkProfile
 

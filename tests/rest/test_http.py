@@ -28,7 +28,7 @@ from skiway.rest.errors import BY_CLASS, BY_KEY, failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
 from skiway.security import PermissionAuthorizer
-from skiway.storage import Stores, open_stores
+from skiway.storage import Delete, Stores, open_stores
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.context import CallContext
 from skiway.telemetry.definitions import RPC_REQUESTS
@@ -587,8 +587,9 @@ class Abandoned:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pointers, name)
 
-    def compare_and_delete(self, *_: Any, **__: Any) -> None:
-        pass
+    def _apply(self, batch: Any) -> None:
+        if not any(isinstance(operation, Delete) for operation in batch):
+            self._pointers._apply(batch)
 
 
 # --- concurrency ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, mask
-from skiway.metastore import connectors, policies, queries
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import connectors, managed, policies, queries
+from skiway.metastore.transactions import staged_writes
 from skiway.model import v1
 from skiway.security import MemorySecrets
 
@@ -28,7 +31,7 @@ SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 class Lake:
     """One resource of each kind, in account `a1`; the table has the snapshots 1 and 2, and statistics of snapshot 2.
 
-    A query reads the table, and a job is queued to mirror others.
+    A query reads the table, and a job is queued to mirror others. One caller has begun a transaction.
     """
 
     catalog: v1.Catalog
@@ -39,6 +42,8 @@ class Lake:
     job_id: str
     query_id: str
     policy: v1.Policy
+    managed: v1.Table
+    transaction_id: str = "unit-1"
 
     @property
     def table_ref(self) -> v1.NameRef:
@@ -49,7 +54,7 @@ class Lake:
         return v1.NameRef(catalog="lake", path=["sales"], name="adults")
 
 
-def lake(factory: ResourceFactory) -> Lake:
+def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") -> Lake:
     catalog, namespace, table, view = (
         factory.catalog(),
         factory.namespace("sales"),
@@ -67,9 +72,42 @@ def lake(factory: ResourceFactory) -> Lake:
             default_catalog_id=catalog.resource_id, inputs=[v1.QueryInput(table_id=table.resource_id)]
         ),
     )
-    made = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
-    policy = policies.create(factory.home, made, compile_=lambda *_: []).policy
-    return Lake(catalog, namespace, table, view, connector, job.job_id, begun.query.query_id, policy)
+    owned = managed.create(
+        factory.home,
+        warehouse(),
+        namespace_id=namespace.resource_id,
+        name="written",
+        schema=pa.schema({"x": pa.int64()}),
+    )
+    wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
+    policy = policies.create(factory.home, wanted, compile_=lambda *_: []).policy
+    made = Lake(catalog, namespace, table, view, connector, job.job_id, begun.query.query_id, policy, owned.table)
+    if transaction_of is not None:
+        begin_transaction(factory, made, caller=transaction_of)
+    return made
+
+
+def begin_transaction(factory: ResourceFactory, lake: Lake, *, caller: str) -> None:
+    """Begin the transaction of the sample requests for a caller."""
+    realm = replace(factory.home, caller=caller)
+    staged_writes.opened(realm, lake.transaction_id, until=factory.clock() + timedelta(hours=1))
+
+
+@cache
+def warehouse() -> Warehouse:
+    """The warehouse of the managed tables of all tests."""
+    folder = tempfile.mkdtemp(prefix="skiway-warehouse-")
+    atexit.register(shutil.rmtree, folder)
+    return Warehouse.at(folder)
+
+
+def rows(*values: int) -> bytes:
+    """Rows as a transaction takes them."""
+    batch = pa.record_batch({"x": pa.array(values, pa.int64())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
 
 
 def snapshot(number: int) -> v1.SnapshotRef:
@@ -207,6 +245,18 @@ REQUESTS: Mapping[str, Make] = {
     "QueryService/FetchScanBundle": lambda lake: v1.FetchScanBundleRequest(
         query_id=lake.query_id, table_id=lake.table.resource_id
     ),
+    "TransactionService/BeginTransaction": lambda _: v1.BeginTransactionRequest(),
+    "TransactionService/AppendRows": lambda lake: [
+        v1.AppendRowsRequest(transaction_id=lake.transaction_id, table_id=lake.managed.resource_id, rows=rows(1, 2))
+    ],
+    "TransactionService/CommitTransaction": lambda lake: v1.CommitTransactionRequest(
+        transaction_id=lake.transaction_id
+    ),
+    "TransactionService/AbortTransaction": lambda lake: v1.AbortTransactionRequest(transaction_id=lake.transaction_id),
+    "TransactionService/GetTransaction": lambda lake: v1.GetTransactionRequest(transaction_id=lake.transaction_id),
+    "TransactionService/ListTransactions": lambda _: v1.ListTransactionsRequest(),
+    "EventService/ListEvents": lambda _: v1.ListEventsRequest(),
+    "EventService/WatchEvents": lambda _: v1.WatchEventsRequest(wait_seconds=1),
     "ConnectorService/ValidateConnector": lambda _: v1.ValidateConnectorRequest(
         spec=connector_spec(display_name="new")
     ),

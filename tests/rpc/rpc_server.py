@@ -16,13 +16,15 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
 from metastore.resource_factory import ResourceFactory
+from rpc.requests import warehouse
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
+from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.requests import Access, Observers, Retries
 from skiway.rpc import Door, Method, Rule, Service, all_services
 from skiway.security import Authenticator, PermissionAuthorizer, Principal
-from skiway.security.principals import MANAGES_ACCOUNTS
+from skiway.security.principals import MANAGES_ACCOUNTS, READ
 from skiway.storage import Stores, utc_now
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.definitions import RPC_REQUESTS
@@ -31,7 +33,7 @@ from skiway.telemetry.traces import Traces
 
 behavior = pytest.mark.behavior
 
-SERVICES = all_services()
+SERVICES = all_services(staging=StagingArea(warehouse()))
 METHODS = {method.operation.full_name: method for service in SERVICES for method in service.methods()}
 EVERYTHING = frozenset(
     permission for service in SERVICES for rule in service.rules.values() for permission in rule.permissions
@@ -237,6 +239,7 @@ def opened(
     callers = Callers(
         principal("everybody", *EVERYTHING, MANAGES_ACCOUNTS),
         principal("member", *EVERYTHING),
+        principal("reader", *READ),
         principal("stranger", *EVERYTHING, account_id="a2"),
         principal("platform", *EVERYTHING, MANAGES_ACCOUNTS, account_id=""),
     )

@@ -81,7 +81,7 @@ def test_most_requests_contain_ids():
 @pytest.mark.parametrize(("operation", "path"), RESOLVED, ids=[f"{op}-{'.'.join(path)}" for op, path in RESOLVED])
 def test_id_of_another_account_does_not_exist(operation, path, rpc_server: RpcServer):
     rpc_server.factory.account("a2")
-    sample = lake(rpc_server.factory)
+    sample = lake(rpc_server.factory, transaction_of="member")
     stats = REQUESTS["TableStatisticsService/PutTableStats"](sample)
     assert rpc_server.client("TableStatisticsService/PutTableStats", stats).code is CODE.OK
     rpc_server.factory.stores.pointers.apply([Put(keys.connector("a1", "k1"), "blob", expect=ABSENT)])

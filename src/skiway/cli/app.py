@@ -43,6 +43,7 @@ LAKE: Final = {
     "connectors": LazyGroup("connectors:app", "Mirror tables from other catalogs and folders."),
     "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),
     "queries": LazyGroup("queries:app", "Manage queries, which are leases on snapshots."),
+    "events": LazyGroup("events:app", "List and watch the changes of the account."),
     "stats": LazyGroup("stats:app", "Show and compute statistics of tables and files."),
 }
 

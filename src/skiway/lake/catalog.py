@@ -25,11 +25,12 @@ from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.cache import Cache
 from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
-from skiway.lake.commits import check_managed
-from skiway.lake.context import Callers, Context
+from skiway.lake.commits import check_auto_commit, check_managed
+from skiway.lake.context import Callers, Context, Versions
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema, namespace_path
+from skiway.lake.staging import StagedInserts
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
@@ -88,6 +89,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         """Create a namespace, and its missing parents."""
         self._context.callers.require("namespace.write")
         check_managed(self.record)
+        check_auto_commit()
         if name.casefold() == "main":
             raise InvalidArgument(
                 "a schema cannot be named 'main', because DuckDB cannot look up tables in it: choose another name",
@@ -111,6 +113,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         found = self._namespace(name)
         self._context.callers.require("namespace.write", found)
         check_managed(self.record)
+        check_auto_commit()
         if found is None:
             if not if_exists:
                 raise NotFound(f"schema {name!r} not found", key="schema", schema=name)
@@ -194,14 +197,18 @@ def airport_service(
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
     `queries` runs the SQL of `skiway.query`.
     """
-    callers = Callers(access, observers)
+    callers, versions = Callers(access, observers), Versions()
     context = Context(
         callers,
         handles,
         LakeTransactions(
-            key, caller=lambda: (callers.principal.account_id, callers.principal.subject), ttl=transaction_ttl
+            key,
+            caller=lambda: (callers.principal.account_id, callers.principal.subject),
+            ttl=transaction_ttl,
+            staged=StagedInserts(callers, handles.warehouse, versions),
         ),
         queries=queries or QueryEngine(Queries()),
+        versions=versions,
         part_bytes=part_bytes,
         max_parts=max_parts,
         key=key,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from skiway.airport import current_request
-from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Producer
 from skiway.lake.context import Context
+from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
-from skiway.metastore import Realm, connectors, managed
-from skiway.metastore.managed import ManagedTable
+from skiway.metastore import Realm, connectors, managed, snapshots
+from skiway.metastore.managed import ManagedTable, TableChange
 from skiway.metastore.records.policies import ONLY_INSERT
 from skiway.model import v1
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 __all__ = ["Changes", "check_auto_commit", "check_managed"]
 
@@ -31,10 +35,10 @@ def check_managed(catalog: v1.Catalog) -> None:
 
 def check_auto_commit() -> None:
     """Raise if the statement is part of an explicit transaction."""
-    if current_request().header(headers.AUTO_COMMIT) == "0":
+    if is_explicit():
         raise Unsupported(
-            "each statement that writes to a lake commits by itself and cannot be rolled back: write outside of an "
-            "explicit transaction",
+            "this statement commits by itself and cannot be rolled back: of all statements that write to a lake, only INSERT "
+            "can be part of an explicit transaction; run this one outside of it",
             key="transaction.explicit",
         )
 
@@ -54,8 +58,8 @@ class Changes:
         realm = self.context.callers.realm()
         return realm.without_policies() if self.inserts else realm
 
-    def check_allowed(self) -> None:
-        """Raise unless the caller may change this table with this statement."""
+    def check_allowed(self, *, may_stage: bool = False) -> None:
+        """Raise unless the caller may change this table with this statement; `may_stage` in an explicit transaction, too."""
         self.context.callers.require("table.write", self.record)
         if not self.record.damage:
             self.realm.require_unrestricted(self.record, why=ONLY_INSERT)
@@ -66,7 +70,8 @@ class Changes:
                 key="table.not_managed",
                 table=self.record.display_name,
             )
-        check_auto_commit()
+        if not may_stage:
+            check_auto_commit()
 
     def load(self) -> ManagedTable:
         """The table in its current state."""
@@ -74,14 +79,27 @@ class Changes:
 
     def commit(self, producer: Producer) -> ManagedTable:
         """Commit a change. It is visible to this transaction and to all others from then on."""
-        changed = managed.change(self.realm, self.context.handles.warehouse, self.record.resource_id, producer)
-        snapshot = changed.metadata.current_snapshot()
-        transaction = current_request().transaction_id
-        self.context.transactions.repin(transaction, changed.id, None if snapshot is None else snapshot.snapshot_id)
+        transaction, realm = current_request().transaction_id, self.realm
+        until = self.context.transactions.expiry(transaction)
+
+        def also(published: Sequence[ManagedTable]) -> Iterator[Any]:
+            for each in published:
+                snapshot_id = each.metadata.current_snapshot_id
+                if until is not None and snapshot_id is not None:
+                    yield snapshots.writing(realm, transaction, each.id, snapshot_id, until=until)
+
+        (changed,) = managed.change_all(
+            realm, self.context.handles.warehouse, [TableChange(self.record.resource_id, producer)], also=also
+        )
+        self.context.transactions.repin(transaction, changed.id, changed.metadata.current_snapshot_id)
         caller = self.context.callers.principal.subject
-        self.context.usage.written(self.realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
+        self.context.usage.written(realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
         self.context.versions.changed(self.realm)
         return changed
+
+    def stage(self, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
+        """Add data files to the explicit transaction of the statement, whose commit makes them visible."""
+        self.context.transactions.stage(current_request().transaction_id, base, files, rows=rows)
 
     def run(self, change: Callable[[], object]) -> None:
         """Make a change of more than the table's content, such as its name."""

@@ -26,6 +26,7 @@ from skiway.errors import (
     Conflict,
     ConstraintViolation,
     InvalidArgument,
+    LimitExceeded,
     NotFound,
     PermissionDenied,
     PreconditionFailed,
@@ -39,6 +40,7 @@ from skiway.lake.bindings import pack, unpack
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.commits import Changes
 from skiway.lake.infinity import check_finite
+from skiway.lake.transactions import is_explicit
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -49,7 +51,7 @@ __all__ = ["BUFFER_BYTES", "REFUSALS", "Incoming", "InsertRows", "PendingCreate"
 BUFFER_BYTES: Final = 32 << 20
 """The size of a statement's buffer; many statements may run at once."""
 
-REFUSALS: Final = (Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed)
+REFUSALS: Final = (Conflict, InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed)
 """Errors after which a commit has certainly not happened. After other errors its files may be in use."""
 
 _PENDING: Final = "rows-follow:"
@@ -110,19 +112,31 @@ def _position(schema: pa.Schema, name: str, table: str) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """The table that rows are written to, the state they are written for, and the function that commits their files."""
+    """The table that rows are written to, the state they are written for, and the function that commits
+    their files, given also the number of rows.
+    """
 
     name: str
     files: TableFiles
     metadata: TableMetadata
-    commit: Callable[[Sequence[DataFile]], object]
+    commit: Callable[[Sequence[DataFile], int], object]
     also_without_rows: bool = False
 
     @classmethod
     def of(cls, changes: Changes) -> Target:
-        """An existing table, to which the rows are appended, whatever others commit meanwhile."""
+        """An existing table, to which the rows are appended, whatever others commit meanwhile.
+
+        In an explicit transaction, its commit does so.
+        """
         base = changes.load()
-        return cls(changes.record.display_name, base.files, base.metadata, lambda files: changes.commit(append(files)))
+
+        def commit(files: Sequence[DataFile], rows: int) -> None:
+            if is_explicit():
+                changes.stage(base, files, rows=rows)
+            else:
+                changes.commit(append(files))
+
+        return cls(changes.record.display_name, base.files, base.metadata, commit)
 
 
 class InsertRows(Statement):
@@ -148,7 +162,7 @@ class InsertRows(Statement):
             files = self._writer.close()
         if files or self._target.also_without_rows:
             try:
-                self._target.commit(files)
+                self._target.commit(files, self._writer.row_count)
             except REFUSALS:
                 self._writer.abort()
                 raise

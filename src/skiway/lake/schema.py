@@ -137,6 +137,7 @@ class LakeSchema(Schema, DynamicSchema):
         """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots."""
         self._context.callers.require("table.write", self._namespace)
         check_managed(self._catalog)
+        check_auto_commit()
         exact_name(create.name, resource="table")
         wanted = _iceberg_columns(create)
         if not create.rows_follow:
@@ -189,7 +190,7 @@ class LakeSchema(Schema, DynamicSchema):
             name,
             base.files,
             made.metadata,
-            commit=lambda files: changes.commit(made.commit(files)),
+            commit=lambda files, _: changes.commit(made.commit(files)),
             also_without_rows=True,
         )
 
@@ -205,7 +206,7 @@ class LakeSchema(Schema, DynamicSchema):
             stage=True,
         )
 
-        def create(files: Sequence[DataFile]) -> None:
+        def create(files: Sequence[DataFile], _rows: int) -> None:
             managed.create_filled(realm, warehouse, staged, files)
             self._changed()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Self
 
@@ -96,6 +96,8 @@ def _none(table: OpenedTable, which: str) -> NotFound:
 
 
 BATCH_ROWS = 65_536
+COMMIT_TIME = timedelta(minutes=1)
+"""Longer than a commit takes from the time in its record to the moment when others see it."""
 
 
 class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles):
@@ -249,8 +251,23 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         self._opened = self._open_anew()
         if self._point is not None:
             return snapshot_at(self._opened, self._point).id
-        found = self._opened.current if as_of is None else snapshot_as_of(self._opened, as_of)
-        return None if found is None else found.id
+        if as_of is not None and self._may_have_changed(as_of):
+            found, is_replaced = snapshots.current_at(self._realm, self.id, as_of)
+            if is_replaced:
+                own = snapshots.written_by(self._realm, current_request().transaction_id, self.id)
+                return found if own is None else own
+        current = self._opened.current
+        return None if current is None else current.id
+
+    def _may_have_changed(self, moment: datetime) -> bool:
+        """Whether the table may have had another snapshot at a moment.
+
+        If it did not exist then, it is read in its current state. If it is a managed table and was last changed some time
+        before, nothing has to be looked up.
+        """
+        if self.record.created_at.ToDatetime(UTC) > moment:
+            return False
+        return not self.record.metadata_location or self.record.updated_at.ToDatetime(UTC) >= moment - COMMIT_TIME
 
     def _with_id(self, snapshot_id: int) -> Snapshot:
         try:

@@ -1,36 +1,65 @@
 """Transactions as DuckDB uses them: an id for some statements, whose end the server never learns.
 
-Beginning a transaction costs nothing: its id is a signed token with the time it began and the server that created it. The
-signature covers the caller, so the id of another caller is as unknown as an invented one.
-The first read of a table in a transaction pins the current snapshot, in memory; later reads see the same. A write pins
-the snapshot that it committed. Another server does not know the pins, and reads the snapshot as of the transaction's
-begin.
+Beginning a transaction costs nothing: its id is a signed token with the time it began. The signature covers the caller, so the
+id of another caller is as unknown as an invented one.
+All reads of a transaction see the tables as of its begin, on every server, except for tables that it has written itself: of
+these, they see what the last write has committed. What was found is pinned in memory, so that later reads are as fast as any.
+
+A client may also say that it ends its transactions itself. Then INSERT only stages rows (`staging`), and the action
+`commit_transaction` makes all of them visible at once.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cachetools import LRUCache
 
-from skiway.airport import TransactionManager, TransactionStatus
+from skiway.airport import TransactionManager, TransactionStatus, current_request
+from skiway.airport.request import call_of
+from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed
+from skiway.metastore.managed import ManagedTable
 from skiway.security import utc_now
 
-__all__ = ["LakeTransactions"]
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
+__all__ = ["LakeTransactions", "is_explicit"]
+
+log = logging.getLogger("skiway.lake")
 _MAC: Final = 24  # hexadecimal digits
+_ABOUT_TRANSACTIONS: Final = ("get_transaction_status", "commit_transaction", "rollback_transaction")
+
+
+class Staged(Protocol):
+    """The rows that wait for the end of a transaction."""
+
+    def add(
+        self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int, until: datetime
+    ) -> None:
+        """Add rows to a transaction, which expires at a time."""
+
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """The status of a transaction; None if it has no rows."""
+
+    def commit(self, transaction_id: str) -> None:
+        """Make the rows of a transaction visible."""
+
+    def abort(self, transaction_id: str) -> None:
+        """Discard the rows of a transaction."""
 
 
 class LakeTransactions(TransactionManager):
     """Transaction ids and pins. `caller` identifies who makes the current call: the account and the subject.
 
-    Every statement that writes commits by itself, so commit and rollback have nothing to do.
+    Statements of DuckDB commit by themselves, so commit and rollback only concern rows that other clients have `staged`.
     """
 
     def __init__(
@@ -41,37 +70,57 @@ class LakeTransactions(TransactionManager):
         ttl: timedelta = timedelta(hours=1),
         keep: int = 100_000,
         clock: Callable[[], datetime] = utc_now,
-        server: str | None = None,
+        staged: Staged | None = None,
     ) -> None:
         self._key = key
+        self._staged = staged
         self._caller = caller
         self._ttl = ttl
         self._clock = clock
-        self._server = server or secrets.token_hex(4)
         self._lock = Lock()
         self._pins: LRUCache[tuple[str, str, str], int | None] = LRUCache(keep)
+        self._writes: LRUCache[str, int] = LRUCache(keep)
 
     def begin(self) -> str:
         """Return a new transaction id."""
         micros = int(self._clock().timestamp() * 1_000_000)
-        body = f"{micros:x}.{self._server}.{secrets.token_hex(8)}"
+        body = f"{micros:x}.{secrets.token_hex(8)}"
         return f"{body}.{self._mac(body)}"
 
     def commit(self, transaction_id: str) -> None:
-        """Do nothing: writes are committed already."""
+        """Commit the staged rows, if the client ends the transaction. A statement that commits by itself ends nothing."""
+        if self._staged is not None and _is_called("commit_transaction"):
+            self._staged.commit(transaction_id)
 
     def rollback(self, transaction_id: str) -> None:
-        """Do nothing: failed statements have left nothing behind, and committed ones stay."""
+        """Discard the staged rows, if the client ends the transaction. A failed statement has left nothing behind."""
+        if self._staged is not None and _is_called("rollback_transaction"):
+            self._staged.abort(transaction_id)
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
-        """Active until the transaction is too old; None for an unknown id."""
+        """Active until the transaction ends or is too old; None for an unknown id."""
         began = self._began(transaction_id)
-        return None if began is None or self._clock() - began > self._ttl else TransactionStatus.ACTIVE
+        if began is None or self._clock() - began > self._ttl:
+            return None
+        # DuckDB's statements have nothing staged, so nothing is looked up for them.
+        looked_up = self._staged if _is_called(*_ABOUT_TRANSACTIONS) or is_explicit() else None
+        staged = None if looked_up is None else looked_up.status(transaction_id)
+        return staged or TransactionStatus.ACTIVE
+
+    def stage(self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
+        """Add data files to a transaction that the client ends itself."""
+        began = self._began(transaction_id) if transaction_id else None
+        if began is None or self._staged is None:
+            raise PreconditionFailed(
+                "the statement is part of an explicit transaction, but names none: begin one with create_transaction",
+                key="transaction.missing",
+            )
+        self._staged.add(transaction_id, base, files, rows=rows, until=began + self._ttl)
 
     def pinned(
         self, transaction_id: str, table_id: str, point: str, *, find: Callable[[datetime | None], int | None]
     ) -> int | None:
-        """The snapshot of a table that a transaction reads. `find` returns the one as of a time, or the current one.
+        """The snapshot of a table that a transaction reads. `find` returns the one as of its begin, or the current one.
 
         `point` is the time travel clause of the statement, if any. Without a transaction, every call finds the snapshot
         again.
@@ -88,24 +137,34 @@ class LakeTransactions(TransactionManager):
         with self._lock:
             if key in self._pins:
                 return self._pins[key]
-        found = find(None if self._is_ours(transaction_id) else began)
+        found = find(began)
         with self._lock:
             pinned: int | None = self._pins.setdefault(key, found)
             return pinned
 
     def repin(self, transaction_id: str, table_id: str, snapshot_id: int | None) -> None:
-        """Pin the snapshot that the transaction has just written."""
-        if transaction_id and self._began(transaction_id) is not None:
-            with self._lock:
-                self._pins[transaction_id, table_id, ""] = snapshot_id
+        """Pin the snapshot that the transaction has just written. Log a warning if it has written before."""
+        if not transaction_id or self._began(transaction_id) is None:
+            return
+        with self._lock:
+            self._pins[transaction_id, table_id, ""] = snapshot_id
+            is_second = self._writes.get(transaction_id) == 1
+            self._writes[transaction_id] = self._writes.get(transaction_id, 0) + 1
+        if is_second:
+            log.warning(
+                "a transaction has written twice: each statement has committed by itself, and ROLLBACK will undo neither of "
+                "them; write to several tables at once with AirportClient.transaction()"
+            )
+
+    def expiry(self, transaction_id: str) -> datetime | None:
+        """When a transaction expires; None without a valid transaction."""
+        began = self._began(transaction_id) if transaction_id else None
+        return None if began is None else began + self._ttl
 
     def began_before(self, transaction_id: str, moment: datetime) -> bool:
         """Whether a transaction began before `moment`; False without a valid transaction."""
         began = self._began(transaction_id) if transaction_id else None
         return began is not None and began <= moment
-
-    def _is_ours(self, transaction_id: str) -> bool:
-        return transaction_id.split(".")[1] == self._server
 
     def _began(self, transaction_id: str) -> datetime | None:
         body, _, mac = transaction_id.rpartition(".")
@@ -117,3 +176,13 @@ class LakeTransactions(TransactionManager):
         # Lengths keep the parts apart, because subjects may contain any character.
         signed = "".join(f"{len(part)}:{part}" for part in ("transaction", *self._caller(), body))
         return hmac.digest(self._key, signed.encode(), "sha256").hex()[:_MAC]
+
+
+def _is_called(*actions: str) -> bool:
+    """Whether the current call is one of these actions."""
+    return call_of(current_request()).operation in actions
+
+
+def is_explicit() -> bool:
+    """Whether the client of the current call ends its transaction itself."""
+    return current_request().header(headers.AUTO_COMMIT) == "0"

@@ -41,7 +41,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
     def write(self, write: Write) -> Statement:
         """Start a statement."""
         if write.operation == "insert":
-            self._inserts.check_allowed()
+            self._inserts.check_allowed(may_stage=True)
             self._refuse_returning(write)
             return self._insert(write)
         self._changes.check_allowed()

@@ -1,11 +1,12 @@
-"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, policies, connectors, jobs, queries.
+"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, policies, connectors, jobs,
+queries and transactions.
 
 The exported modules are plain functions that take and return messages, independent of any transport. Their first argument
 is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.metastore import connectors, jobs, managed, platform, queries, statistics
+from skiway.metastore import connectors, events, jobs, managed, platform, queries, statistics, transactions
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import (
     accounts,
@@ -26,6 +27,7 @@ __all__ = [
     "catalogs",
     "connectors",
     "directory",
+    "events",
     "grants",
     "jobs",
     "managed",
@@ -36,5 +38,6 @@ __all__ = [
     "snapshots",
     "statistics",
     "tables",
+    "transactions",
     "views",
 ]

@@ -29,7 +29,8 @@ class Operation:
     """One thing that a door offers, such as `TableService/GetTable`, `IcebergRest/LoadTable` or `Airport/insert`.
 
     A caller needs any one of `permissions`, and an account unless `needs_account` is false. The call is audited in the
-    file of `category`, and counts as `counts_as` in the quotas.
+    file of `category`, and counts as `counts_as` in the quotas. If `by_object`, the permission only admits the caller, and each
+    object is checked.
     """
 
     component: str
@@ -38,6 +39,7 @@ class Operation:
     permissions: tuple[str, ...] = ()
     needs_account: bool = True
     counts_as: Kind = "calls"
+    by_object: bool = False
 
     @property
     def full_name(self) -> str:

@@ -115,6 +115,7 @@ class Pipeline:
             if call.decision is None or not call.decision.somewhere(*operation.permissions):
                 raise
             call.is_narrowed = True
+        call.is_narrowed = call.is_narrowed or (operation.by_object and call.decision is not None)
         if operation.needs_account and not principal.account_id:
             raise PermissionDenied(
                 f"{operation.full_name} works inside an account, and {principal.subject} has none:"
@@ -138,7 +139,8 @@ class Pipeline:
 
     def realm(self, call: Call) -> Realm:
         """The metastore as the caller sees it: all of its account, or what grants allow, restricted by policies."""
-        realm = self.access.realm_of(call.principal or NOBODY)
+        principal = call.principal or NOBODY
+        realm = replace(self.access.realm_of(principal), caller=principal.subject)
         if call.decision is None:
             return realm
         return replace(realm, access=call.decision if call.is_narrowed else None, policies=call.decision.policies)

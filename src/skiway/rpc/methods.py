@@ -22,16 +22,20 @@ same where the server does."""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The function behind a method, the permissions of which a caller needs one, and whether it changes anything."""
+    """The function behind a method, the permissions of which a caller needs one, and whether it changes anything.
+
+    If `by_object`, the function checks each object that it returns, of whatever kind.
+    """
 
     act: Act
     permissions: tuple[str, ...]
     changes: bool
+    by_object: bool = False
 
 
-def reads(act: Act, *any_of: str) -> Rule:
+def reads(act: Act, *any_of: str, by_object: bool = False) -> Rule:
     """A rule for a method that changes nothing."""
-    return Rule(act, any_of, changes=False)
+    return Rule(act, any_of, changes=False, by_object=by_object)
 
 
 def changes(act: Act, *any_of: str) -> Rule:
@@ -85,6 +89,7 @@ class Service:
                 rule.permissions,
                 needs_account=not self.for_platform,
                 counts_as="queries" if self.category == "query" else "calls",
+                by_object=rule.by_object,
             )
             yield Method(
                 name,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from skiway.metastore import Realm, connectors, jobs, queries, statistics
+from skiway.metastore import Realm, connectors, events, jobs, queries, statistics, transactions
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -29,12 +29,14 @@ from skiway.metastore.resources import (
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
+from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.model.v1 import (
     account_pb2,
     catalog_pb2,
     connector_pb2,
     directory_pb2,
+    event_pb2,
     grant_pb2,
     namespace_pb2,
     policy_pb2,
@@ -43,6 +45,7 @@ from skiway.model.v1 import (
     statistics_pb2,
     system_pb2,
     table_pb2,
+    transaction_pb2,
     view_pb2,
 )
 from skiway.rpc.methods import Service, changes, reads
@@ -63,13 +66,15 @@ def all_services(
     planner: Planner | None = None,
     create_table: CreateTable = tables.create,
     policy_expressions: policies.Compile | None = None,
+    staging: StagingArea | None = None,
 ) -> tuple[Service, ...]:
     """All services.
 
     `engines` are the system objects of query engines, by default those that come with Skiway. `secrets` stores the
     credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
     tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
-    their records. `policy_expressions` checks the expressions of policies. Add new services of the model here.
+    their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows. Add new
+    services of the model here.
     """
     return (
         ACCOUNTS,
@@ -84,6 +89,8 @@ def all_services(
         policies_of(policy_expressions or SandboxedExpressions()),
         connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
+        transactions_of(staging or StagingArea()),
+        EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
 
@@ -157,6 +164,22 @@ def queries_of(rules: QueryRules, planner: Planner) -> Service:
             "EndQuery": changes(partial(queries.end, rules=rules), "catalog.read"),
             "GetQuery": reads(partial(queries.get, rules=rules), "catalog.read"),
             "FetchScanBundle": changes(partial(scan_bundles.fetch, planner=planner, rules=rules), "catalog.read"),
+        },
+    )
+
+
+def transactions_of(area: StagingArea) -> Service:
+    """The service for transactions."""
+    return Service(
+        transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"],
+        category="table",
+        rules={
+            "BeginTransaction": changes(partial(transactions.begin, area=area), "table.write"),
+            "AppendRows": changes(partial(transactions.append, area=area), "table.write"),
+            "CommitTransaction": changes(partial(transactions.commit, area=area), "table.write"),
+            "AbortTransaction": changes(partial(transactions.abort, area=area), "table.write"),
+            "GetTransaction": reads(transactions.get, "table.write"),
+            "ListTransactions": reads(transactions.list_, "table.write"),
         },
     )
 
@@ -269,5 +292,13 @@ GRANTS = Service(
         "ListGrants": reads(grants.list_, "grant.manage"),
         "AddGrant": changes(grants.add, "grant.manage"),
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
+    },
+)
+EVENTS = Service(
+    event_pb2.DESCRIPTOR.services_by_name["EventService"],
+    category="catalog",
+    rules={
+        "ListEvents": reads(events.list_, "catalog.read", by_object=True),
+        "WatchEvents": reads(events.watch, "catalog.read", by_object=True),
     },
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
+import pyarrow as pa
+
 from skiway.airport import AirportService, Limits
+from skiway.airport.wire.sizes import check_stream, check_values
 from skiway.config import Settings
-from skiway.config.server import Http
+from skiway.config.server import Grpc, Http
 from skiway.config.sql import Sql
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
@@ -15,6 +18,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.reconcile.upstream import Opener
+from skiway.metastore.transactions import StagingArea, decode_rows, malformed_rows
 from skiway.requests import Access, Observers
 from skiway.rest import RestApp, RestOptions
 from skiway.sandbox.queries import Queries
@@ -23,7 +27,7 @@ from skiway.security.source_access import SourceAccess
 from skiway.sql import QueryEngine
 from skiway.storage import Stores
 
-__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "queries_of", "warehouse_of"]
+__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "queries_of", "staging_area", "warehouse_of"]
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
@@ -66,6 +70,21 @@ def lake_over_airport(
     )
     key = signing_key(Realm(stores, PLATFORM), secrets)
     return airport_service(access, observers, handles=handles, key=key, limits=limits, queries=QueryEngine(queries))
+
+
+def staging_area(warehouse: Warehouse, settings: Grpc) -> StagingArea:
+    """Where transactions write rows. A batch takes at most as much memory as one that arrives over Airport."""
+    return StagingArea(warehouse, partial(_decoded, max_bytes=settings.max_decoded_bytes))
+
+
+def _decoded(rows: bytes, *, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    with malformed_rows():
+        check_stream(rows, max_bytes)
+    for batch in decode_rows(rows):
+        with malformed_rows():
+            batch.validate()
+        check_values(batch.columns, max_bytes)
+        yield batch
 
 
 def queries_of(settings: Sql) -> Queries:

@@ -51,7 +51,15 @@ from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcService, Health
 from skiway.runtime.http_door import HttpDoor, web_app
-from skiway.runtime.lake import handles_of, iceberg_rest, lake_over_airport, opener_of, queries_of, warehouse_of
+from skiway.runtime.lake import (
+    handles_of,
+    iceberg_rest,
+    lake_over_airport,
+    opener_of,
+    queries_of,
+    staging_area,
+    warehouse_of,
+)
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.operators import Operators
 from skiway.runtime.readiness import Readiness, checks_of
@@ -204,6 +212,7 @@ def rpc_door(
             planner=planner,
             create_table=partial(managed.create_requested, warehouse=warehouse),
             policy_expressions=PolicyChecks(QueryEngine(queries)),
+            staging=staging_area(warehouse, settings.server.grpc),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

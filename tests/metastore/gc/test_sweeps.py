@@ -43,7 +43,7 @@ def stored_blobs(factory: ResourceFactory) -> set[str]:
 
 
 def referenced_blobs(factory: ResourceFactory) -> set[str]:
-    return {pointer.blob_uri for pointer in factory.stores.pointers.scan()}
+    return {pointer.blob_uri for pointer in factory.stores.pointers.scan("/accounts/")}
 
 
 @behavior(75)

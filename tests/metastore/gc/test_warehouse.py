@@ -17,7 +17,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatistics
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import AlreadyExists, PreconditionFailed, SkiwayError
-from skiway.formats.iceberg.commits import append, delete_all
+from skiway.formats.iceberg.commits import append, delete_all, plain
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.metadata import updated, write_metadata
 from skiway.metastore import managed as managed_tables
@@ -26,7 +26,7 @@ from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed import tables as managed_tables_tables
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import open_stores
@@ -384,7 +384,24 @@ def test_nothing_is_deleted_if_the_store_is_unavailable(
     def unavailable(_: str) -> None:
         raise SkiwayError("the store is away")
 
-    monkeypatch.setattr(managed.factory.stores.pointers, "get", unavailable)
+    monkeypatch.setattr(managed.factory.stores.pointers, "_get", unavailable)
     with pytest.raises(SkiwayError, match="away"):
         sweep(managed)
     assert files_in(folder) == needed
+
+
+@pytest.mark.parametrize(("minutes", "is_kept"), [(50, True), (70, False)])
+def test_states_within_the_lifetime_of_a_transaction_are_kept(
+    managed: ManagedTableFactory, folder: Path, *, minutes: int, is_kept: bool
+) -> None:
+    """Although files need to be a minute old only, and the table no longer has the snapshot."""
+    table = managed.append(managed.append(managed.create(), 1), 2)
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
+    old = [each.snapshot_id for each in managed.load(table).metadata.snapshots[:-1]]
+    before = files_in(folder)
+    removal = plain((), (RemoveSnapshotsUpdate(snapshot_ids=old),))
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), removal)
+    age(folder, days=minutes / 1440)
+    sweep(managed, min_age_s=60.0)
+    data = {path for path in before if path.suffix == ".parquet"}
+    assert (data <= files_in(folder)) == is_kept

@@ -16,7 +16,7 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory, mask
 from runtime.servers import eventually
 from skiway.metastore.maintenance import Checker, restore_backup, write_backup
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.model import v1
 from skiway.storage import Pointer, PointerStore, Stores, open_stores, utc_now

@@ -15,10 +15,11 @@ from metastore.integrity import damage
 from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Busy, Conflict, NotFound, Unavailable
-from skiway.formats.iceberg.commits import delete_all, overwrite
+from skiway.formats.iceberg.commits import append, delete_all, overwrite
 from skiway.metastore import Realm, statistics
 from skiway.metastore import managed as managed_tables
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed import TableChange
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.resources import snapshots
 from skiway.model import v1
 from skiway.storage import open_stores
@@ -95,6 +96,18 @@ def appending(managed: ManagedTableFactory) -> Change:
     return change
 
 
+def appending_to_two_tables(managed: ManagedTableFactory) -> Change:
+    tables = [managed.append(managed.create(name), 1) for name in ("people", "orders")]
+    files = [managed.write(table, 2) for table in tables]
+
+    def change(realm: Realm) -> None:
+        if managed.rows(tables[0]) == [1]:
+            changes = [TableChange(id_of(table), append(each)) for table, each in zip(tables, files, strict=True)]
+            managed_tables.change_all(realm, managed.warehouse, changes)
+
+    return change
+
+
 def truncating(managed: ManagedTableFactory) -> Change:
     table = managed.append(managed.create(), 1)
 
@@ -115,16 +128,26 @@ def dropping(managed: ManagedTableFactory) -> Change:
     return change
 
 
+PREPARED = (
+    creating,
+    appending,
+    pytest.param(appending_to_two_tables, marks=pytest.mark.full),
+    truncating,
+    dropping,
+)
+
+
 def visible_state(managed: ManagedTableFactory) -> list[Any]:
-    """Everything that readers see of the table except ids: rows, snapshots, the current snapshot, and statistics."""
+    """Everything that readers see of each table except ids: rows, snapshots, the current snapshot, and statistics."""
     found = [
         pointer
         for pointer in managed.factory.stores.pointers.scan("/accounts/a1/tables/by-id/")
         if not pointer.key.endswith("/closing")
     ]
-    if not found:
-        return []
-    table_id = v1.ResourceId(id=found[0].key.rpartition("/")[2])
+    return [state_of(managed, v1.ResourceId(id=pointer.key.rpartition("/")[2])) for pointer in found]
+
+
+def state_of(managed: ManagedTableFactory, table_id: v1.ResourceId) -> list[Any]:
     table = managed_tables.load(managed.home, managed.warehouse, table_id)
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=table_id)).snapshots
     if table.metadata.current_snapshot_id is None:
@@ -146,7 +169,7 @@ def set_up(prepare: Callable[[ManagedTableFactory], Change], folder: Path) -> tu
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("prepare", [creating, appending, truncating, dropping], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("prepare", PREPARED, ids=lambda each: each.__name__)
 def test_change_interrupted_by_a_crash_is_atomic_and_can_be_repeated(
     tmp_path: Path, prepare: Callable[[ManagedTableFactory], Change], when: Any
 ) -> None:
@@ -194,9 +217,9 @@ def test_crash_between_the_metadata_file_and_the_swap_leaves_only_files(
     with pytest.raises(Crashed):
         change(Realm(stores, "a1", clock=managed.factory.clock, ids=managed.factory.ids))
     assert len(set(tmp_path.rglob("*.metadata.json")) - written) == 1
-    assert visible_state(managed)[0] == [1]
+    assert visible_state(managed)[0][0] == [1]
     change(managed.home)
-    assert visible_state(managed)[0] == [1, 2]
+    assert visible_state(managed)[0][0] == [1, 2]
 
 
 def test_commit_with_an_unknown_outcome_keeps_its_files(

@@ -322,8 +322,8 @@ def test_leftover_records_of_removed_snapshots_are_swept(
     for value in range(6):
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
-        patch.setattr(type(managed.factory.stores.pointers), "max_batch", 25)
-        patch.setattr("skiway.metastore.managed.commits.apply_batch", contend)
+        patch.setattr(type(managed.factory.stores.pointers), "max_batch", 20)
+        patch.setattr("skiway.metastore.managed.states.apply_batch", contend)
         commit(
             managed,
             table,

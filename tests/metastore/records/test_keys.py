@@ -10,7 +10,10 @@ import pytest
 from skiway.metastore.records import keys
 
 SOURCE = Path(keys.__file__).parents[2]
-ROOTS = ("/accounts", "/closing", "/expected", "/folders", "/pins", "/platform", "/queue", "/schedule", "/secrets")
+ROOTS = (
+    *("/accounts", "/closing", "/dropped", "/events", "/expected", "/folders", "/history", "/pins", "/platform"),
+    *("/queue", "/schedule", "/secrets", "/written"),
+)
 
 
 def test_no_other_module_builds_keys() -> None:

@@ -37,10 +37,11 @@ SAMPLES: dict[str, Any] = {
     "connector": v1.Connector(resource_id=ME, display_name="one"),
     "job": v1.Job(account_id="a1", job_id="j1"),
     "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),
+    "transaction": v1.Transaction(account_id="a1", transaction_id="t1", state=v1.TX_OPEN),
     "idempotency": v1.IdempotencyRecord(account_id="a1", operation="CreateTable", key="k"),
 }
-# The keys of a job follow from its content, and those of a grant from its identity, not from a name.
-NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun not in ("job", "grant")]
+# The keys of a job or transaction follow from its content, and those of a grant from its identity, not from a name.
+NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun not in ("job", "grant", "transaction")]
 
 
 def changed(value: Any) -> Any:

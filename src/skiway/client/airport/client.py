@@ -434,10 +434,15 @@ class AirportClient:
     def transaction(self, *, explicit: bool = False) -> AbstractContextManager[Transaction]:
         """Run all statements of this thread with one transaction id for the duration of the block.
 
-        As with DuckDB, the server still commits each statement on its own. An `explicit` transaction is atomic: it is
-        committed at the end of the block and rolled back if an exception leaves it. DuckDB has no such transactions.
+        As with DuckDB, the server still commits each statement on its own. Rows that are inserted with the method `insert` of
+        the transaction, however, become visible together at the end of the block, and never if an exception leaves it. In an
+        `explicit` transaction, this holds for all statements. DuckDB has no such transactions.
         """
-        return self._session.transaction(explicit=explicit)
+
+        def insert(context: TransactionContext, table: TableName, rows: Any) -> int:
+            return writing.insert(self._session, table, rows, returning=False, transaction=context).count
+
+        return self._session.transaction(insert, explicit=explicit)
 
     def transaction_status(self, transaction_id: str) -> str | None:
         """Return `active`, `committed` or `aborted`; None if the server does not know the id."""

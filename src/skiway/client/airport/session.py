@@ -6,8 +6,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from skiway.client.airport.calls import Calls, Trace, TransactionContext
+from skiway.client.airport.catalog import TableName
 from skiway.client.airport.listing import Listing
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor
@@ -23,12 +25,16 @@ class CatalogVersion:
     fixed: bool
 
 
+Insert = Callable[[TransactionContext, TableName, Any], int]
+
+
 class Transaction:
     """A transaction of one thread. The client creates it on the server when the first statement needs its id."""
 
-    def __init__(self, calls: Calls, *, explicit: bool) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, insert: Insert, *, explicit: bool) -> None:
+        self._calls, self._insert = calls, insert
         self.explicit = explicit
+        self._must_end = explicit
         self._identifier: str | None = None
 
     @property
@@ -48,9 +54,21 @@ class Transaction:
         """The transaction as calls carry it."""
         return TransactionContext(self.id, explicit=self.explicit)
 
+    def insert(self, table: TableName, rows: Any) -> int:
+        """Insert rows that become visible at the end of the block, together with all others of this transaction, or never.
+
+        Return their number. The method of the same name of the client commits at once, unless the transaction is explicit.
+        """
+        if not self.id:
+            raise Unsupported(
+                f"catalog {self._calls.catalog!r} has no transactions: use the client's insert, which commits at once"
+            )
+        self._must_end = True
+        return self._insert(TransactionContext(self.id, explicit=True), table, rows)
+
     def end(self, action: str) -> None:
-        """Commit or roll back an explicit transaction, if any statement has used it."""
-        if self.explicit and self._identifier:
+        """Commit or roll back, if there is anything to commit and any statement has used the transaction."""
+        if self._must_end and self._identifier:
             self._calls.end_transaction(action, self._identifier)
 
 
@@ -97,11 +115,11 @@ class Session:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def transaction(self, *, explicit: bool) -> Iterator[Transaction]:
+    def transaction(self, insert: Insert, *, explicit: bool) -> Iterator[Transaction]:
         """Run the statements of this thread in one transaction for the duration of the block."""
         if self.open_transaction() is not None:
             raise InvalidArgument("a transaction is already open in this thread; transactions cannot be nested")
-        opened = self._thread.transaction = Transaction(self.calls, explicit=explicit)
+        opened = self._thread.transaction = Transaction(self.calls, insert, explicit=explicit)
         try:
             yield opened
         except BaseException:
@@ -112,7 +130,12 @@ class Session:
                 self.reload()  # objects created inside the block no longer exist
             raise
         self._thread.transaction = None
-        opened.end("commit_transaction")
+        try:
+            opened.end("commit_transaction")
+        except BaseException:
+            with contextlib.suppress(Exception):  # the server may not answer, and discards the rows later
+                opened.end("rollback_transaction")
+            raise
 
     def open_transaction(self) -> Transaction | None:
         """The transaction that is open in this thread."""

@@ -21,9 +21,16 @@ from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 __all__ = ["create_table_as", "delete_by_id", "delete_where", "insert", "update_by_id", "update_where"]
 
 
-def insert(session: Session, name: TableName, rows: Any, *, returning: bool) -> Written:
-    """Insert the caller's rows."""
-    transaction, table = _begin(session, name)
+def insert(
+    session: Session,
+    name: TableName,
+    rows: Any,
+    *,
+    returning: bool,
+    transaction: TransactionContext | None = None,
+) -> Written:
+    """Insert the caller's rows, in a given transaction or that of the session."""
+    transaction, table = transaction or session.begin(), session.listing().table(name)
     given, batches = to_batches(rows)
     outgoing = OutgoingColumns.of(table, table.columns)
     session.poll_version()

@@ -5,6 +5,7 @@ from skiway.client.metastore.client import Metastore
 from skiway.client.metastore.collection import KEEP, Listing
 from skiway.client.metastore.connectors import Connector
 from skiway.client.metastore.directory import Entry
+from skiway.client.metastore.events import Event
 from skiway.client.metastore.grants import Grant
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.names import Id, dotted
@@ -12,6 +13,7 @@ from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
 from skiway.client.metastore.snapshots import Snapshot
+from skiway.client.metastore.transactions import Transaction
 
 __all__ = [
     "KEEP",
@@ -19,6 +21,7 @@ __all__ = [
     "Catalog",
     "Connector",
     "Entry",
+    "Event",
     "Grant",
     "Id",
     "Job",
@@ -33,6 +36,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "TableStats",
+    "Transaction",
     "View",
     "dotted",
 ]

@@ -37,6 +37,7 @@ ACCOUNT: Final = "x-skiway-account"
 _HEADER_NAME: Final = re.compile(r"[0-9a-z_.-]+")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
 _READS: Final = ("Get", "List", "Lookup", "Resolve")
+_ENDS: Final = ("CommitTransaction", "AbortTransaction")
 _MAX_PENDING: Final = 2  # messages of an upload, of about half a megabyte each
 
 
@@ -249,7 +250,7 @@ def _path(request: Descriptor) -> str:
 
 
 def _is_repeatable(path: str, request: Any) -> bool:
-    """Whether a repeated call has no further effect: it changes nothing, or it has an idempotency key."""
+    """Whether a repeated call has no further effect: it changes nothing, has an idempotency key, or ends a transaction."""
     method = path.rpartition("/")[2]
     has_key = "idempotency" in request.DESCRIPTOR.fields_by_name and request.idempotency.key.strip()
-    return method.startswith(_READS) or bool(has_key)
+    return method.startswith(_READS) or method in _ENDS or bool(has_key)

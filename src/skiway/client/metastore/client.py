@@ -13,6 +13,7 @@ from skiway.client.metastore.calls import Caller, Calls, Retries
 from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces
 from skiway.client.metastore.connectors import Connectors
 from skiway.client.metastore.directory import Directory
+from skiway.client.metastore.events import Events
 from skiway.client.metastore.grants import Grants
 from skiway.client.metastore.jobs import Jobs
 from skiway.client.metastore.policies import Policies
@@ -20,6 +21,7 @@ from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
+from skiway.client.metastore.transactions import Transactions
 from skiway.errors import InvalidArgument
 from skiway.model import v1
 
@@ -138,6 +140,16 @@ class Metastore:
     def queries(self) -> Queries:
         """Queries, which are leases on snapshots."""
         return Queries(self._calls)
+
+    @property
+    def transactions(self) -> Transactions:
+        """Transactions, which write rows for several tables that become visible together."""
+        return Transactions(self._calls)
+
+    @property
+    def events(self) -> Events:
+        """Events, which are all changes of the account in order."""
+        return Events(self._calls)
 
     @property
     def directory(self) -> Directory:

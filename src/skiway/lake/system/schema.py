@@ -1,4 +1,4 @@
-"""The schema `skiway` of every catalog, and its tables `views`, `jobs` and `plans`.
+"""The schema `skiway` of every catalog, and its tables `views`, `jobs` and `plans`; other modules have its other tables.
 
 The rows of a system table are computed by each scan, and only for tables that the caller may see.
 """
@@ -15,6 +15,7 @@ from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
 from skiway.lake.system import tables as contents
+from skiway.lake.system.events import EVENTS, events
 from skiway.lake.system.functions import QueryFunction
 from skiway.lake.system.histogram_function import HistogramFunction
 from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
@@ -272,5 +273,6 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
     ("usage", "how often tables were read and written, by day", USAGE, usage),
     ("lineage", "from which tables tables were written", LINEAGE, lineage),
+    ("events", "all changes of the account, in order", EVENTS, events),
     ("plans", "recent scans of this server, and what their filters pruned", PLANS, plans),
 )

@@ -3,16 +3,27 @@
 `sweeps` works on the stores, `warehouse` on the files of managed tables.
 """
 
-from skiway.metastore.gc.sweeps import Slice, run, sweep_blobs, sweep_expired, sweep_jobs, sweep_pointers, sweep_secrets
-from skiway.metastore.gc.warehouse import sweep_warehouse
+from skiway.metastore.gc.sweeps import (
+    Slice,
+    run,
+    sweep_blobs,
+    sweep_events,
+    sweep_expired,
+    sweep_jobs,
+    sweep_pointers,
+    sweep_secrets,
+)
+from skiway.metastore.gc.warehouse import sweep_transactions, sweep_warehouse
 
 __all__ = [
     "Slice",
     "run",
     "sweep_blobs",
+    "sweep_events",
     "sweep_expired",
     "sweep_jobs",
     "sweep_pointers",
     "sweep_secrets",
+    "sweep_transactions",
     "sweep_warehouse",
 ]

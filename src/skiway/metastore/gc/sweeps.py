@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 
 from skiway.errors import Conflict
 from skiway.metastore.connectors.credentials import marked_at, removed_if_unused
+from skiway.metastore.events.feed import sequence_pending
 from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
@@ -26,7 +27,16 @@ from skiway.metastore.records.repository import Repository
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
 
-__all__ = ["Slice", "run", "sweep_blobs", "sweep_expired", "sweep_jobs", "sweep_pointers", "sweep_secrets"]
+__all__ = [
+    "Slice",
+    "run",
+    "sweep_blobs",
+    "sweep_events",
+    "sweep_expired",
+    "sweep_jobs",
+    "sweep_pointers",
+    "sweep_secrets",
+]
 
 WEEK_S = 7 * 24 * 3600.0
 
@@ -176,6 +186,15 @@ def sweep_secrets(
     old = (marker for marker in page.items if marked_at(marker) < oldest)
     removed = [each.key for each in old if removed_if_unused(stores, secrets, each, dry_run=dry_run)]
     return Slice(len(page.items), tuple(removed), next_token=page.next_token)
+
+
+def sweep_events(stores: Stores, *, size: int = 500, token: str | None = None, dry_run: bool = False) -> Slice:
+    """Number events that nobody has read yet, so that they are found in their order. They expire by themselves."""
+    page = stores.pointers.page(keys.event_pending(), size=size, token=token)
+    if not dry_run:
+        for account_id in sorted({keys.event_account(pointer.key) for pointer in page.items}):
+            sequence_pending(stores.pointers, account_id)
+    return Slice(len(page.items), next_token=page.next_token)
 
 
 def _old(head: BlobHead, oldest: datetime) -> bool:

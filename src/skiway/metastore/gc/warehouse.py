@@ -4,11 +4,15 @@ A file is deleted if it is older than a minimum age, no state of the table withi
 has pinned it. The age protects files that are being written: a commit references files that are younger than it takes,
 and the files of one statement, which have its id in their names, count as young as the youngest of them. The states
 protect files that are being read: a query that began within that time may read a state that was replaced since. So the
-age must be longer than any statement or query takes; the default is three days.
+age must be longer than any statement or query takes; the default is three days. States of the last hour are kept in any case,
+because transactions read them.
 
 The states are found by the metadata files in the folder: the current one, those written within the age, and those that
 they have replaced, as their metadata logs say. So the one that was current when the age began is among them, and the old
 metadata of a commit that failed is not.
+
+The files of open transactions are kept, whatever their age. A transaction that was neither committed nor aborted in time
+expires (`sweep_transactions`), and its files are deleted at once.
 
 A folder without a table belongs to a dropped or unfinished table if it was claimed (see `managed.locations`). Otherwise
 it belongs to somebody else, and is left alone.
@@ -23,7 +27,7 @@ from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
@@ -33,18 +37,21 @@ from skiway.metastore.managed.locations import id_in
 from skiway.metastore.managed.places import places, release_place
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import LEASE, TABLE
+from skiway.metastore.records.kinds import LEASE, TABLE, TRANSACTION
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import apply_batch
+from skiway.metastore.transactions.staged_writes import expire, staged_locations, uncommitted_paths
 from skiway.model import v1
 from skiway.storage import Clock, Stores
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["THREE_DAYS_S", "files_of_state", "sweep_warehouse"]
+__all__ = ["THREE_DAYS_S", "files_of_state", "sweep_transactions", "sweep_warehouse"]
 
+TRANSACTION_LIFETIME: Final = timedelta(hours=1)
+"""How long a transaction of DuckDB can be open."""
 THREE_DAYS_S: Final = 3 * 24 * 3600.0
 _METADATA: Final = ".metadata.json"
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -74,6 +81,32 @@ def sweep_warehouse(
         done = done.followed_by(_sweep(realm, warehouse, table.id, table.folder, min_age_s=min_age_s, dry=dry_run))
     more = len(folders) > size
     return Slice(done.looked_at, done.removed, done.damaged, folders[size - 1].token if more else None)
+
+
+def sweep_transactions(
+    stores: Stores,
+    warehouse: Warehouse,
+    *,
+    clock: Clock,
+    size: int = 200,
+    token: str | None = None,
+    dry_run: bool = False,
+) -> Slice:
+    """End transactions whose time is over, with their files, and delete the records of those that ended long ago."""
+    page = stores.pointers.page(keys.transaction_due(), size=size, token=token)
+    due = [each for each in page.items if keys.queue_time(each.key) <= int(clock().timestamp() * 1_000_000)]
+    removed: list[str] = []
+    for pointer in due:
+        found = Repository(stores, TRANSACTION).find_named(pointer.key)
+        if found is None:
+            continue
+        if not dry_run:
+            realm = Realm(stores, found.value.account_id, clock=clock)
+            with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
+                expire(realm, warehouse, found)
+        removed += [pointer.key, *uncommitted_paths(found.value)]
+    # The order is that of time, so what follows is not due either.
+    return Slice(len(page.items), tuple(removed), next_token=page.next_token if len(due) == len(page.items) else None)
 
 
 class _Folder(NamedTuple):
@@ -119,14 +152,18 @@ def _sweep(
     oldest_us = int(oldest.timestamp() * 1_000_000)
     # Listed before the table is read: everything committed after that is younger than the age.
     listed = files.walk(folder)
+    # Staged files are found before the table is read: those that are committed in between are then in use.
+    staged = staged_locations(realm, table_id)
     table = realm.all(TABLE).find(keys.table(realm.account_id, table_id))
     if table is None and not _is_abandoned(realm, table_id, listed, oldest):
         return Slice(len(listed))
     try:
-        used = _used(files, table.value, listed, oldest_us) if table else set()
+        # Whatever the age of files, a transaction reads the tables as of its begin.
+        states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
+        used = _used(files, table.value, listed, states_us) if table else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
-    unused = [each for each in _old(listed, oldest_us) if each not in used]
+    unused = [each for each in _old(listed, oldest_us) if each not in used and each not in staged]
     # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
     pinned = _pinned(realm, table_id) if unused else set()
     orphans = tuple(uri_of(each) for each in unused if each not in pinned)

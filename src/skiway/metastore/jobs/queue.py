@@ -22,6 +22,7 @@ from skiway.errors import Conflict, Contention, Internal, NotFound, Precondition
 from skiway.metastore.jobs.attempts import Attempt, Progress, clipped, log_attempt
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.journal import journaled
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.records.repository import Repository, Stored
@@ -105,6 +106,9 @@ class JobQueue:
     clock: Clock = utc_now
     jitter: Callable[[], float] = half_to_whole
     on_attempt: Callable[[Attempt], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stores", journaled(self.stores, clock=self.clock))
 
     def lease(self, worker: str) -> Lease | None:
         """Lease the job that has been due longest to a worker; None if no job is due."""

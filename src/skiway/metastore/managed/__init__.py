@@ -1,11 +1,13 @@
 """Managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
 
-`tables` creates and drops them, `requests` creates those of the metastore's API, `commits` changes them, `turns` orders concurrent commits.
+`tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
+`commits` changes one or several of them.
 """
 
-from skiway.metastore.managed.commits import ManagedTable, append_with_retry, change, commit, load, open_current
+from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.requests import create_requested
+from skiway.metastore.managed.states import ManagedTable, load, open_current
 from skiway.metastore.managed.tables import (
     create,
     create_filled,
@@ -19,8 +21,10 @@ from skiway.metastore.managed.tables import (
 __all__ = [
     "DroppedTable",
     "ManagedTable",
+    "TableChange",
     "append_with_retry",
     "change",
+    "change_all",
     "commit",
     "create",
     "create_filled",

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from skiway.errors import Conflict, NotFound, PreconditionFailed
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.metastore.managed.commits import ManagedTable
 from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.managed.tables import DROPPED_FILE, drop, recorded, required_place
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm, resource_id

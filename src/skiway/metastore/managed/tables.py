@@ -19,15 +19,15 @@ from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, read_metadata, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations, snapshot_records
-from skiway.metastore.managed.commits import (
+from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, folder_of_table, id_in
+from skiway.metastore.managed.places import Place, chosen_folder, claim_place, find_place, release_place
+from skiway.metastore.managed.states import (
     ManagedTable,
     handle_of,
     is_certainly_undone,
     managed_record,
     update_record,
 )
-from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, folder_of_table, id_in
-from skiway.metastore.managed.places import Place, chosen_folder, claim_place, find_place, release_place
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import encoded, exact_name, normal_text

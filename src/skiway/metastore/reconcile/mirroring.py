@@ -190,7 +190,9 @@ class Mirror:
                 return False
             key = keys.snapshot(self.realm.account_id, table_id.id, snapshot_id)
             found = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
+            table = hierarchy.table(self.realm, table_id)
             batch: list[Operation] = [Check(key, expect=found.pointer.version)]
+            batch.append(Check(table.pointer.key, expect=table.pointer.version))  # orders its events
             batch.append(current_put(self.realm, table_id.id, snapshot_id, before=pointer))
             apply_batch(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
             return True

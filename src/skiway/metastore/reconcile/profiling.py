@@ -22,7 +22,7 @@ from skiway.formats.iceberg.commits import Change, Producer
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
-from skiway.metastore.managed import commits
+from skiway.metastore.managed import commits, states
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages, unread
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
@@ -101,7 +101,7 @@ def _without_place(blob: Mapping[str, Any]) -> dict[str, Any]:
 # --- profiles ---------------------------------------------------------------------------------------------------------
 def require_statistics(realm: Realm, request: v1.SyncCaptureRequest) -> None:
     """Raise if the managed table does not exist, or if the request is for anything but statistics."""
-    commits.managed_record(realm, request.table_id)
+    states.managed_record(realm, request.table_id)
     if not request.include_statistics:
         raise InvalidArgument(
             "a managed table has no upstream metadata to capture: set include_statistics, or use a connector",
@@ -125,7 +125,7 @@ def profile_table(
         raise Unsupported("this server does not profile tables: use one that does", key="profile.none")
     control = control or Control()
     control.check()
-    table = commits.load(realm, warehouse, table_id)
+    table = states.load(realm, warehouse, table_id)
     snapshot, chosen = table.handle.current(), chosen_columns(v1.ConnectorSource(), columns)
     outcome = Outcome(scanned=1, stages=Stages(v1.CAP_STATS_ONLY_ASYNC, total=1))
     if snapshot is None or not (again or _lacks(realm, table.id, snapshot, handle=table.handle, columns=chosen)):

@@ -22,6 +22,7 @@ __all__ = [
     "AIRPORT_SIGNING_KEY",
     "MAX",
     "PLACES",
+    "QUEUE",
     "READINESS",
     "SCHEDULE",
     "SECRETS",
@@ -37,6 +38,10 @@ __all__ = [
     "connector_name",
     "current_snapshot",
     "dropped",
+    "event",
+    "event_account",
+    "event_head",
+    "event_pending",
     "expected_client",
     "folder",
     "folder_claim",
@@ -74,6 +79,7 @@ __all__ = [
     "profile_part",
     "queue_time",
     "relation_name",
+    "replaced_snapshot",
     "schedule",
     "schedule_ids",
     "secret",
@@ -86,13 +92,18 @@ __all__ = [
     "table_name",
     "table_of",
     "token_use",
+    "transaction",
+    "transaction_due",
+    "transaction_open",
     "usage",
     "view",
     "view_name",
+    "written_snapshot",
 ]
 
 MAX = 2**63 - 1
 ACCOUNTS: Final = "/accounts/"
+QUEUE: Final = "/queue/"
 SCHEDULE: Final = "/schedule/"
 SECRETS: Final = "/secrets/"
 READINESS: Final = "/platform/readiness"
@@ -134,7 +145,7 @@ def last_segment(key: str) -> str:
 
 def is_plain(key: str) -> bool:
     """Whether the pointer at this key belongs to no resource: it holds a value itself, or it expires."""
-    return not key.startswith((ACCOUNTS, "/queue/")) or key.split("/")[3:4] == ["idempotency"]
+    return not key.startswith((ACCOUNTS, QUEUE)) or key.split("/")[3:4] == ["idempotency"]
 
 
 def closing(key: str) -> str:
@@ -429,12 +440,12 @@ def job_leased(until_micros: int | None = None, account_id: str = "", job_id: st
 
 
 def queue_time(key: str) -> int:
-    """When the job at a key of the queue is due, or its lease expires, in microseconds since 1970."""
+    """When the job or transaction at a key of the queue is due, or its lease expires, in microseconds since 1970."""
     return int(key.split("/")[3])
 
 
 def _in_queue(place: str, micros: int | None, account_id: str, job_id: str) -> str:
-    prefix = f"/queue/{place}/"
+    prefix = f"{QUEUE}{place}/"
     return prefix if micros is None else f"{prefix}{micros:019d}/{encoded(account_id)}/{encoded(job_id)}"
 
 
@@ -456,6 +467,24 @@ def pin(uri: str, query_id: str | None = None) -> str:
     return f"/pins/{uri}/{'' if query_id is None else _digest(query_id)}"
 
 
+def transaction(account_id: str, transaction_id: str) -> str:
+    """Ids may be long, so the key contains a digest of the id."""
+    return f"{of_account(account_id)}transactions/by-id/{_digest(transaction_id)}"
+
+
+def transaction_open(account_id: str, owner: str | None = None, transaction_id: str | None = None) -> str:
+    """Open transactions, by the caller who began them."""
+    prefix = f"{of_account(account_id)}transactions/open/"
+    if owner is None:
+        return prefix
+    return f"{prefix}{_digest(owner)}/{'' if transaction_id is None else _digest(transaction_id)}"
+
+
+def transaction_due(due_micros: int | None = None, account_id: str = "", transaction_id: str = "") -> str:
+    """Transactions of all accounts, by the time when they expire or their records are deleted."""
+    return _in_queue("transactions", due_micros, account_id, _digest(transaction_id))
+
+
 def idempotency(account_id: str, operation: str, key: str) -> str:
     """Clients choose idempotency keys of any length, so the key contains a digest."""
     scope = of_account(account_id) if account_id else "/platform/"
@@ -464,6 +493,43 @@ def idempotency(account_id: str, operation: str, key: str) -> str:
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+# --- what was current, and what transactions have written -------------------------------------------------------------
+
+
+def replaced_snapshot(account_id: str, table_id: str, version: int | None = None, unique: str = "") -> str:
+    """Holds which snapshot of a table was current until when, not a blob's address. From new to old: the version counts down."""
+    prefix = f"/history/{encoded(account_id)}/{encoded(table_id)}/"
+    return prefix if version is None else f"{prefix}{MAX - version:019d}-{unique}"
+
+
+def written_snapshot(account_id: str, transaction_id: str, table_id: str) -> str:
+    """Holds the snapshot of a table that a transaction has written last, not a blob's address."""
+    return f"/written/{encoded(account_id)}/{_digest(transaction_id)}/{encoded(table_id)}"
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def event_pending(account_id: str | None = None, entry: str = "") -> str:
+    """Holds an event that has no sequence number yet, not a blob's address."""
+    return "/events/pending/" if account_id is None else f"/events/pending/{encoded(account_id)}/{entry}"
+
+
+def event_account(key: str) -> str:
+    """The account in the key of an event without a sequence number."""
+    return unquote(key.split("/")[3])
+
+
+def event(account_id: str, sequence: int | None = None) -> str:
+    """Holds an event, not a blob's address."""
+    return f"/events/feed/{encoded(account_id)}/{'' if sequence is None else f'{sequence:019d}'}"
+
+
+def event_head(account_id: str) -> str:
+    """Holds the sequence number of the last event, not a blob's address."""
+    return f"/events/head/{encoded(account_id)}"
 
 
 # --- the platform -----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ __all__ = [
     "SNAPSHOT",
     "TABLE",
     "TABLE_STATS",
+    "TRANSACTION",
     "VIEW",
     "Kind",
     "folding",
@@ -141,6 +142,12 @@ def _lease_names(of: v1.QueryLease) -> tuple[str, ...]:
     return (keys.lease_active(query.account_id, query.query_id),) if query.state == v1.LS_ACTIVE else ()
 
 
+def _transaction_names(of: v1.Transaction) -> tuple[str, ...]:
+    due = keys.transaction_due(of.expires_at.ToMicroseconds(), of.account_id, of.transaction_id)
+    opened = keys.transaction_open(of.account_id, of.owner, of.transaction_id)
+    return (due, opened) if of.state == v1.TX_OPEN else (due,)
+
+
 ACCOUNT = Kind(
     "account",
     v1.Account,
@@ -230,6 +237,13 @@ LEASE = Kind(
     key=lambda of: keys.lease(of.descriptor.account_id, of.descriptor.query_id),
     names=_lease_names,
 )
+TRANSACTION = Kind(
+    "transaction",
+    v1.Transaction,
+    title=lambda of: of.transaction_id,
+    key=lambda of: keys.transaction(of.account_id, of.transaction_id),
+    names=_transaction_names,
+)
 IDEMPOTENCY = Kind(
     "idempotency",
     v1.IdempotencyRecord,
@@ -253,5 +267,6 @@ KINDS = (
     CONNECTOR,
     JOB,
     LEASE,
+    TRANSACTION,
     IDEMPOTENCY,
 )

@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.journal import RETENTION_S, journaled
 from skiway.metastore.records.kinds import Kind
 from skiway.metastore.records.policies import NO_FILES, CallerPolicies
 from skiway.metastore.records.policy_guard import GUARDED, BothGuards, PolicyGuard
@@ -39,7 +40,8 @@ class Realm:
     """The first argument of every function of the metastore: an account, the stores, a clock and an id generator.
 
     Nothing outside the account can be reached through it, and with `access` only what that decision allows. `policies`
-    are those that restrict the caller.
+    are those that restrict the caller. `caller` names who makes the call; it is empty for the server itself. All changes are
+    recorded as events, for `events_s` seconds.
     """
 
     stores: Stores
@@ -50,6 +52,12 @@ class Realm:
     closing_s: float = 30.0
     access: AccessDecision | None = None
     policies: CallerPolicies | None = None
+    caller: str = ""
+    events_s: float = RETENTION_S
+
+    def __post_init__(self) -> None:
+        stores = journaled(self.stores, clock=self.clock, caller=self.caller, retention_s=self.events_s)
+        object.__setattr__(self, "stores", stores)
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""

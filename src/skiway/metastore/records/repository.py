@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -30,6 +31,7 @@ __all__ = [
     "MAX_PAGE_SIZE",
     "Also",
     "Guard",
+    "Replacement",
     "Repository",
     "Stored",
     "etag",
@@ -62,6 +64,17 @@ class Stored(Generic[M]):
     def etag(self) -> str:
         """A digest of the content."""
         return etag(self.pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement(Generic[M]):
+    """A change of a resource that is not published yet: its state before and after, and the operations to apply."""
+
+    current: Stored[M]
+    stored: Stored[M]
+    operations: tuple[Operation, ...]
+    added: tuple[str, ...]
+    """The names that the resource gets."""
 
 
 Also = Callable[[Stored[M]], Iterable[Operation]]
@@ -236,9 +249,20 @@ class Repository(Generic[M]):
 
     def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
         """Replace a resource that is unchanged since it was read, and free the names it no longer has."""
+        prepared = self.replacement(current, value)
+        more = tuple(also(prepared.stored))
+        try:
+            self.stores.pointers.apply([*prepared.operations, *more])
+        except Contention:
+            raise
+        except Conflict:
+            raise self.explain(prepared) from None
+        return prepared.stored
+
+    def replacement(self, current: Stored[M], value: M) -> Replacement[M]:
+        """Write the blob of a changed resource, and return the resource and the operations that publish it."""
         self.require_change(current.value, value)
         stored = self._put(value, version=current.pointer.version)
-        more = tuple(also(stored))
         held = {name.key: name for name in self._names(current)}
         added = [key for key in self.kind.names(value) if key not in held]
         uri, wanted = stored.pointer.blob_uri, set(self.kind.names(value))
@@ -246,13 +270,11 @@ class Repository(Generic[M]):
         batch += (Put(key, uri, expect=ABSENT) for key in added)
         batch += (Put(key, uri, expect=name.version) for key, name in held.items() if key in wanted)
         batch += (Delete(key, expect=name.version) for key, name in held.items() if key not in wanted)
-        try:
-            self.stores.pointers.apply([*batch, *more])
-        except Contention:
-            raise
-        except Conflict:
-            raise self._explain_change(current.pointer, stored, added) from None
-        return stored
+        return Replacement(current, stored, tuple(batch), tuple(added))
+
+    def explain(self, rejected: Replacement[M]) -> SkiwayError:
+        """The reason why the store rejected the operations of a replacement."""
+        return self._explain_change(rejected.current.pointer, rejected.stored, rejected.added)
 
     def delete(self, pointer: Pointer, value: M | None, *, also: Iterable[Operation] = ()) -> None:
         """Delete a resource that is unchanged since it was read, even if it is unreadable (see `peek`).
@@ -291,7 +313,7 @@ class Repository(Generic[M]):
 
     def _namesakes(self, pointer: Pointer) -> list[Pointer]:
         """The other pointers of an unreadable resource: a scan for all that have its blob's address, which is slow."""
-        everything = self.stores.pointers.scan(keys.account_of(pointer.key))
+        everything = chain.from_iterable(map(self.stores.pointers.scan, (keys.account_of(pointer.key), keys.QUEUE)))
         return [each for each in everything if each.blob_uri == pointer.blob_uri and each.key != pointer.key]
 
     def _names_of(self, pointer: Pointer, value: M) -> list[Pointer]:

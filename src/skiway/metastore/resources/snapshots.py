@@ -7,6 +7,7 @@ id of its parent even after the parent is deleted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys, updates
@@ -27,6 +28,7 @@ __all__ = [
     "check_id",
     "create",
     "current",
+    "current_at",
     "current_id",
     "current_put",
     "delete",
@@ -38,6 +40,8 @@ __all__ = [
     "set_current",
     "stored_id",
     "update",
+    "writing",
+    "written_by",
 ]
 
 MUTABLE = tuple(
@@ -270,6 +274,37 @@ def current_id(realm: Realm, table_id: str) -> int | None:
     """The id of the current snapshot, or None if the table has none yet."""
     pointer = _current_pointer(realm, table_id)
     return None if pointer is None else stored_id(pointer)
+
+
+def current_at(realm: Realm, table_id: str, moment: datetime) -> tuple[int | None, bool]:
+    """The id of the snapshot that was current at a recent moment, and whether the table has had another one since then.
+
+    The moment is compared with the times of the commits, by the clocks of the servers. These are recorded for two hours.
+    """
+    micros = int(moment.timestamp() * 1_000_000)
+    while True:
+        now = _current_pointer(realm, table_id)
+        found, is_replaced = (None if now is None else stored_id(now)), False
+        for each in realm.stores.pointers.scan(keys.replaced_snapshot(realm.account_id, table_id), page_size=10):
+            replaced_at, _, before = each.blob_uri.partition(":")
+            if int(replaced_at) <= micros:
+                break
+            found, is_replaced = (int(before) if before else None), True
+        if _current_pointer(realm, table_id) == now:
+            return found, is_replaced
+
+
+def writing(realm: Realm, transaction_id: str, table_id: str, snapshot_id: int, *, until: datetime) -> Put:
+    """The operation that records which snapshot of a table a transaction has written last, for all servers."""
+    key = keys.written_snapshot(realm.account_id, transaction_id, table_id)
+    before = realm.stores.pointers.get(key)
+    return Put(key, str(snapshot_id), expect=before.version if before else ABSENT, expires_at=until)
+
+
+def written_by(realm: Realm, transaction_id: str, table_id: str) -> int | None:
+    """The id of the snapshot of a table that a transaction has written last; None if it has not written to the table."""
+    found = realm.stores.pointers.get(keys.written_snapshot(realm.account_id, transaction_id, table_id))
+    return None if found is None else stored_id(found)
 
 
 def stored_id(pointer: Pointer) -> int:

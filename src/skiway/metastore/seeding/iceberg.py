@@ -22,7 +22,7 @@ from skiway.formats.iceberg.commits import Change, Producer, append
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore import managed
-from skiway.metastore.managed.commits import ManagedTable
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.resources import tables
 from skiway.metastore.seeding.catalog import (

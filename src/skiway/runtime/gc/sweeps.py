@@ -7,6 +7,8 @@
 | pointer     | gc.pointer                    | dangling pointers                                     |
 | jobs        | gc.reconcile_jobs             | jobs that finished long ago                           |
 | secrets     | gc.pointer                    | credentials of deleted connectors                     |
+| events      | gc.pointer                    | nothing; it numbers events that nobody has read       |
+| transactions| gc.warehouse                  | files of transactions that nobody ended in time       |
 | warehouse   | gc.warehouse                  | unreferenced files of managed tables                  |
 """
 
@@ -75,11 +77,25 @@ def sweeps(
             enabled=jobs.enabled,
         ),
         Sweep(
+            "events",
+            lambda token: _progress(gc.sweep_events(stores, size=pointer.page_size, token=token)),
+            every_s=pointer.tick_every.total_seconds(),
+            slice_s=pointer.max_tick_millis / 1000,
+            enabled=pointer.enabled,
+        ),
+        Sweep(
             "secrets",
             lambda token: _progress(_secrets(work, token)),
             every_s=pointer.tick_every.total_seconds(),
             slice_s=pointer.max_tick_millis / 1000,
             enabled=pointer.enabled,
+        ),
+        Sweep(
+            "transactions",
+            lambda token: _progress(_transactions(work, token)),
+            every_s=files.tick_every.total_seconds(),
+            slice_s=files.max_tick_millis / 1000,
+            enabled=files.enabled and warehouse is not None,
         ),
         Sweep(
             "warehouse",
@@ -109,7 +125,7 @@ def once_round(
     work = _Work(stores, secrets, settings, clock, warehouse, dry_run=dry_run)
     steps = {"pointer": _pointers, "jobs": _jobs, "secrets": _secrets, "cas": _blobs}
     if warehouse is not None:
-        steps["warehouse"] = _files
+        steps = {"transactions": _transactions, **steps, "warehouse": _files}
     for name, step in steps.items():
         token: str | None = None
         while True:
@@ -162,6 +178,11 @@ def _jobs(work: _Work, token: str | None) -> gc.Slice:
         token=token,
         dry_run=work.dry_run,
     )
+
+
+def _transactions(work: _Work, token: str | None) -> gc.Slice:
+    assert work.warehouse is not None
+    return gc.sweep_transactions(work.stores, work.warehouse, clock=work.clock, token=token, dry_run=work.dry_run)
 
 
 def _secrets(work: _Work, token: str | None) -> gc.Slice:

@@ -1,0 +1,66 @@
+"""Transactions of clients that commit themselves: INSERT writes files, which the commit of the transaction publishes together.
+
+DuckDB has no such transactions, because it reports neither COMMIT nor ROLLBACK. Other clients say in a header that they end
+their transactions themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from skiway.airport import TransactionStatus
+from skiway.errors import NotFound
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.lake.context import Callers, Versions
+from skiway.metastore.managed import ManagedTable
+from skiway.metastore.transactions import staged_writes
+from skiway.model import v1
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+__all__ = ["StagedInserts"]
+
+_STATUS = {
+    v1.TX_OPEN: TransactionStatus.ACTIVE,
+    v1.TX_COMMITTED: TransactionStatus.COMMITTED,
+    v1.TX_ABORTED: TransactionStatus.ABORTED,
+    v1.TX_EXPIRED: TransactionStatus.ABORTED,
+}
+
+
+class StagedInserts:
+    """The rows that callers have inserted in transactions which they commit themselves."""
+
+    def __init__(self, callers: Callers, warehouse: Warehouse, versions: Versions) -> None:
+        self._callers, self._warehouse, self._versions = callers, warehouse, versions
+
+    def add(
+        self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int, until: datetime
+    ) -> None:
+        """Add data files to a transaction, which expires at a time unless it is committed or rolled back before."""
+        realm = self._callers.realm()
+        staged_writes.opened(realm, transaction_id, until=until)
+        staged_writes.stage(realm, transaction_id, base, files, row_count=rows)
+
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """The status of a transaction; None if it has no rows."""
+        try:
+            found = staged_writes.find(self._callers.realm(), transaction_id)
+        except NotFound:
+            return None
+        return _STATUS[found.value.state]
+
+    def commit(self, transaction_id: str) -> None:
+        """Make all rows of a transaction visible at once. One without rows has nothing to commit."""
+        realm = self._callers.realm()
+        if self.status(transaction_id) is not None:
+            staged_writes.commit(realm, self._warehouse, transaction_id)
+            self._versions.changed(realm)
+
+    def abort(self, transaction_id: str) -> None:
+        """Discard all rows of a transaction."""
+        if self.status(transaction_id) is not None:
+            staged_writes.abort(self._callers.realm(), self._warehouse, transaction_id)

@@ -1,0 +1,225 @@
+"""States of managed tables: how they are loaded, and how the states that follow them are published.
+
+`publish` takes the states of any number of tables, and publishes all of them with one compare-and-set, or none. Commits to
+one table and to several use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from skiway.errors import (
+    Conflict,
+    Contention,
+    Internal,
+    LimitExceeded,
+    PreconditionFailed,
+    SkiwayError,
+    TimedOut,
+    Unavailable,
+)
+from skiway.formats import TableName
+from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.table import IcebergTable
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore.managed import snapshot_records
+from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import Replacement, Repository, Stored
+from skiway.metastore.records.updates import apply_batch, copied
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.ownership import writer
+from skiway.model import v1
+from skiway.storage import Operation
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = [
+    "Also",
+    "ManagedTable",
+    "NewState",
+    "handle_of",
+    "is_certainly_undone",
+    "load",
+    "managed_record",
+    "nothing_else",
+    "open_current",
+    "publish",
+    "update_record",
+]
+
+_JOURNAL: Final = 2  # operations that the journal adds for each table
+
+
+@dataclass(frozen=True)
+class ManagedTable:
+    """A managed table in one state: its record, its metadata, and its files, which can be read and written."""
+
+    stored: Stored[v1.Table]
+    metadata: TableMetadata
+    files: TableFiles
+
+    @property
+    def table(self) -> v1.Table:
+        return self.stored.value
+
+    @property
+    def id(self) -> str:
+        return self.table.resource_id.id
+
+    @property
+    def metadata_location(self) -> str:
+        return self.table.metadata_location
+
+    @cached_property
+    def handle(self) -> IcebergTable:
+        """A handle to read the table's snapshots, files and rows."""
+        return handle_of(self.table, self.metadata, self.files)
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def handle_of(table: v1.Table, metadata: TableMetadata, files: TableFiles) -> IcebergTable:
+    """A handle to read the table in the state that `metadata` describes."""
+    name = TableName((), table.display_name)
+    return IcebergTable(name, metadata, metadata_location=table.metadata_location, files=files)
+
+
+def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> IcebergTable:
+    """A handle to read the table in the state that its record names."""
+    files = warehouse.files(folder_of_table(realm, warehouse, table))
+    return handle_of(table, read_metadata(files, table.metadata_location), files)
+
+
+def managed_record(realm: Realm, table_id: v1.ResourceId, *, damaged: bool = False) -> Stored[v1.Table]:
+    """The record of a table; if `damaged`, also a damaged one. Raise `PreconditionFailed` if the table is not managed."""
+    found = hierarchy.table(realm, table_id, damaged=damaged)
+    if not (found.value.metadata_location or found.value.damage):
+        raise PreconditionFailed(
+            f"table {found.value.display_name} is not a managed table: change it in its source",
+            key="table.not_managed",
+            id=found.value.resource_id.id,
+        )
+    return found
+
+
+def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:
+    """The table in its current state. Raise `PreconditionFailed` if it is not managed."""
+    found = managed_record(realm, table_id)
+    files = warehouse.files(folder_of_table(realm, warehouse, found.value))
+    return ManagedTable(found, read_metadata(files, found.value.metadata_location), files)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewState:
+    """The state that a table gets if it is still in the `expected` one. Its metadata is stored at `location`."""
+
+    expected: ManagedTable
+    metadata: TableMetadata
+    location: str
+
+
+Also = Callable[[Sequence[ManagedTable]], Iterable[Operation]]
+"""Returns further operations for the batch that publishes new states, given the tables in these states."""
+
+
+def nothing_else(_published: Sequence[ManagedTable]) -> Iterable[Operation]:
+    """No further operations."""
+    return ()
+
+
+def publish(realm: Realm, states: Sequence[NewState], *, also: Also = nothing_else) -> list[ManagedTable]:
+    """Replace the records of all tables, and with them the records of their snapshots, in one batch, or none.
+
+    If one of the tables is no longer in the expected state, raise `Contention`, or `PreconditionFailed` with the key
+    `version.mismatch`. The number of tables is limited by the size of a batch of the store.
+    """
+    prepared = [_prepare(realm, state) for state in states]
+    published = [each.published for each in prepared]
+    batch = [operation for each in prepared for operation in each.operations] + list(also(published))
+    needed, limit = len(batch) + _JOURNAL * len(states), realm.stores.pointers.max_batch
+    room = limit - needed
+    if room < 0 and len(states) > 1:
+        fitting = limit * len(states) // needed
+        raise failure(LimitExceeded, "commit.too_many_tables", found=str(len(states)), limit=str(fitting))
+    remaining: list[tuple[str, list[Operation]]] = []
+    for table_id, removed in ((each.published.id, removed) for each in prepared for removed in each.removed):
+        if remaining or len(removed) > room:
+            remaining.append((table_id, removed))
+        else:
+            batch += removed
+            room -= len(removed)
+    try:
+        realm.stores.pointers.apply(batch)
+    except Contention:
+        raise
+    except Conflict:
+        raise _explained(prepared) from None
+    for table_id, removed in remaining:
+        # The commit is done: no error here may undo it. Garbage collection deletes the rest.
+        with suppress(Contention):
+            apply_batch(realm, removed, what=f"a snapshot of table {table_id}")
+    return published
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A state that is ready to be published. `removed` deletes the records of each snapshot that it no longer has."""
+
+    repository: Repository[v1.Table]
+    replacement: Replacement[v1.Table]
+    published: ManagedTable
+    operations: list[Operation]
+    removed: list[list[Operation]]
+
+
+def _prepare(realm: Realm, state: NewState) -> _Prepared:
+    base, metadata = state.expected, state.metadata
+    desired = copied(base.table)
+    update_record(desired, metadata, state.location)
+    desired.updated_at.CopyFrom(realm.now())
+    repository = writer(realm, TABLE)
+    replacement = repository.replacement(base.stored, desired)
+    published = ManagedTable(replacement.stored, metadata, base.files)
+    operations = [
+        *replacement.operations,
+        *snapshot_records.added(realm, published.table, published.handle, base.metadata),
+        *snapshot_records.current(realm, base.id, metadata),
+    ]
+    removed = list(snapshot_records.removed(realm, base.id, base.metadata, metadata))
+    return _Prepared(repository, replacement, published, operations, removed)
+
+
+def _explained(prepared: Sequence[_Prepared]) -> SkiwayError:
+    """The reason why a batch was rejected: a table that changed, if there is one."""
+    reasons = [each.repository.explain(each.replacement) for each in prepared]
+    return next((reason for reason in reasons if reason.key == "version.mismatch"), reasons[0])
+
+
+def is_certainly_undone(error: SkiwayError) -> bool:
+    """Whether certainly nothing was committed. If the store did not respond, the commit may have succeeded."""
+    return not isinstance(error, Unavailable | TimedOut | Internal)
+
+
+def update_record(table: v1.Table, metadata: TableMetadata, location: str) -> None:
+    """Update the table's record from its metadata."""
+    from skiway.formats.iceberg.types import schema_json
+
+    comment = metadata.properties.get("comment")
+    if comment != table.properties.get("comment"):
+        table.description = comment or ""
+    table.metadata_location = location
+    table.schema_json = schema_json(metadata.schema())
+    table.properties.clear()
+    table.properties.update(metadata.properties)

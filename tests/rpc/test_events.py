@@ -1,0 +1,100 @@
+"""Every method that changes something emits an event, and the feed can be read and watched over the network."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from rpc.requests import REQUESTS, lake
+from rpc.rpc_server import METHODS, RpcServer
+from skiway.model import v1
+
+CODE = grpc.StatusCode
+WITHOUT_EVENTS = {
+    "QueryService/BeginQuery": "queries change nothing",
+    "QueryService/RenewQuery": "queries change nothing",
+    "QueryService/EndQuery": "queries change nothing",
+    "QueryService/FetchScanBundle": "queries change nothing",
+    "TransactionService/BeginTransaction": "nothing is visible before the commit",
+    "TransactionService/AppendRows": "nothing is visible before the commit",
+    "TransactionService/AbortTransaction": "nothing was visible",
+}
+CHANGING = sorted(name for name, method in METHODS.items() if method.rule.changes)
+FIRST = {
+    "GrantService/RevokeGrant": "GrantService/AddGrant",
+    "TransactionService/CommitTransaction": "TransactionService/AppendRows",
+}
+"""What must be called before, so that there is something to change."""
+
+
+def stored_events(rpc_server: RpcServer) -> int:
+    return rpc_server.factory.stores.pointers.count("/events/pending/")
+
+
+@pytest.mark.parametrize("operation", CHANGING)
+def test_method_that_changes_something_emits_an_event(operation: str, rpc_server: RpcServer) -> None:
+    rpc_server.factory.account("empty")
+    sample = lake(rpc_server.factory)
+    client = rpc_server.client.as_("platform") if operation.startswith("AccountService") else rpc_server.client
+    if operation in FIRST:
+        assert client(FIRST[operation], REQUESTS[FIRST[operation]](sample)).code is CODE.OK
+    before = stored_events(rpc_server)
+    answer = client(operation, REQUESTS[operation](sample))
+    assert answer.code is CODE.OK, answer.text
+    assert (stored_events(rpc_server) > before) == (operation not in WITHOUT_EVENTS)
+
+
+def test_exceptions_are_methods() -> None:
+    assert set(WITHOUT_EVENTS) <= set(CHANGING)
+
+
+def test_feed_names_the_caller_and_continues_at_the_cursor(rpc_server: RpcServer) -> None:
+    lake(rpc_server.factory)
+    first = rpc_server.client("EventService/ListEvents", v1.ListEventsRequest()).message
+    spec = v1.CatalogSpec(display_name="new")
+    rpc_server.client.as_("member")("CatalogService/CreateCatalog", v1.CreateCatalogRequest(spec=spec))
+    second = rpc_server.client("EventService/ListEvents", v1.ListEventsRequest(after=first.cursor)).message
+    assert [(each.kind, each.action, each.name, each.caller) for each in second.events] == [
+        ("catalog", "created", "new", "member")
+    ]
+
+
+def test_stream_waits_for_events(rpc_server: RpcServer) -> None:
+    lake(rpc_server.factory)
+    cursor = rpc_server.client("EventService/ListEvents", v1.ListEventsRequest()).message.cursor
+    call = rpc_server.client.begin("EventService/WatchEvents", v1.WatchEventsRequest(after=cursor, wait_seconds=20))
+    responses = iter(call._call)
+    assert list(next(responses).events) == []
+    rpc_server.factory.catalog("new")
+    found = next(event for response in responses for event in response.events)
+    assert (found.kind, found.name, found.sequence) == ("catalog", "new", cursor + 1)
+    call._call.cancel()
+
+
+def test_other_account_sees_nothing(rpc_server: RpcServer) -> None:
+    lake(rpc_server.factory)
+    answer = rpc_server.client.as_("stranger")("EventService/ListEvents", v1.ListEventsRequest())
+    assert (answer.code, len(answer.message.events)) == (CODE.OK, 0)
+
+
+@pytest.mark.parametrize(("after", "key"), [(-1, "field.invalid"), (10**6, "events.after")])
+def test_invalid_position_is_rejected(rpc_server: RpcServer, after: int, key: str) -> None:
+    for operation, request in (
+        ("EventService/ListEvents", v1.ListEventsRequest(after=after)),
+        ("EventService/WatchEvents", v1.WatchEventsRequest(after=after)),
+    ):
+        answer = rpc_server.client(operation, request)
+        assert (answer.code, answer.error.message_key) == (CODE.INVALID_ARGUMENT, key)
+
+
+def test_readers_see_no_events_of_grants_policies_and_connectors(rpc_server: RpcServer) -> None:
+    lake(rpc_server.factory)
+    by_caller = {
+        caller: {
+            event.kind
+            for event in rpc_server.client.as_(caller)("EventService/ListEvents", v1.ListEventsRequest()).message.events
+        }
+        for caller in ("everybody", "reader")
+    }
+    assert by_caller["everybody"] - by_caller["reader"] == {"connector", "job", "policy"}
+    assert {"catalog", "namespace", "table", "view"} <= by_caller["reader"]
