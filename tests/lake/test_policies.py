@@ -562,3 +562,17 @@ def test_policy_that_cannot_work_is_refused(filtered: PolicedLake, given: dict[s
 def test_policy_on_an_object_that_does_not_exist_is_refused(filtered: PolicedLake) -> None:
     with pytest.raises(NotFound):
         filtered.mask(objects=[v1.ResourceId(id="nothing", kind=v1.RK_TABLE)])
+
+
+def test_system_table_lists_policies_for_those_who_manage_them(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.filter("region = 'EU'")
+    policed.mask(["email"], v1.MK_HASH)
+    found = {row["policy_name"]: row for row in read(owner, "skiway.policies")}
+    assert found.keys() == {"own region", "no email"}
+    shown = [found["own region"][name] for name in ("rule", "expression", "columns", "subjects", "exceptions")]
+    assert shown == ["filter", "region = 'EU'", None, ["everyone"], ["user:writer"]]
+    assert [found["no email"][name] for name in ("rule", "expression", "columns")] == ["mask hash", None, ["email"]]
+    assert found["no email"]["object_ids"] == [policed.table.resource_id.id]
+    assert read(analyst, "skiway.policies") == []

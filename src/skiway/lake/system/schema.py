@@ -21,6 +21,7 @@ from skiway.lake.system.histogram_function import HistogramFunction
 from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
 from skiway.lake.system.merge_function import MergeFunction
+from skiway.lake.system.policy_table import POLICIES, policies
 from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.tables import (
     DAMAGE,
@@ -270,6 +271,7 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("files", "the files of their current snapshots", contents.FILES, contents.files),
     ("column_stats", "the statistics of their columns", contents.COLUMN_STATS, contents.column_stats),
     ("views", "the views of this catalog", VIEWS, views),
+    ("policies", "which rows and values callers do not see", POLICIES, policies),
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
     ("usage", "how often tables were read and written, by day", USAGE, usage),
     ("lineage", "from which tables tables were written", LINEAGE, lineage),

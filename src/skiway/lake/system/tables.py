@@ -41,6 +41,7 @@ __all__ = [
     "readable",
     "snapshots",
     "tables",
+    "unknown",
 ]
 
 T = TypeVar("T")
