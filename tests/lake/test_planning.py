@@ -188,17 +188,24 @@ def test_transaction_has_repeatable_reads_and_sees_its_own_writes(lake: Lake) ->
         assert db.count("s.t") == 4
 
 
-def test_another_server_reads_as_of_the_start_of_the_transaction(lake: Lake) -> None:
+def test_another_server_reads_as_of_the_start_of_the_transaction_with_its_own_writes(lake: Lake) -> None:
     with lake.client() as db, lake.served() as location, AirportClient(location, "managed") as other_client:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64()}))
         db.insert("s.t", pa.table({"id": [1]}))
         with db.transaction() as unit:
-            db.insert("s.t", pa.table({"id": [2]}))
-            seen = other_client.take_flight(
-                ["managed", "s", "t"], headers={"airport-transaction-id": unit.id, "airport-catalog": "managed"}
-            )
+            within = {"airport-transaction-id": unit.id, "airport-catalog": "managed"}
+            with lake.client() as third:
+                third.insert("s.t", pa.table({"id": [3]}))
+            seen = other_client.take_flight(["managed", "s", "t"], headers=within)
             assert seen.read_all()["id"].to_pylist() == [1]
+        with db.transaction() as unit:
+            within = {"airport-transaction-id": unit.id, "airport-catalog": "managed"}
+            db.insert("s.t", pa.table({"id": [2]}))
+            with lake.client() as third:
+                third.insert("s.t", pa.table({"id": [4]}))
+            seen = other_client.take_flight(["managed", "s", "t"], headers=within)
+            assert sorted(seen.read_all()["id"].to_pylist()) == [1, 2, 3]
 
 
 def test_transaction_of_another_caller_cannot_be_used(lake: Lake) -> None:

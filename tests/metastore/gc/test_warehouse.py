@@ -49,9 +49,9 @@ def sweep(managed: ManagedTableFactory, **options: Any) -> Slice:
     return sweep_warehouse(managed.factory.stores, managed.warehouse, clock=lambda: datetime.now(UTC), **options)
 
 
-def age(*paths: Path, days: float = 10) -> None:
+def age(*paths: Path, days: float = 10, now_s: float = NOW_S) -> None:
     """Set the age of files and of all files in folders; gc uses the modification times of the disk."""
-    modified_at = NOW_S - days * 86400
+    modified_at = now_s - days * 86400
     for root in paths:
         for path in [root, *root.rglob("*")]:
             os.utime(path, (modified_at, modified_at))
@@ -401,7 +401,7 @@ def test_states_within_the_lifetime_of_a_transaction_are_kept(
     before = files_in(folder)
     removal = plain((), (RemoveSnapshotsUpdate(snapshot_ids=old),))
     managed_tables.change(managed.home, managed.warehouse, id_of(table), removal)
-    age(folder, days=minutes / 1440)
+    age(folder, days=minutes / 1440, now_s=time.time())
     sweep(managed, min_age_s=60.0)
     data = {path for path in before if path.suffix == ".parquet"}
     assert (data <= files_in(folder)) == is_kept
