@@ -213,6 +213,12 @@ class Lake:
         return AirportClient(self.location, catalog, token=token)
 
 
+def call_function(db: AirportClient, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:
+    """Call a function of the schema `skiway`, and return its only row."""
+    (row,) = db.call(f"skiway.{function}", *arguments, named=named).read_all().to_pylist()
+    return dict(row)
+
+
 @contextmanager
 def opened_lake(folder: Path, **options: Any) -> Iterator[Lake]:
     """Serve a new lake for the duration of the block."""

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake.lakes import Lake
+from lake.lakes import call_function as call
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore import Realm, jobs
@@ -44,11 +45,6 @@ def profiled(lake: Lake) -> Iterator[list[str]]:
     )
     with Worker(JobQueue(lake.stores), run, name="w", poll_s=0.02):
         yield found
-
-
-def call(db: AirportClient, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-    (row,) = db.call(f"skiway.{function}", *arguments, named=named).read_all().to_pylist()
-    return dict(row)
 
 
 def snapshots(db: AirportClient, table: str) -> int:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake.lakes import Lake
+from lake.lakes import call_function as call
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError
 from skiway.formats.iceberg.file_io import WritingIO
@@ -29,11 +30,6 @@ def db(lake: Lake) -> Iterator[AirportClient]:
         client.create_schema("s")
         client.create_table("s.t", SCHEMA)
         yield client
-
-
-def call(db: AirportClient, function: str, *arguments: Any) -> dict[str, Any]:
-    (row,) = db.call(f"skiway.{function}", *arguments).read_all().to_pylist()
-    return dict(row)
 
 
 def loaded(lake: Lake) -> Any:

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lake.lakes import Lake
+from lake.lakes import Lake, call_function
 from scope import sample
 from skiway.client import AirportClient
 from skiway.errors import (
@@ -50,8 +50,7 @@ def db(lake: Lake) -> Iterator[AirportClient]:
 
 
 def merge(db: AirportClient, source: str = SOURCE, on: str = ON, table: str = "s.t", **named: Any) -> dict[str, Any]:
-    (row,) = db.call("skiway.merge", table, source, on, named=named).read_all().to_pylist()
-    return dict(row)
+    return call_function(db, "merge", table, source, on, **named)
 
 
 def create(lake: Lake, db: AirportClient, rows: pa.Table = ROWS, *, version: int = 2, mode: str = "") -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lake.lakes import Lake
+from lake.lakes import call_function as call
 from skiway.client import AirportClient
 from skiway.errors import (
     AlreadyExists,
@@ -37,11 +38,6 @@ def snapshots(db: AirportClient) -> list[int]:
     """The ids of the table's snapshots, oldest first."""
     found = db.scan("skiway.snapshots").read_all().sort_by("created_at")
     return [row["snapshot_id"] for row in found.to_pylist() if row["table_name"] == "t"]
-
-
-def call(db: AirportClient, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-    (row,) = db.call(f"skiway.{function}", *arguments, named=named).read_all().to_pylist()
-    return dict(row)
 
 
 def ids(db: AirportClient, **at: Any) -> list[int]:

@@ -50,7 +50,10 @@ Filter = Annotated[
 ]
 MaskOption = Annotated[Mask | None, typer.Option("--mask", help="What callers see instead of the values.")]
 MaskSql = Annotated[
-    str | None, typer.Option("--mask-sql", metavar="SQL", help="The same as an expression over the row.")
+    str | None,
+    typer.Option(
+        "--mask-sql", metavar="SQL", help="An expression over the row that callers see instead of the values."
+    ),
 ]
 Columns = Annotated[
     list[str], typer.Option("--column", metavar="NAME", help="A column to mask; * stands for any characters.")

@@ -10,7 +10,7 @@ The client's reader gets the requested columns, but no filter. So `auto` lets th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -20,13 +20,11 @@ from skiway.cache import Cache
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID, Columns
-from skiway.metastore.resources.catalogs import SCAN_MODE
+from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 from skiway.sql.relations import DIRECT_TYPES
 
-__all__ = ["CheckedFiles", "ScanMode", "file_calls", "may_read_files", "scan_mode"]
-
-ScanMode: TypeAlias = Literal["server", "client", "auto"]
+__all__ = ["CheckedFiles", "file_calls", "may_read_files", "scan_mode"]
 
 _LOCAL: Final = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127.")
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")

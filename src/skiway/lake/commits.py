@@ -98,7 +98,7 @@ class Changes:
         return changed
 
     def stage(self, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
-        """Add data files to the explicit transaction of the statement, whose commit makes them visible."""
+        """Add data files to the explicit transaction of the statement. Its commit makes them visible."""
         self.context.transactions.stage(current_request().transaction_id, base, files, rows=rows)
 
     def run(self, change: Callable[[], object]) -> None:

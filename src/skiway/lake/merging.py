@@ -6,6 +6,8 @@ Unlike UPDATE, it fails if others have changed the table meanwhile: rows that th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +21,12 @@ from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.lake.columns import ROWID, Columns
 from skiway.lake.commits import Changes
-from skiway.lake.inserting import BUFFER_BYTES, REFUSALS, Incoming
+from skiway.lake.inserting import BUFFER_BYTES, InsertRows, Target
 from skiway.lake.rewriting import UpdateRows
 from skiway.sql.merge import MERGE_ACTION, MERGE_ROWID
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 __all__ = ["MergeIntoEmpty", "MergeRows"]
 
@@ -78,33 +83,29 @@ class MergeIntoEmpty:
 
     def __init__(self, changes: Changes, *, known: Columns) -> None:
         base = changes.load()
-        self._changes = changes
-        self._writer = DataFileWriter(base.files, base.metadata, buffer_bytes=BUFFER_BYTES)
         given = pa.schema([field for field in known.announced if field.name != ROWID])
-        self._incoming = Incoming(changes.record.display_name, given, known=known, now=base.handle.schema.arrow)
+
+        def commit(files: Sequence[DataFile], _rows: int) -> None:
+            changes.commit(overwrite([], files, based_on=None, alone=True, operation="append"))
+
+        target = Target(changes.record.display_name, base.files, base.metadata, commit)
+        self._insert = InsertRows(target, Write("insert", given, DmlOptions()), known=known)
         self._columns = given.names
         self.counts: Counter[str] = Counter()
 
     def apply(self, rows: pa.RecordBatch) -> None:
         """Take rows to insert."""
         self.counts["insert"] += rows.num_rows
-        self._writer.write(self._incoming.stored(self._incoming.announced(rows.select(self._columns))))
+        self._insert.apply(rows.select(self._columns))
 
     def commit(self) -> int:
         """Commit the rows, and return how many others were changed."""
-        with self._writer:
-            added = self._writer.close()
-        if added:
-            try:
-                self._changes.commit(overwrite([], added, based_on=None, alone=True, operation="append"))
-            except REFUSALS:
-                self._writer.abort()
-                raise
+        self._insert.commit()
         return 0
 
     def abort(self) -> None:
         """Delete the files that were written."""
-        self._writer.abort()
+        self._insert.abort()
 
 
 def several_matches(table: str) -> ConstraintViolation:

@@ -26,7 +26,7 @@ from skiway.lake.context import Context
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sandbox.queries import Expression
-from skiway.sql import Find, Query
+from skiway.sql import Find, Query, including
 
 __all__ = ["OriginalRows", "RestrictedRows", "masked_columns", "with_optional"]
 
@@ -167,7 +167,7 @@ class RestrictedRows:
         return f"CAST({self._built_in(policy.mask.kind, name, kind)} AS {kind}) AS {name}"
 
     def _built_in(self, mask: int, column: str, kind: str) -> str:
-        """What is shown instead of a column; NULL if the mask does not exist for the column's type."""
+        """The expression that replaces a column: NULL if the mask does not support its type."""
         hashed = f"sha256('{self._key}' || {column})"
         if mask == v1.MK_HASH and kind == "VARCHAR":
             return hashed
@@ -188,16 +188,12 @@ class RestrictedRows:
 
     @property
     def _key(self) -> str:
-        """The key of the mask `hash` in the account. Without it, nobody can compute the hashes of likely values."""
+        """The key of the mask `hash` in the account. It keeps callers from computing the hashes of likely values."""
         key = self.context.key[:64]
         return blake2b(self._account_id.encode(), key=key, digest_size=16, person=b"skiway mask").hexdigest()
 
     def _run(self, sql: str) -> Iterator[pa.RecordBatch]:
-        own = tuple(map(str.casefold, self.name))
-
-        def find(*wanted: str) -> Table | None:
-            return self.base if tuple(map(str.casefold, wanted)) == own else self.find(*wanted)
-
+        find = including(self.find, self.name, self.base)
         query = Query(sql, find, catalog=self.name[0], owner=self._account_id)
         try:
             yield from self.context.queries.rows(query)

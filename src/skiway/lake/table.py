@@ -35,7 +35,7 @@ from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.lake.bindings import Binding
-from skiway.lake.client_scans import ScanMode, file_calls, may_read_files
+from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.opened_tables import OpenedTable
@@ -45,6 +45,7 @@ from skiway.lake.scans import Part, Plan, split
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
 from skiway.metastore.records.policies import Restriction
+from skiway.metastore.resources.catalogs import ScanMode
 from skiway.model import v1
 from skiway.sql import DirectFiles, Files
 

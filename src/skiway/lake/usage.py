@@ -7,7 +7,6 @@ for each statement outside of BEGIN … COMMIT, so these are the tables of INSER
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from threading import Event, Lock, Thread
@@ -89,7 +88,7 @@ class UsageLog:
 
     def _usage(self, realm: Realm, table_id: str) -> Usage:
         if self._thread is None and not self._closing.is_set():
-            self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
+            self._thread = Thread(target=self._run, name="usage", daemon=True)
             self._thread.start()
         key = (realm.account_id, table_id, self._clock().date())
         return self._pending.setdefault(key, (realm, Usage()))[1]

@@ -22,7 +22,7 @@ from skiway.lake.policies import RestrictedRows, masked_columns, with_optional
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
-from skiway.sql import Find, Query, SqlView
+from skiway.sql import Find, Query, SqlView, including
 
 __all__ = ["DUCKDB", "BrokenView", "LakeView", "RestrictedView", "duckdb_sql", "view_table"]
 
@@ -110,7 +110,8 @@ class LakeView(Table, SqlView):
 
     def _query(self, text: str) -> Query:
         account = self._context.callers.principal.account_id
-        return Query(text, self._find, catalog=self._place[0], owner=account)
+        find = including(self._find, (*self._place, self.name), self)
+        return Query(text, find, catalog=self._place[0], owner=account)
 
 
 class RestrictedView(Table):
@@ -122,13 +123,7 @@ class RestrictedView(Table):
         self.name, self.comment = record.display_name, record.description
         self._context, self._place, self._restriction = context, place, restriction
         self._find = find
-        own = tuple(map(str.casefold, (*place, self.name)))
-        self._view = LakeView(
-            context,
-            record,
-            place,
-            lambda *wanted: self._view if tuple(map(str.casefold, wanted)) == own else find(*wanted),
-        )
+        self._view = LakeView(context, record, place, find)
 
     @property
     def schema(self) -> pa.Schema:

@@ -16,8 +16,9 @@ from typing import Final
 from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import normal_text
+from skiway.metastore.records.updates import delete_plain
 from skiway.security import SecretsStore
-from skiway.storage import ABSENT, Clock, Delete, Pointer, Stores, blob_uri, utc_now
+from skiway.storage import ABSENT, Clock, Pointer, Stores, blob_uri, utc_now
 
 __all__ = [
     "AccountDirectory",
@@ -114,10 +115,7 @@ def token_uses(stores: Stores) -> Mapping[str, datetime]:
 
 def forget_token(stores: Stores, sha256: str) -> None:
     """Delete the record of a token that was revoked."""
-    found = stores.pointers.get(keys.token_use(sha256))
-    if found is not None:
-        with suppress(Conflict, NotFound):  # a server has just recorded a use; the next command deletes it
-            stores.pointers.apply([Delete(found.key, expect=found.version)])
+    delete_plain(stores, keys.token_use(sha256))  # unless a server has just recorded a use; the next command deletes it
 
 
 def signing_key(stores: Stores, secrets: SecretsStore) -> bytes:

@@ -140,10 +140,13 @@ class Pipeline:
     def realm(self, call: Call) -> Realm:
         """The metastore as the caller sees it: all of its account, or what grants allow, restricted by policies."""
         principal = call.principal or NOBODY
-        realm = replace(self.access.realm_of(principal), caller=principal.subject)
-        if call.decision is None:
-            return realm
-        return replace(realm, access=call.decision if call.is_narrowed else None, policies=call.decision.policies)
+        decision = call.decision
+        return replace(
+            self.access.realm_of(principal),
+            caller=principal.subject,
+            access=decision if call.is_narrowed else None,
+            policies=None if decision is None else decision.policies,
+        )
 
     @contextmanager
     def observe(self, call: Call) -> Iterator[None]:

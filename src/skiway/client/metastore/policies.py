@@ -48,7 +48,7 @@ class Policy:
     version: int | None = None
     """The stored version, which `if_version` can name; None in listings."""
     damage: str = ""
-    """In listings, what is wrong if the record is lost or corrupt; then nobody can read restricted tables."""
+    """In listings, the defect of a lost or corrupt record. Until it is repaired, restricted callers cannot read its tables."""
 
     @classmethod
     def of(cls, policy: v1.Policy, meta: v1.MutationMeta | None = None) -> Policy:

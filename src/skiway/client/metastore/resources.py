@@ -36,7 +36,7 @@ V = TypeVar("V", bound=Message)
 M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View, v1.Connector)
 
 _NO_STATS: Final = frozenset(("snapshot.none", "table.stats", "policy.restricted"))
-"""The error keys for a table without a snapshot, whose snapshot was never profiled, or that policies restrict."""
+"""The error keys of tables that have no snapshot, that were never profiled, or that policies restrict."""
 
 
 def time_of(stamp: Timestamp) -> datetime:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,17 +35,7 @@ def policies(scan: SystemScan) -> pa.Table:
     """The account's policies by name, for callers who may manage them."""
     if not scan.context.callers.may("policy.manage"):
         return POLICIES.empty_table()
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        request = v1.ListPoliciesRequest()
-        while True:
-            page = metastore_policies.list_(scan.realm, request)
-            yield from map(_row, page.policies)
-            if not page.page.next_page_token:
-                return
-            request.page.page_token = page.page.next_page_token
-
-    return arrow_table(POLICIES, rows())
+    return arrow_table(POLICIES, map(_row, metastore_policies.scan(scan.realm)))
 
 
 def _row(policy: v1.Policy) -> tuple[Any, ...]:

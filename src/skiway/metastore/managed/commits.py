@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from skiway.errors import Busy, Conflict, Contention, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
 from skiway.formats.iceberg.commits import Change, Producer, append, plain
 from skiway.formats.iceberg.metadata import updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
@@ -41,9 +41,9 @@ from skiway.metastore.managed.states import (
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.updates import set_plain
 from skiway.metastore.resources.ownership import writable_id
 from skiway.model import v1
-from skiway.storage import ABSENT
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -243,10 +243,8 @@ def expecting_retry(realm: Realm, table_id: str) -> Iterator[None]:
 
 
 def _expect_retry(realm: Realm, table_id: str) -> None:
-    pointers, key = realm.stores.pointers, keys.expected_client(realm.account_id, table_id)
-    found, until = pointers.get(key), realm.clock() + timedelta(seconds=CLIENT_RETRY_S)
-    with suppress(Conflict, NotFound):  # another client lost at the same moment and set the marker
-        pointers.compare_and_set(key, "expected", expect=found.version if found else ABSENT, expires_at=until)
+    until = realm.clock() + timedelta(seconds=CLIENT_RETRY_S)
+    set_plain(realm.stores, keys.expected_client(realm.account_id, table_id), "expected", expires_at=until)
 
 
 def wait_for_clients(

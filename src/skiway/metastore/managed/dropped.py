@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import unquote
 
-from skiway.errors import Conflict, NotFound, PreconditionFailed
+from skiway.errors import NotFound, PreconditionFailed
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed.locations import folder_of_table
 from skiway.metastore.managed.states import ManagedTable
-from skiway.metastore.managed.tables import DROPPED_FILE, drop, recorded, required_place
+from skiway.metastore.managed.tables import DROPPED_FILE, drop, new_record, recorded, required_place
 from skiway.metastore.records import keys
-from skiway.metastore.records.realm import Realm, resource_id
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.updates import delete_plain
 from skiway.model import v1
 from skiway.storage import Pointer
 
@@ -51,15 +51,8 @@ def undrop(realm: Realm, warehouse: Warehouse, namespace_id: v1.ResourceId, name
             table=name,
         )
     dropped = found[0]
-    table = v1.Table(
-        resource_id=resource_id(realm, dropped.table_id, v1.RK_TABLE),
-        catalog_id=place.catalog_id,
-        namespace_id=place.resource_id,
-        display_name=dropped.name,
-        created_at=realm.now(),
-        updated_at=realm.now(),
-        metadata_location=dropped.metadata_location,
-    )
+    table = new_record(realm, place, dropped.table_id, dropped.name)
+    table.metadata_location = dropped.metadata_location  # which tells its folder
     files = warehouse.files(folder_of_table(realm, warehouse, table))
     if files.find(dropped.metadata_location) is None:
         raise _gone(dropped.name)
@@ -86,11 +79,7 @@ def _is_complete(table: ManagedTable, files: TableFiles) -> bool:
 
 
 def _forget(realm: Realm, namespace_id: str, dropped: DroppedTable) -> None:
-    key = keys.dropped(realm.account_id, namespace_id, dropped.name, dropped.table_id)
-    found = realm.stores.pointers.get(key)
-    if found is not None:
-        with suppress(Conflict, NotFound):  # it expires by itself
-            realm.stores.pointers.compare_and_delete(key, expect=found.version)
+    delete_plain(realm.stores, keys.dropped(realm.account_id, namespace_id, dropped.name, dropped.table_id))
 
 
 def _parsed(pointer: Pointer) -> DroppedTable:

@@ -19,13 +19,14 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import AlreadyExists, InvalidArgument, SkiwayError
 from skiway.formats import location
 from skiway.formats.iceberg.delete_files import check_write_modes
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.updates import delete_plain
 from skiway.model import v1
 from skiway.storage import ABSENT
 
@@ -141,7 +142,4 @@ def claimed_at(realm: Realm, table_id: str) -> datetime | None:
 
 def release(realm: Realm, table_id: str) -> None:
     """Remove the claim of a folder that is deleted."""
-    pointer = realm.stores.pointers.get(keys.folder_claim(realm.account_id, table_id))
-    if pointer is not None:
-        with suppress(Conflict, NotFound):  # another server was faster
-            realm.stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
+    delete_plain(realm.stores, keys.folder_claim(realm.account_id, table_id))

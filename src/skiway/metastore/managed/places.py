@@ -8,15 +8,15 @@ folder may be inside that of another table, or one table could read or delete th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import AlreadyExists, InvalidArgument, SkiwayError
 from skiway.formats import Location, location
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.updates import delete_plain
 from skiway.model import v1
 from skiway.storage import ABSENT, Pointer, Stores
 
@@ -78,10 +78,8 @@ def places(stores: Stores, *, after: str = "") -> Iterator[Place]:
 def release_place(stores: Stores, folder: str) -> None:
     """Remove the claim of a folder that is deleted."""
     found = find_place(stores, folder)
-    pointer = None if found is None else stores.pointers.get(found.key)
-    if pointer is not None:
-        with suppress(Conflict, NotFound):  # another server was faster
-            stores.pointers.compare_and_delete(pointer.key, expect=pointer.version)
+    if found is not None:
+        delete_plain(stores, found.key)
 
 
 def _check_free(stores: Stores, key: str, folder: str) -> None:

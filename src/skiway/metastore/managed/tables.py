@@ -7,7 +7,6 @@ named by ids, so names can change, and nothing that a caller sends becomes part 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -33,7 +32,7 @@ from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import encoded, exact_name, normal_text
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import retrying
+from skiway.metastore.records.updates import retrying, set_plain
 from skiway.metastore.resources import hierarchy, tables
 from skiway.metastore.resources.ownership import is_managed, writable_id, writer
 from skiway.model import v1
@@ -62,6 +61,7 @@ __all__ = [
     "create_staged",
     "drop",
     "drop_unused",
+    "new_record",
     "recorded",
     "rename",
     "require_addressable",
@@ -105,7 +105,7 @@ def create(
     check_properties(kept, folder)
     wanted, spec = _shape(schema, partition_by, spec, properties=kept)
     metadata = new_metadata(wanted, location=folder, spec=spec, order=order, properties=kept)
-    table = _table(realm, place, table_id, name)
+    table = new_record(realm, place, table_id, name)
     if location:
         claim_place(realm, warehouse, folder, table_id)
     if stage:
@@ -145,7 +145,7 @@ def create_staged(
     check_updates(updates, folder)  # also checks that the location belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
-    return _created(realm, warehouse, _table(realm, required_place(realm, namespace_id), table_id, name), metadata)
+    return _created(realm, warehouse, new_record(realm, required_place(realm, namespace_id), table_id, name), metadata)
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
@@ -183,10 +183,7 @@ def _remember(realm: Realm, table: v1.Table) -> None:
     """Remember a table that is dropped now, for `undrop`. This is not undone if the drop fails: the table exists then."""
     key = keys.dropped(realm.account_id, table.namespace_id.id, table.display_name, table.resource_id.id)
     value = f"{realm.clock().isoformat()} {encoded(table.display_name)} {table.metadata_location}"
-    pointers, expires_at = realm.stores.pointers, realm.clock() + _UNDROP_WITHIN
-    found = pointers.get(key)
-    with suppress(Conflict, NotFound):  # another server drops it, too
-        pointers.compare_and_set(key, value, expect=ABSENT if found is None else found.version, expires_at=expires_at)
+    set_plain(realm.stores, key, value, expires_at=realm.clock() + _UNDROP_WITHIN)
 
 
 def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> bool:
@@ -269,7 +266,8 @@ def _shape(
     return schema, partition_spec(schema, partition_by) if partition_by else spec
 
 
-def _table(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Table:
+def new_record(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Table:
+    """The record of a table that is created now."""
     require_addressable(name)
     now = realm.now()
     return v1.Table(

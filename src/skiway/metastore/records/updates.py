@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -28,7 +29,7 @@ from skiway.metastore.records.kinds import GRANT
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored, etag, meta_of
 from skiway.model import v1
-from skiway.storage import Operation, Pointer, Stores
+from skiway.storage import ABSENT, Operation, Pointer, Stores
 
 __all__ = [
     "ATTEMPTS",
@@ -37,9 +38,11 @@ __all__ = [
     "copied",
     "copy_field",
     "delete",
+    "delete_plain",
     "has_conditions",
     "masked_paths",
     "retrying",
+    "set_plain",
     "update",
 ]
 
@@ -154,6 +157,22 @@ def apply_batch(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:
         realm.stores.pointers.apply(batch)
     except Conflict:
         raise failure(Contention, "store.contended", what=what) from None
+
+
+def set_plain(stores: Stores, key: str, value: str, *, expires_at: datetime | None = None) -> None:
+    """Set a pointer that holds a value itself, unless another server sets it at the same moment."""
+    found = stores.pointers.get(key)
+    with suppress(Conflict, NotFound):
+        expect = ABSENT if found is None else found.version
+        stores.pointers.compare_and_set(key, value, expect=expect, expires_at=expires_at)
+
+
+def delete_plain(stores: Stores, key: str) -> None:
+    """Delete a pointer that holds a value itself, unless another server changes it at the same moment."""
+    found = stores.pointers.get(key)
+    if found is not None:
+        with suppress(Conflict, NotFound):
+            stores.pointers.compare_and_delete(key, expect=found.version)
 
 
 # --- preconditions ----------------------------------------------------------------------------------------------------

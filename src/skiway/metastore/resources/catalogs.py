@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Final, Literal, TypeAlias, get_args
 
 from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
@@ -20,11 +21,12 @@ from skiway.metastore.resources.ownership import is_managed, writable_id
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["SCAN_MODE", "create", "delete", "find", "get", "list_", "only", "scan", "update"]
+__all__ = ["SCAN_MODE", "ScanMode", "create", "delete", "find", "get", "list_", "only", "scan", "update"]
 
 SCAN_MODE = "scan.mode"
 """The property that selects who reads the tables of a catalog."""
-SCAN_MODES = ("server", "client", "auto")
+ScanMode: TypeAlias = Literal["server", "client", "auto"]
+SCAN_MODES: Final = get_args(ScanMode)
 
 MUTABLE = ("display_name", "description", "connector_ref", "policy_ref", "properties")
 

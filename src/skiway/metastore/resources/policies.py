@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, PreconditionFailed
@@ -24,7 +24,7 @@ from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.storage import Check, Operation
 
-__all__ = ["Compile", "Relation", "create", "delete", "get", "get_tags", "list_", "set_tags", "update"]
+__all__ = ["Compile", "Relation", "create", "delete", "get", "get_tags", "list_", "scan", "set_tags", "update"]
 
 FIELDS: Final = ("display_name", "description", "subjects", "exceptions", "objects", "tags", "rule")
 MAX_ITEMS: Final = 1000
@@ -87,6 +87,11 @@ def list_(realm: Realm, request: v1.ListPoliciesRequest) -> v1.ListPoliciesRespo
     """List the account's policies by name."""
     found, page = listed(realm.all(POLICY), keys.policy_name(realm.account_id), request.page)
     return v1.ListPoliciesResponse(policies=found, page=page)
+
+
+def scan(realm: Realm) -> Iterator[v1.Policy]:
+    """All policies of the account, by name. Those with a damaged record have `damage` set."""
+    return (found.value for found in realm.all(POLICY).entries(keys.policy_name(realm.account_id)))
 
 
 def update(realm: Realm, request: v1.UpdatePolicyRequest, *, compile_: Compile) -> v1.UpdatePolicyResponse:
