@@ -9,6 +9,7 @@ from typing import Final
 from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.memory_budget import MemoryBudget
+from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
 from skiway.requests.quotas import Kind, Slot
 from skiway.security import Principal
@@ -70,6 +71,8 @@ class Call:
     """What the caller may do, set when it is authenticated."""
     is_narrowed: bool = False
     """Whether grants admitted the caller, and not its roles: it then sees only what they cover."""
+    realm: Realm | None = None
+    """The metastore as the caller sees it; see `Pipeline.realm`."""
     slot: Slot | None = None
     memory: MemoryBudget | None = None
 

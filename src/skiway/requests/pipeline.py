@@ -140,13 +140,14 @@ class Pipeline:
     def realm(self, call: Call) -> Realm:
         """The metastore as the caller sees it: all of its account, or what grants allow, restricted by policies."""
         principal = call.principal or NOBODY
-        decision = call.decision
-        return replace(
-            self.access.realm_of(principal),
-            caller=principal.subject,
-            access=decision if call.is_narrowed else None,
-            policies=None if decision is None else decision.policies,
-        )
+        access = call.decision if call.is_narrowed else None
+        policies = None if call.decision is None else call.decision.policies
+        # Made once per call: the lake asks for it in several places.
+        if call.realm is None or call.realm.access is not access or call.realm.policies is not policies:
+            call.realm = replace(
+                self.access.realm_of(principal), caller=principal.subject, access=access, policies=policies
+            )
+        return call.realm
 
     @contextmanager
     def observe(self, call: Call) -> Iterator[None]:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +68,7 @@ from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.workers import spark_place, working
 from skiway.sandbox.queries import Queries
-from skiway.security import Principal, SecretsStore
+from skiway.security import SecretsStore
 from skiway.sql import QueryEngine
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import observe_caches
@@ -76,6 +76,7 @@ from skiway.telemetry.metrics import observe_caches
 __all__ = ["REFUSAL_S", "Process", "running", "serve"]
 
 GC_STOP_S: Final = 30.0
+REALMS: Final = 1000
 REFUSAL_S: Final = 0.25
 """How long a call beyond a quota waits before it is rejected."""
 
@@ -170,11 +171,12 @@ def seed(stores: Stores, settings: Settings, secrets: SecretsStore, home: Path) 
 def access_of(settings: Settings, stores: Stores) -> Access:
     """Authentication and authorization, the same for all servers."""
 
-    def realm_of(principal: Principal) -> Realm:
-        return Realm(stores, principal.account_id, idempotency_ttl_s=settings.idempotency.ttl_seconds)
+    @lru_cache(REALMS)
+    def realm_of(account_id: str) -> Realm:
+        return Realm(stores, account_id, idempotency_ttl_s=settings.idempotency.ttl_seconds)
 
     return Access(
-        realm_of,
+        lambda principal: realm_of(principal.account_id),
         authenticator(settings, AccountDirectory(stores), note_use=TokenUses(stores).note),
         authorizer(settings),
         credential_headers(settings),

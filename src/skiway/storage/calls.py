@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Literal
+from types import TracebackType
+from typing import Literal, NamedTuple
 
 __all__ = ["CallCounter", "OnCall", "StoreCall", "Transfer", "reported"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
+class StoreCall(NamedTuple):  # made on every call, and cheaper so than as a frozen dataclass
     """One finished call. `error` is the name of the exception's class, or None when the call succeeded.
 
     `size_bytes` is the size of the blob that was read or written, 0 for other calls.
@@ -79,16 +78,21 @@ def reported(
     on_call: OnCall | None, store: Literal["pointers", "blobs"], operation: str, *, items: int = 1
 ) -> AbstractContextManager[Transfer]:
     """Report the block to `on_call` when it ends, whether or not it fails. Without `on_call`, it costs nothing."""
-    return nullcontext(Transfer()) if on_call is None else _reported(on_call, store, operation, items)
+    return nullcontext(Transfer()) if on_call is None else _Reported(on_call, store, operation, items)
 
 
-@contextmanager
-def _reported(on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> Iterator[Transfer]:
-    started, error, transfer = time.perf_counter(), None, Transfer()
-    try:
-        yield transfer
-    except BaseException as raised:
-        error = type(raised).__name__
-        raise
-    finally:
-        on_call(StoreCall(store, operation, items, time.perf_counter() - started, error, transfer.size_bytes))
+class _Reported:  # a class, because a generator takes three times as long
+    __slots__ = ("_items", "_on_call", "_operation", "_started", "_store", "_transfer")
+
+    def __init__(self, on_call: OnCall, store: Literal["pointers", "blobs"], operation: str, items: int) -> None:
+        self._on_call, self._store, self._operation, self._items = on_call, store, operation, items
+
+    def __enter__(self) -> Transfer:
+        self._started, self._transfer = time.perf_counter(), Transfer()
+        return self._transfer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        seconds, error = time.perf_counter() - self._started, None if kind is None else kind.__name__
+        self._on_call(StoreCall(self._store, self._operation, self._items, seconds, error, self._transfer.size_bytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import event
@@ -10,7 +11,7 @@ from sqlalchemy import event
 from skiway.errors import Contention, Internal, Unavailable
 from skiway.storage import ABSENT, Put, utc_now
 from skiway.storage.pointers.sql import identities
-from skiway.storage.pointers.sqlite import SqlitePointerStore
+from skiway.storage.pointers.sqlite import MAX_KEPT_ROWS, SqlitePointerStore
 
 
 @pytest.fixture
@@ -113,3 +114,84 @@ def test_batch_query_uses_the_index(store):
 
 def test_purge_query_uses_the_expiry_index(store):
     assert any("INDEX skiway_pointers_expiry" in step for step in plan_of(store, store._table.purge(10, now=utc_now())))
+
+
+# --- results that are kept --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queries(store, monkeypatch):
+    """The queries that were really run."""
+    run, made = store._reading.rows, []
+
+    def rows(statement, parameters):
+        made.append(statement)
+        return run(statement, parameters)
+
+    monkeypatch.setattr(store._reading, "rows", rows)
+    return made
+
+
+def test_unchanged_database_is_read_once(store, queries):
+    store.compare_and_set("/a/1", "blob", expect=ABSENT)
+    for _ in range(3):
+        assert store.get("/a/1").version == 1
+        assert store.get("/a/2") is None
+        assert [each.key for each in store.scan("/a/")] == ["/a/1"]
+    assert len(queries) == 3
+
+
+def test_commits_of_others_are_seen_by_the_next_read(store, path, queries):
+    with SqlitePointerStore(path) as other:
+        for version in range(3):
+            assert (found := store.get("/a")) is None or found.version == version
+            assert len(list(store.scan("/"))) == min(version, 1)
+            other.compare_and_set("/a", f"blob {version}", expect=version)
+        assert store.get("/a").blob_uri == "blob 2"
+        other.compare_and_delete("/a", expect=3)
+        assert store.get("/a") is None
+        assert list(store.scan("/")) == []
+
+
+def test_own_commits_are_seen_by_the_next_read(store):
+    assert store.get("/a") is None
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+    assert store.get("/a").version == 1
+
+
+def test_read_that_overlaps_a_commit_is_not_kept(store, path, monkeypatch):
+    """The commit happens after the count was read, and after the query."""
+    with SqlitePointerStore(path) as other:
+        run = store._reading.rows
+
+        def rows_before_a_commit(statement, parameters):
+            found = run(statement, parameters)
+            monkeypatch.undo()
+            other.compare_and_set("/a", "blob", expect=ABSENT)
+            return found
+
+        monkeypatch.setattr(store._reading, "rows", rows_before_a_commit)
+        assert store.get("/a") is None
+        assert store.get("/a").version == 1
+
+
+def test_kept_results_expire(path):
+    now = utc_now()
+    with SqlitePointerStore(path, clock=lambda: now) as store:
+        store.compare_and_set("/a", "blob", expect=ABSENT, expires_at=now + timedelta(seconds=5))
+        assert store.get("/a") is not None
+        assert len(list(store.scan("/"))) == 1
+        now += timedelta(seconds=5)
+        assert store.get("/a") is None
+        assert list(store.scan("/")) == []
+
+
+def test_long_listings_and_too_many_results_are_not_kept(store, queries, monkeypatch):
+    store.apply(Put(f"/a/{number:02d}", "blob", expect=ABSENT) for number in range(MAX_KEPT_ROWS + 1))
+    for _ in range(2):
+        assert len(list(store.scan("/a/"))) == MAX_KEPT_ROWS + 1
+    assert len(queries) == 2
+    monkeypatch.setattr("skiway.storage.pointers.sqlite.MAX_KEPT", 1)
+    for key in ("/a/00", "/a/01", "/a/00", "/a/01"):
+        assert store.get(key) is not None
+    assert len(queries) == 5, "the first one was kept"
