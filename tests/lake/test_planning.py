@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lake.lakes import Lake, opened_lake
 from skiway.airport.wire.frames import BatchReader
@@ -73,9 +76,63 @@ def test_large_scan_is_split_into_parts_that_cover_all_rows(tmp_path: Path) -> N
             assert sorted(db.scan("root.many", columns=["id"]).read_all()["id"].to_pylist()) == list(range(900))
 
 
+def file_table(sizes: list[int], *, of: str = "parquet") -> pa.Table:
+    numbers = pa.array(range(len(sizes)), pa.int32())
+    return pa.table({"ordinal": numbers, "size_bytes": pa.array(sizes, pa.int64()), "format": [of] * len(sizes)})
+
+
+def test_large_files_are_split() -> None:
+    def parts(sizes: list[int], **options: Any) -> list[tuple[list[int], tuple[int, int] | None]]:
+        found = split(
+            7, file_table(sizes, of=options.pop("of", "parquet")), part_bytes=100, within_files=True, **options
+        )
+        assert all(Part.unpacked(part.packed()) == part for part in found)
+        return [(part.ordinals, part.share) for part in found]
+
+    assert parts([250]) == [([0], (0, 3)), ([0], (1, 3)), ([0], (2, 3))]
+    assert parts([100]) == [([0], None)]
+    assert parts([250], of="orc") == [([0], None)]
+    assert parts([2500], most=2) == [([0], (0, 2)), ([0], (1, 2))]
+    assert parts([10, 390, 10]) == [([1], (number, 4)) for number in range(4)] + [([0, 2], None)]
+    assert parts([101, 101]) == [([1], None), ([0], None)], "three parts could not have equal sizes"
+    assert parts([]) == []
+    assert [each.share for each in split(7, file_table([250]), part_bytes=100)] == [None]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=20), st.integers(1, 500), st.integers(1, 16))
+def test_parts_cover_every_file_once(sizes: list[int], part_bytes: int, most: int) -> None:
+    parts = split(7, file_table(sizes), part_bytes=part_bytes, most=most, within_files=True)
+    assert len(parts) <= most
+    covered = [(ordinal, part.share or (0, 1)) for part in parts for ordinal in part.ordinals]
+    for ordinal in range(len(sizes)):
+        shares = [share for number, share in covered if number == ordinal]
+        assert shares == [(number, len(shares)) for number in range(len(shares))]
+        assert shares
+
+
+def test_parts_of_one_file_are_read_and_changed_as_a_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "files" / "large"
+    folder.mkdir(parents=True)
+    rows = pa.table({"id": range(1000), "s": [f"text {number:05d}" for number in range(1000)]})
+    pq.write_table(rows, folder / "one.parquet", row_group_size=100)
+    with opened_lake(tmp_path, part_bytes=4000, max_parts=4) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        with lake.client("parquet") as db:
+            assert len(db.endpoints("root.large")) == 4
+            assert db.scan("root.large").read_all().select(["id", "s"]).sort_by("id").equals(rows)
+            assert db.scan("root.large", where=col("id") == 555).read_all()["s"].to_pylist() == ["text 00555"]
+        with lake.client() as db:
+            db.create_schema("s")
+            db.create_table("s.t", rows.schema)
+            db.insert("s.t", rows)
+            assert db.delete("s.t", where=col("id") < 500).count == 500
+            assert db.update("s.t", {"s": "changed"}, where=col("id") > 990).count == 9
+            assert sorted(db.scan("s.t").read_all()["id"].to_pylist()) == list(range(500, 1000))
+
+
 def test_parts_have_about_equal_size() -> None:
     sizes = [100, 90, 80, 10, 10, 10, 10, 5, 5, 300]
-    files = pa.table({"ordinal": pa.array(range(10), pa.int32()), "size_bytes": pa.array(sizes, pa.int64())})
+    files = file_table(sizes)
     parts = split(7, files, part_bytes=200, most=16)
     loads = sorted(sum(sizes[ordinal] for ordinal in part.ordinals) for part in parts)
     assert loads == [105, 105, 110, 300] or max(loads) == 300

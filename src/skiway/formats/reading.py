@@ -30,6 +30,8 @@ def read_rows(scan: Scan, files: Iterable[DataFile]) -> pa.RecordBatchReader:
 
 
 def _batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
+    if scan.share is not None and scan.share[0] > 0 and file.format != "parquet":
+        return  # only Parquet files have parts that can be read on their own, so the first share is the whole file
     if file.etag is not None:
         scan.files.check_unchanged(file.path, file.etag)
     reader = _READERS.get(file.format)

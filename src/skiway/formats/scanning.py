@@ -68,6 +68,8 @@ class Scan:
     filter: Filter | None = None
     positions: bool = False
     batch_rows: int = 65536
+    share: tuple[int, int] | None = None
+    """Read only a share of each file: `(0, 3)` is the first of three. All shares together have all rows, each once."""
 
     @cached_property
     def condition(self) -> pc.Expression | None:

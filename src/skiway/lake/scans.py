@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -17,15 +17,16 @@ from skiway.security import utc_now
 
 __all__ = ["MAX_PARTS", "PART_BYTES", "Part", "Plan", "PlanLog", "split"]
 
-PART_BYTES: Final = 64 << 20
+PART_BYTES: Final = 32 << 20
 MAX_PARTS: Final = 16
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Some files of a snapshot, by their ordinals; without any, all files."""
+    """Some files of a snapshot, by their ordinals; without any, all files. `share` is the share of each file to read."""
 
     snapshot_id: int
     ordinals: list[int]
+    share: tuple[int, int] | None = None
 
     def packed(self) -> bytes:
         """The part as bytes, for a ticket."""
@@ -41,15 +42,37 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return files.filter(pc.is_in(files["ordinal"], value_set=pa.array(self.ordinals, pa.int32())))
 
 
-def split(snapshot_id: int, files: pa.Table, *, part_bytes: int = PART_BYTES, most: int = MAX_PARTS) -> list[Part]:
-    """Split `files` of a snapshot into parts: each file, largest first, goes to the smallest part so far."""
+def split(
+    snapshot_id: int,
+    files: pa.Table,
+    *,
+    part_bytes: int = PART_BYTES,
+    most: int = MAX_PARTS,
+    within_files: bool = False,
+) -> list[Part]:
+    """Split `files` of a snapshot into parts: each file, largest first, goes to the smallest part so far.
+
+    `within_files`, Parquet files that are larger than a part are split, too.
+    """
     sizes: list[int] = files["size_bytes"].to_pylist()
-    wanted = min(most, files.num_rows, -(-sum(sizes) // part_bytes) or 1)
-    if not wanted:
-        return []
+    total = sum(sizes)
+    wanted = min(most, -(-total // part_bytes) or 1)
+    parts: list[Part] = []
+    whole = []
+    for size, ordinal, kind in zip(sizes, files["ordinal"].to_pylist(), files["format"].to_pylist(), strict=True):
+        shares = wanted * size // total if within_files and kind == "parquet" and total else 1
+        if shares > 1:
+            parts += (Part(snapshot_id, [ordinal], (number, shares)) for number in range(shares))
+        else:
+            whole.append((size, ordinal))
+    return [*parts, *_balanced(snapshot_id, whole, min(len(whole), max(1, wanted - len(parts))))]
+
+
+def _balanced(snapshot_id: int, files: Sequence[tuple[int, int]], wanted: int) -> list[Part]:
+    """So many parts of whole files, which are given by size and ordinal."""
     loads = [(0, number) for number in range(wanted)]
     chosen: list[list[int]] = [[] for _ in range(wanted)]
-    for size, ordinal in sorted(zip(sizes, files["ordinal"].to_pylist(), strict=True), reverse=True):
+    for size, ordinal in sorted(files, reverse=True):
         load, number = heapq.heappop(loads)
         chosen[number].append(ordinal)
         heapq.heappush(loads, (load + size, number))

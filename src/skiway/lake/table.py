@@ -312,7 +312,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             if calls is not None:
                 self._log_plan(options, snapshot, chosen, len(calls), reader="client")
                 return calls
-        parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=most)
+        parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=most, within_files=True)
         self._log_plan(options, snapshot, chosen, len(parts))
         return parts
 
@@ -365,7 +365,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         handle = self._opened.at(snapshot)
         all_files = handle.files(snapshot)
         files = part.of(all_files)
-        self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py()
+        shares = 1 if part.share is None else part.share[1]
+        self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py() // shares
         wanted = self.schema.names if options.columns is None else options.columns
         readable = self._readable(snapshot)
         rows = handle.read(
@@ -376,6 +377,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             schema=readable,
             positions=ROWID in wanted,
             batch_rows=options.batch_size or BATCH_ROWS,
+            share=part.share,
         )
         numbered = _numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
         if len(self.columns.wanted):

@@ -49,6 +49,16 @@ def test_values_of_all_types_are_read(tmp_path: Path, write: Append, codec: str)
     assert_same_rows(found, rows)
 
 
+@FORMATS
+def test_first_share_is_the_whole_file(tmp_path: Path, write: Append) -> None:
+    table = LooseTable(tmp_path, NUMBERS)
+    write(table, numbers())
+    snapshot = table.handle.current()
+    assert snapshot is not None
+    shares = [table.handle.read(snapshot, share=(number, 3)).read_all()["x"].to_pylist() for number in range(3)]
+    assert shares == [list(range(100)), [], []]
+
+
 @pytest.mark.parametrize("write", [append_avro], ids=["avro"])
 def test_maps_with_other_keys_than_strings_are_read(tmp_path: Path, write: Append) -> None:
     schema = pa.schema({"m": pa.map_(pa.int32(), pa.list_(pa.date32()))})

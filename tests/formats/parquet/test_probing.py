@@ -64,6 +64,24 @@ def test_result_equals_filtering_after_the_read(
     assert rows.select(columns).to_pylist() == expected.to_pylist()
 
 
+@pytest.mark.parametrize("predicate", [None, "key = 17", "id >= 150 AND id < 420", "id < 0"])
+@pytest.mark.parametrize("shares", [1, 2, 3, 5, 8])
+def test_shares_of_a_file_have_all_its_rows_once(tmp_path: Path, predicate: str | None, shares: int) -> None:
+    write_table(tmp_path / "spread")
+    table = open_table(tmp_path)
+    snapshot = table.current()
+    assert snapshot is not None
+    condition = None if predicate is None else pushed_filter(predicate, table.schema.arrow)
+    whole = table.read(snapshot, filter=condition, positions=True).read_all()
+    parts = [
+        table.read(snapshot, filter=condition, positions=True, share=(number, shares)).read_all()
+        for number in range(shares)
+    ]
+    assert pa.concat_tables(parts).to_pylist() == whole.to_pylist(), "in the same order, with the same positions"
+    if predicate is None:
+        assert max(part.num_rows for part in parts) <= GROUP * -(-5 // shares)
+
+
 def holds(predicate: str, row: dict[str, int]) -> bool:
     """Whether the row matches the predicate, evaluated in Python."""
     python = predicate.replace(" = ", " == ").replace("AND", "and").replace("OR", "or").replace("IN", "in")

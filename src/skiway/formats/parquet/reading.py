@@ -75,6 +75,7 @@ def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     with _open_checked(scan.files, file.path) as (parquet, pages):
         source = scan.assign_ids(parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
         groups = pruned(row_groups(parquet.metadata, source, _filtered(scan)), scan.filter, scan.schema)
+        groups = groups if scan.share is None else _shared(groups, *scan.share)
         whole = _GroupReader(scan, file, parquet, source, pages)
         probe = _Probe(scan, file, parquet, source, pages) if _is_worth_probing(scan) else None
         for group, start in zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True):
@@ -151,6 +152,12 @@ class _Probe:
 def _taken(batch: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
     columns = [without_views(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names).take(pa.array(places)) if columns else batch
+
+
+def _shared(groups: pa.Table, number: int, shares: int) -> pa.Table:
+    """A share of the row groups, which are next to each other in the file."""
+    first, end = (groups.num_rows * place // shares for place in (number, number + 1))
+    return groups.slice(first, end - first)
 
 
 def _filtered(scan: Scan) -> list[Leaf]:
