@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": {"requests", "metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }
-MAY_IMPORT_ALL = {"cli", "demo", "runtime"}
+MAY_IMPORT_ALL = {"cli", "demo", "doctor", "runtime"}
 
 # The plain install, `pip install skiway`, by the names its libraries are imported under. The library for
 # writing a server, its clients and their dependencies must work with it; modules with their own extra may use more.

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from runtime.servers import Caller, calling, columns, eventually, skiway, started, starting, wait_until_ready
+from skiway import __version__
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import running_postgres
@@ -54,6 +55,7 @@ def test_server_writes_its_ready_file_and_stops_on_a_signal(home, tmp_path, numb
             "airport": f"grpc://{server.address}",
             "http": server.addresses["http"],
             "pid": server.process.pid,
+            "version": __version__,
         }
         host, _, port = server.address.rpartition(":")
         assert (host, int(port) > 0) == ("127.0.0.1", True)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from skiway import __version__
-from skiway.cli.options import HOME, Config, Home, OutputOption, Set, prepare_grpc
+from skiway.cli.options import HOME, Account, Config, Home, OutputOption, Server, Set, Token, prepare_grpc
 from skiway.cli.output import Output
 from skiway.errors import SkiwayError
 
@@ -259,6 +259,34 @@ def migrate(
     from skiway.cli import maintenance
 
     maintenance.migrate(home.expanduser(), config, settings or [], dry_run=dry_run)
+
+
+@app.command()
+def doctor(
+    home: Home = HOME,
+    config: Config = None,
+    server: Server = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Address of the HTTP server, such as http://127.0.0.1:8181.", show_default=False
+        ),
+    ] = None,
+    token: Token = None,
+    account: Account = None,
+    start_spark: Annotated[bool, typer.Option("--start-spark", help="Start Spark, too.")] = False,
+    settings: Set = None,
+    output: OutputOption = Output.table,
+) -> None:
+    """Check the installation, the home and its running server.
+
+    Each check shows what it found and, if something is wrong, what to do. Nothing is changed. The exit code is 1 if a check
+    failed.
+    """
+    from skiway.cli import doctor as diagnosis
+
+    at = diagnosis.Target(server, http, token, account)
+    diagnosis.run(home.expanduser(), config, settings or [], at, start_spark=start_spark, output=output)
 
 
 @app.command("config")

@@ -21,7 +21,7 @@ from skiway.runtime.http_deadlines import deadlines
 from skiway.runtime.operators import Operators
 from skiway.security.principals import OBSERVES_PLATFORM
 
-__all__ = ["HttpDoor", "web_app"]
+__all__ = ["DEFAULT_ADDRESS", "HttpDoor", "web_app"]
 
 START_S: Final = 10.0
 DEFAULT_ADDRESS: Final = "127.0.0.1:8181"

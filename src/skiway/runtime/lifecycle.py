@@ -9,26 +9,31 @@ import queue
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol, Self
 
+from skiway import __version__
 from skiway.errors import Unavailable
 
-__all__ = ["Door", "StopSignals", "announced", "opened", "remove_stale"]
+__all__ = ["Announced", "Door", "StopSignals", "announced", "opened", "read_announced", "remove_stale"]
 
 POLL_S: Final = 0.5
 PID: Final = "pid"
+VERSION: Final = "version"
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def announced(path: Path | None, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Write the addresses and the process id as JSON to the ready file `path`, atomically, for the duration of the block."""
+    """Write the addresses, the process id and the version as JSON to the ready file `path`, atomically, for the duration of
+    the block.
+    """
     if path is None:
         yield
         return
-    text = json.dumps({**addresses, PID: os.getpid()}) + "\n"
+    text = json.dumps({**addresses, PID: os.getpid(), VERSION: __version__}) + "\n"
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,6 +45,28 @@ def announced(path: Path | None, addresses: Mapping[str, str]) -> Iterator[None]
         yield
     finally:
         _remove(path, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A running server, as its ready file describes it. Older servers do not tell their version."""
+
+    addresses: Mapping[str, str]
+    pid: int
+    version: str = ""
+
+
+def read_announced(path: Path) -> Announced | None:
+    """The server that has written a ready file; None if there is no file, or if the server has ended."""
+    try:
+        found = json.loads(path.read_text())
+        pid, version = int(found.pop(PID)), str(found.pop(VERSION, ""))
+        os.kill(pid, 0)
+        return Announced({name: str(address) for name, address in found.items()}, pid, version)
+    except PermissionError:  # the process exists, and belongs to another user
+        return Announced({name: str(address) for name, address in found.items()}, pid, version)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def remove_stale(path: Path) -> None:

@@ -22,7 +22,7 @@ from skiway.model import v1
 from skiway.model.v1 import connector_pb2
 from skiway.telemetry.context import CallContext, current_call
 
-__all__ = ["Caller", "Calls", "Retries", "retry"]
+__all__ = ["ACCOUNT", "Caller", "Calls", "Retries", "retry"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
