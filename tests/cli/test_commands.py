@@ -22,7 +22,19 @@ from skiway.storage import open_stores
 
 HELP_S = 0.3
 HEAVY = {"duckdb", "google.protobuf", "grpc", "obstore", "pyarrow", "pyspark", "rich", "sqlalchemy", "sqlglot"}
-NOUNS = {"sql", "catalogs", "namespaces", "tables", "snapshots", "connectors", "jobs", "queries", "events", "stats"}
+NOUNS = {
+    "attach",
+    "sql",
+    "catalogs",
+    "namespaces",
+    "tables",
+    "snapshots",
+    "connectors",
+    "jobs",
+    "queries",
+    "events",
+    "stats",
+}
 
 
 @pytest.fixture
@@ -39,7 +51,7 @@ def test_script_and_module_are_equivalent():
 def test_help_lists_every_command():
     shown = skiway("--help")
     assert shown.returncode == 0
-    for name in ("serve", "worker", "demo", "gc", "check", "backup", "restore", "config", "tokens", *NOUNS):
+    for name in ("serve", "worker", "demo", "gc", "check", "backup", "restore", "doctor", "config", "tokens", *NOUNS):
         assert re.search(rf"^  {name}  ", shown.stdout, re.MULTILINE), name
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
@@ -61,7 +73,7 @@ LIGHT = [
     ["--version"],
     *(
         [name, "--help"]
-        for name in ("serve", "worker", "demo", "gc", "check", "backup", "restore", "config", *sorted(NOUNS))
+        for name in ("serve", "worker", "demo", "gc", "check", "backup", "restore", "doctor", "config", *sorted(NOUNS))
     ),
     ["tokens", "new", "--help"],
     ["connectors", "create", "--help"],

@@ -27,6 +27,27 @@ def test_catalogs_are_created_listed_shown_and_deleted(run: Run) -> None:
     assert "there is no catalog spare" in missing.err
 
 
+def test_statements_that_attach_catalogs_are_printed(run: Run, lake: Server) -> None:
+    location = f"grpc://{lake.address}"
+    run("catalogs", "create", "two words")
+    try:
+        shown = run("attach").out.splitlines()
+        assert shown[:2] == ["INSTALL airport FROM community;", "LOAD airport;"]
+        assert f"ATTACH 'lake' (TYPE airport, LOCATION '{location}');" in shown
+        assert f"""ATTACH 'two words' AS "two words" (TYPE airport, LOCATION '{location}');""" in shown
+    finally:
+        run("catalogs", "delete", "two words")
+    chosen = run("attach", "lake", "--token", "secret'7", "-o", "json").json
+    assert [each["statement"] for each in chosen][2:] == [
+        f"CREATE SECRET (TYPE airport, auth_token '…', SCOPE '{location}');",
+        f"ATTACH 'lake' (TYPE airport, LOCATION '{location}');",
+    ]
+    assert f"auth_token 'secret''7', SCOPE '{location}'" in run("attach", "--token", "secret'7", "--show-token").out
+    missing = run("attach", "lak")
+    assert (missing.code, missing.out) == (1, "")
+    assert "there is no catalog lak; did you mean lake?" in missing.err
+
+
 def test_namespaces_are_listed_below_one_parent_and_recursively(run: Run) -> None:
     run("namespaces", "create", "lake.deep.er", "--description", "two at once")
     assert [each["name"] for each in run("namespaces", "list", "lake.deep", "-o", "json").json] == ["lake.deep.er"]

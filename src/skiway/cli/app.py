@@ -32,6 +32,7 @@ class LazyGroup(NamedTuple):
 
 LAKE: Final = {
     "sql": LazyGroup("sql:app", "Run SQL on the lake with DuckDB."),
+    "attach": LazyGroup("attach:app", "Print the statements that attach catalogs in DuckDB."),
     "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
     "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),
     "policies": LazyGroup("policies:app", "Restrict what callers see of rows and columns."),

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from skiway import __version__
+from skiway.airport.wire.duckdb_sql import attach_statement
 from skiway.cli.command import READY_FILE
 from skiway.cli.options import key_values, load_settings, prepare_grpc, require_home
 from skiway.cli.output import Output
@@ -63,7 +64,7 @@ def _banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Tex
         **addresses,
         "home": str(home),
         "auth": AUTH[settings.auth.mode],
-        "duckdb": f"ATTACH 'lake' (TYPE airport, LOCATION '{addresses['airport']}');",
+        "duckdb": attach_statement("lake", addresses["airport"]),
         "python": f'from skiway.client import Metastore; Metastore("{addresses["rpc"]}")',
         "stop": "Ctrl-C",
     }

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skiway import __version__
+from skiway.airport.wire.duckdb_sql import attach_statement
 from skiway.demo.build import CATALOG, Step, Watcher
 from skiway.demo.queries import QUERIES, Query
 
@@ -68,8 +69,7 @@ class Poster:
         out = self._console
         self._heading("Attach it from DuckDB")
         self._statement(
-            "INSTALL airport FROM community; LOAD airport;\n"
-            f"ATTACH '{CATALOG}' (TYPE airport, LOCATION '{addresses['airport']}');"
+            "INSTALL airport FROM community; LOAD airport;\n" + attach_statement(CATALOG, addresses["airport"])
         )
         for number, query in enumerate(QUERIES, start=1):
             self._question(number, query)

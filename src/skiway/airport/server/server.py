@@ -31,6 +31,7 @@ from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.table_refs import ALLOWED
 from skiway.airport.wire import headers
+from skiway.airport.wire.duckdb_sql import attach_statement, secret_statement
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.streams import CONNECTION_OPTIONS
 
@@ -303,12 +304,10 @@ def _run(server: Server, *, announce: bool) -> None:
 
 def _log_duckdb_commands(server: Server) -> None:
     if server.service.host.auth is not None:
-        server.log.info("in DuckDB: CREATE SECRET (TYPE airport, auth_token '…', SCOPE '%s');", server.location)
+        server.log.info("in DuckDB: %s", secret_statement(server.location))
     with contextlib.suppress(Unsupported):  # a function from names to catalogs cannot list them
         for name in server.service.host.catalogs.names():
-            alias = "" if name.isidentifier() else "AS db "
-            quoted = name.replace("'", "''")
-            server.log.info("in DuckDB: ATTACH '%s' %s(TYPE airport, LOCATION '%s');", quoted, alias, server.location)
+            server.log.info("in DuckDB: %s", attach_statement(name, server.location))
 
 
 @contextlib.contextmanager

@@ -13,10 +13,12 @@ from skiway.errors import InvalidArgument
 
 __all__ = [
     "ascii_lower",
+    "attach_statement",
     "blob_literal",
     "duckdb_type",
     "extension_of",
     "identifier",
+    "secret_statement",
     "storage_type",
     "text_literal",
     "with_plain_values",
@@ -235,6 +237,17 @@ def text_literal(text: str) -> str:
     if "\0" in text:  # SQL ends at a NUL character, so write the string as bytes
         return f"decode({blob_literal(text.encode())})"
     return "'" + text.replace("'", "''") + "'"
+
+
+def attach_statement(catalog: str, location: str) -> str:
+    """The statement that attaches a catalog, under its own name if that is a plain word."""
+    alias = "" if _quoted(catalog) == catalog else f"AS {identifier(catalog)} "
+    return f"ATTACH {text_literal(catalog)} {alias}(TYPE airport, LOCATION {text_literal(location)});"
+
+
+def secret_statement(location: str, token: str | None = None) -> str:
+    """The statement that stores a token for all calls to a server; without a token, it has a placeholder."""
+    return f"CREATE SECRET (TYPE airport, auth_token {text_literal(token or '…')}, SCOPE {text_literal(location)});"
 
 
 def blob_literal(data: bytes) -> str:
