@@ -15,10 +15,10 @@ from skiway.formats.iceberg.metadata import metadata_folder, metadata_json
 from skiway.metastore import managed
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.records.errors import failure
-from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
 from skiway.rest.calls import RestRequest, RestResponse
+from skiway.rest.catalog_properties import properties_of_new
 from skiway.rest.tables import loaded
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def create(request: RestRequest) -> RestResponse:
     """Create a table without snapshots, or stage one."""
     from skiway.rest.table_bodies import table_in
 
-    namespace = resolve.namespace(request, resolve.writable(request))
+    catalog = resolve.writable(request)
+    namespace = resolve.namespace(request, catalog)
     wanted = table_in(request.body)
-    with resolve.claiming(full_path(namespace), wanted.name), _applying():
+    with resolve.claiming(request.realm, namespace, wanted.name), _applying():
         made = managed.create(
             request.realm,
             request.lake.warehouse,
@@ -44,7 +45,7 @@ def create(request: RestRequest) -> RestResponse:
             schema=wanted.table_schema,
             spec=wanted.partition_spec,
             order=wanted.write_order,
-            properties=wanted.properties,
+            properties=properties_of_new("table", catalog, wanted.properties),
             location=wanted.location,
             stage=wanted.stage_create,
         )
@@ -57,7 +58,7 @@ def commit(request: RestRequest) -> RestResponse:
 
     catalog = resolve.writable(request)
     wanted = commit_in(request.body)
-    _check_identifier(request, wanted)
+    resolve.check_identifier(request, wanted.identifier, request.names["table"])
     if wanted.creates:
         return _response(request, _create_staged(request, resolve.namespace(request, catalog), wanted))
     table = resolve.table(request, catalog)
@@ -72,7 +73,7 @@ def commit(request: RestRequest) -> RestResponse:
 
 def _create_staged(request: RestRequest, namespace: v1.Namespace, wanted: Commit) -> ManagedTable:
     name = request.names["table"]
-    with resolve.claiming(full_path(namespace), name, key="table.created.meanwhile"), _applying():
+    with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"), _applying():
         if resolve.find_table(request.realm, namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
         return managed.create_staged(
@@ -106,18 +107,6 @@ def _applying() -> Iterator[None]:
             key="update.invalid",
             field="updates",
         ) from error
-
-
-def _check_identifier(request: RestRequest, wanted: Commit) -> None:
-    path, name = resolve.levels(request.names["namespace"]), request.names["table"]
-    if wanted.contradicts(path, name):
-        assert wanted.identifier is not None
-        named = ".".join((*wanted.identifier.namespace, wanted.identifier.name))
-        raise InvalidArgument(
-            f"identifier is {named}, but the path names {'.'.join((*path, name))}: send both for the same table",
-            key="field.invalid",
-            field="identifier",
-        )
 
 
 def _response(request: RestRequest, made: ManagedTable) -> RestResponse:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import BaseModel, ConfigDict
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
@@ -27,11 +25,6 @@ class Commit(BaseModel):
     def creates(self) -> bool:
         """Whether the commit creates a staged table."""
         return any(isinstance(each, AssertCreate) for each in self.requirements)
-
-    def contradicts(self, namespace: Sequence[str], name: str) -> bool:
-        """Whether the body names another table."""
-        named = self.identifier
-        return named is not None and (named.namespace, named.name) != (tuple(namespace), name)
 
 
 def commit_in(body: bytes) -> Commit:

@@ -100,9 +100,10 @@ def rename(request: RestRequest) -> RestResponse:
     resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
     request.realm.require_unrestricted(table, why=ONLY_INSERT)
     destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
-    name = wanted.destination.name
-    with resolve.claiming(wanted.destination.namespace, name):
-        managed.rename(request.realm, table.resource_id, name=name, namespace_id=destination.resource_id)
+    with resolve.renaming(request.realm, destination, wanted):
+        managed.rename(
+            request.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
+        )
     return NO_CONTENT
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "folder_of_table",
     "id_in",
     "release",
+    "segment",
 ]
 
 _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
@@ -50,7 +51,7 @@ _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage
 
 def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
     """The location of the table with this id."""
-    return warehouse.folder(_segment(realm.account_id), _segment(table_id))
+    return warehouse.folder(segment(realm.account_id), segment(table_id))
 
 
 def folder_of_table(realm: Realm, warehouse: Warehouse, table: v1.Table) -> str:
@@ -115,14 +116,15 @@ def _refused(name: str, given: str) -> InvalidArgument:
     )
 
 
-def _segment(text: str) -> str:
+def segment(text: str) -> str:
+    """The name of a folder of the warehouse for an id."""
     # Only letters, digits, - _ ~ and =, which are valid on every disk and in every object store.
     return quote(text, safe="").replace(".", "%2E").replace("%", "=")
 
 
-def id_in(segment: str) -> str:
+def id_in(name: str) -> str:
     """The id that a folder of the warehouse is named after."""
-    return unquote(segment.replace("=", "%"))
+    return unquote(name.replace("=", "%"))
 
 
 def claim(realm: Realm, table_id: str) -> None:

@@ -20,7 +20,16 @@ from skiway.metastore.records.updates import delete_plain
 from skiway.model import v1
 from skiway.storage import ABSENT, Pointer, Stores
 
-__all__ = ["Place", "chosen_folder", "claim_place", "find_place", "places", "release_place"]
+__all__ = [
+    "Place",
+    "check_approved",
+    "chosen_folder",
+    "claim_place",
+    "find_place",
+    "owner_of",
+    "places",
+    "release_place",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,31 @@ def chosen_folder(realm: Realm, warehouse: Warehouse, catalog: v1.Catalog, given
     if not any(folder.is_within(root) and folder.real() != root.real() for root in approved):
         raise _refused(given, catalog, approved)
     return uri_of(warehouse.safe(folder))
+
+
+def check_approved(realm: Realm, warehouse: Warehouse, catalog: v1.Catalog, given: str) -> None:
+    """Raise unless the operator approved a location for the catalog, and it is not in the folder of a table."""
+    approved = warehouse.approved_for(realm.account_id, catalog.display_name)
+    try:
+        place = warehouse.safe(location(given))
+    except SkiwayError as error:
+        raise _refused(given, catalog, approved) from error
+    if not any(place.is_within(root) for root in approved):
+        raise _refused(given, catalog, approved)
+    if owner_of(realm.stores, place) is not None:
+        raise _taken(given, "it belongs to another table")
+
+
+def owner_of(stores: Stores, place: Location) -> Place | None:
+    """The claim of the folder that a location is, or is in; None if there is none."""
+    real = place.real()
+    key = keys.place(real.scheme, real.bucket, real.path)
+    while key.startswith(keys.PLACES):
+        found = stores.pointers.get(key)
+        if found is not None:
+            return _place(found)
+        key = key.rpartition("/")[0]
+    return None
 
 
 def claim_place(realm: Realm, warehouse: Warehouse, folder: str, table_id: str) -> None:
