@@ -21,13 +21,19 @@ TARGET = HERE.parents[1] / ".cache" / "iceberg-kit"
 TESTED_DATA = "/path/to"
 """Where the data files are that the suites append: they never exist, and no test reads them."""
 
-DEFAULTS = {
-    "default-key1": "catalog-default-key1",
-    "default-key2": "catalog-default-key2",
-    "override-key3": "catalog-default-key3",
+PROPERTIES = {
+    "table-default.default-key1": "catalog-default-key1",
+    "table-default.default-key2": "catalog-default-key2",
+    "table-default.override-key3": "catalog-default-key3",
+    "table-override.override-key3": "catalog-override-key3",
+    "table-override.override-key4": "catalog-override-key4",
+    "view-default.key1": "catalog-default-key1",
+    "view-default.key2": "catalog-default-key2",
+    "view-default.key3": "catalog-default-key3",
+    "view-override.key3": "catalog-override-key3",
+    "view-override.key4": "catalog-override-key4",
 }
-OVERRIDES = {"override-key3": "catalog-override-key3", "override-key4": "catalog-override-key4"}
-"""The properties that the suites expect from the catalog for new tables and views."""
+"""What the suites expect from the catalog for new tables and views."""
 
 
 def main() -> int:
@@ -61,14 +67,8 @@ def run(folder: Path, tests: str = "") -> dict[str, Results]:
 
 
 def _create_catalog(address: str) -> None:
-    properties = {
-        f"{kind}-{rule}.{name}": value
-        for kind in ("table", "view")
-        for rule, pairs in (("default", DEFAULTS), ("override", OVERRIDES))
-        for name, value in pairs.items()
-    }
     with Metastore(address) as lake:
-        lake.catalogs.create("kit", properties=properties)
+        lake.catalogs.create("kit", properties=PROPERTIES)
 
 
 def _arguments() -> argparse.Namespace:

@@ -77,6 +77,8 @@ BY_CLASS: Final[dict[type[errors.SkiwayError], tuple[int, str]]] = {
 
 BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "namespace.not_empty": (409, "NamespaceNotEmptyException"),
+    "view.dialects_lost": (400, "IllegalArgumentException"),
+    "view.update.invalid": (400, "IllegalArgumentException"),
     "idempotency.mismatch": (422, "UnprocessableEntityException"),
     "properties.contradict": (422, "UnprocessableEntityException"),
     "memory.exceeded": (503, "ServiceUnavailableException"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
 from skiway.metastore import managed
-from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.records.policies import ONLY_INSERT
 from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
@@ -133,8 +133,7 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
     if not table.metadata_location:
         handle = resolve.opened(request.realm, table, mirrors=request.lake.mirrors)
         return handle.metadata, handle.metadata_location
-    warehouse = request.lake.warehouse
-    files = warehouse.files(folder_of_table(request.realm, warehouse, table))
+    files = files_of_table(request.realm, request.lake.warehouse, table)
     return read_metadata(files, table.metadata_location), table.metadata_location
 
 

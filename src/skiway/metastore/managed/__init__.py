@@ -4,8 +4,9 @@
 `commits` changes one or several of them. `views` does the same for views, and `view_dialects` translates their SQL.
 """
 
-from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit
+from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit, commit_all
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
+from skiway.metastore.managed.registering import register
 from skiway.metastore.managed.requests import create_requested
 from skiway.metastore.managed.states import ManagedTable, load, open_current
 from skiway.metastore.managed.tables import (
@@ -39,6 +40,7 @@ __all__ = [
     "change",
     "change_all",
     "commit",
+    "commit_all",
     "commit_view",
     "create",
     "create_filled",
@@ -55,6 +57,7 @@ __all__ = [
     "load",
     "load_view",
     "open_current",
+    "register",
     "register_view",
     "rename",
     "rename_view",

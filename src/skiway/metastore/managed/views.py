@@ -239,7 +239,7 @@ def _published(
 
     view_id = view.resource_id.id
     folder = _checked_folder(realm, warehouse, view.catalog_id, view_id, metadata.location)
-    check_properties(metadata.properties, metadata.location)
+    check_properties(metadata.properties, warehouse.files(folder), metadata.location)
     written = existing or f"{_folder(metadata)}/{_next_number(view):05d}-{uuid4()}.metadata.json"
     if not existing:
         locations.claim(realm, view_id)
