@@ -6,9 +6,10 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
 from skiway.metastore import managed
 from skiway.metastore.managed.places import files_of_table
@@ -134,6 +135,13 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
         handle = resolve.opened(request.realm, table, mirrors=request.lake.mirrors)
         return handle.metadata, handle.metadata_location
     files = files_of_table(request.realm, request.lake.warehouse, table)
+    path = files.local_path(table.metadata_location)
+    if path is not None and not Path(path).is_file():  # it may be in the cache, but no other engine could use the table
+        raise NotFound(
+            f"Failed to open input stream for file: {table.metadata_location}; the metadata of the table is missing, restore it "
+            "from a backup, or drop the table",
+            key="metadata.missing",
+        )
     return read_metadata(files, table.metadata_location), table.metadata_location
 
 

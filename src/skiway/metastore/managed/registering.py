@@ -16,7 +16,14 @@ from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.dropped import dropped_tables, restore
 from skiway.metastore.managed.locations import check_properties, id_in
-from skiway.metastore.managed.places import check_approved, chosen_folder, claim_place, release_place, table_files
+from skiway.metastore.managed.places import (
+    check_approved,
+    chosen_folder,
+    claim_place,
+    owner_of,
+    release_place,
+    table_files,
+)
 from skiway.metastore.managed.states import (
     ManagedTable,
     NewState,
@@ -48,7 +55,7 @@ def register(
     """Create a table from a metadata file; with `overwrite`, give an existing table the state that the file describes."""
     place = required_place(realm, namespace_id)
     existing = tables.find(realm, place.resource_id.id, name) if overwrite else None
-    former_id = _id_in_warehouse(realm, warehouse, metadata_location)
+    former_id = _owner_id(realm, warehouse, metadata_location)
     if existing is not None:
         return _overwritten(realm, warehouse, existing, metadata_location, former_id)
     if former_id is None:
@@ -104,7 +111,7 @@ def _read(
     """
     catalog = hierarchy.catalog(realm, table.catalog_id).value
     check_approved(realm, warehouse, catalog, metadata_location)
-    outside = warehouse.files(metadata_location.rpartition("/")[0])
+    outside = warehouse.files(chosen_folder(realm, warehouse, catalog, metadata_location.rpartition("/")[0]))
     folder = chosen_folder(realm, warehouse, catalog, read_metadata(outside, metadata_location).location)
     if not at(metadata_location).is_within(at(folder)):
         raise _refused(metadata_location, f"it is not in the location of the table, {folder}")
@@ -134,15 +141,16 @@ def _check_files(metadata: TableMetadata, files: TableFiles) -> None:
         files.reach.check(at(statistics.statistics_path))
 
 
-def _id_in_warehouse(realm: Realm, warehouse: Warehouse, metadata_location: str) -> str | None:
-    """The id of the table in whose folder of the warehouse a file is; None if it is elsewhere."""
+def _owner_id(realm: Realm, warehouse: Warehouse, metadata_location: str) -> str | None:
+    """The id of the table, which may be dropped, in whose folder a file is; None if it is in no such folder."""
     try:
         place = at(metadata_location)
     except SkiwayError as error:
         raise _refused(metadata_location, "it is not a valid location") from error
     account = at(warehouse.folder(locations.segment(realm.account_id)))
     if not place.is_within(account):
-        return None
+        owner = owner_of(realm.stores, place)
+        return owner.table_id if owner is not None and owner.account_id == realm.account_id else None
     return id_in(place.path.removeprefix(f"{account.path}/").partition("/")[0])
 
 

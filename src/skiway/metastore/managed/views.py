@@ -15,11 +15,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
-from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, SkiwayError
 from skiway.formats import location as at
 from skiway.formats.iceberg.metadata import commit_failed, version_of
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed import locations
+from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
 from skiway.metastore.managed.locations import check_properties, folder_of, id_in
 from skiway.metastore.managed.places import check_approved
 from skiway.metastore.managed.states import is_certainly_undone
@@ -89,7 +90,7 @@ def load_view(realm: Realm, warehouse: Warehouse, view: v1.View) -> IcebergView:
     if stored is None:
         metadata = _derived(realm, warehouse, view)
     elif _definitions(stored) != list(view.sql_definitions):
-        derived = _derived(realm, warehouse, view)
+        derived = _derived(realm, warehouse, view, before=stored)
         replaced = derived.versions[0].model_copy(update={"summary": {"operation": "replace"}})
         metadata = with_version(stored, derived.schemas[0], replaced)
     else:
@@ -167,14 +168,17 @@ def commit_view(
         def publish() -> Stored[v1.View]:
             try:
                 return writer(realm, VIEW).update(current, desired)
-            except Conflict as error:
+            except SkiwayError as error:
                 if error.key != "version.mismatch":
                     raise
                 raise Contention(error.message, key="store.contended") from error
 
         return _published(realm, warehouse, desired, metadata, publish, replaces=current.value.metadata_location)
 
-    return retrying(attempt)
+    with warehouse.lock(
+        folder_of(realm, warehouse, view_id.id), timeout_s=LOCK_TIMEOUT_S
+    ):  # so that few races are lost
+        return retrying(attempt)
 
 
 def drop_view(realm: Realm, warehouse: Warehouse, view: v1.View) -> None:
@@ -261,9 +265,16 @@ def _fill(view: v1.View, metadata: ViewMetadata, location: str) -> None:
     from skiway.formats.iceberg.view_metadata import view_json
 
     version = _current(metadata)
+    definitions = _definitions(metadata)
+    before = {each.dialect: each.sql for each in view.sql_definitions}
     view.iceberg_metadata, view.metadata_location = view_json(metadata), location
     del view.sql_definitions[:]
-    view.sql_definitions.extend(_definitions(metadata))
+    view.sql_definitions.extend(definitions)
+    view.properties.clear()
+    view.properties.update(metadata.properties)
+    view.description = metadata.properties.get(COMMENT, "")
+    if before and before.items() <= {each.dialect: each.sql for each in definitions}.items():
+        return
     view.creation_search_path[:] = version.default_namespace
     del view.output_columns[:]  # those of the query for DuckDB, which determines them when it is read
     del view.base_relations[:]
@@ -271,18 +282,15 @@ def _fill(view: v1.View, metadata: ViewMetadata, location: str) -> None:
         view.sql_definitions[0], namespace=version.default_namespace, catalogs={version.default_catalog or ""}
     )
     view.base_relations.extend(v1.NameRef(path=path, name=name) for *path, name in read)
-    view.properties.clear()
-    view.properties.update(metadata.properties)
-    view.description = metadata.properties.get(COMMENT, "")
 
 
-def _derived(realm: Realm, warehouse: Warehouse, view: v1.View) -> ViewMetadata:
-    """The metadata that follows from the record, with one version."""
+def _derived(realm: Realm, warehouse: Warehouse, view: v1.View, *, before: ViewMetadata | None = None) -> ViewMetadata:
+    """The metadata that follows from the record, with one version. Columns that it does not have are as `before`."""
     from pyiceberg.view.metadata import ViewVersion
 
     from skiway.formats.iceberg.view_metadata import new_view
 
-    if not view.output_columns:
+    if not view.output_columns and before is None:
         raise NotFound(
             f"View {view.display_name} cannot be read by Iceberg clients, because its columns are not known: create it again "
             "with create_view in DuckDB, or over Iceberg REST",
@@ -302,7 +310,7 @@ def _derived(realm: Realm, warehouse: Warehouse, view: v1.View) -> ViewMetadata:
     return new_view(
         view_uuid=str(uuid5(NAMESPACE_URL, f"skiway:{account}/{view_id}")),
         location=folder_of(realm, warehouse, view_id),
-        schema=iceberg_columns(view.output_columns),
+        schema=iceberg_columns(view.output_columns) if view.output_columns or before is None else _schema(before),
         version=ViewVersion.model_validate(version),
         properties=_properties(view),
     )
@@ -325,6 +333,10 @@ def _properties(view: v1.View) -> dict[str, str]:
 def _definitions(metadata: ViewMetadata) -> list[v1.ViewSql]:
     found = (each.root for each in _current(metadata).representations)
     return [v1.ViewSql(sql=each.sql, dialect=each.dialect.strip().lower()) for each in found]
+
+
+def _schema(metadata: ViewMetadata) -> Schema:
+    return next(each for each in metadata.schemas if each.schema_id == _current(metadata).schema_id)
 
 
 def _current(metadata: ViewMetadata) -> ViewVersion:
