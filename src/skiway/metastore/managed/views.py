@@ -8,6 +8,8 @@ that follows from its record, and no file.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,6 +58,8 @@ __all__ = [
 
 COMMENT: Final = "comment"
 
+log = logging.getLogger("skiway.metastore")
+
 
 @dataclass(frozen=True, slots=True)
 class IcebergView:
@@ -73,13 +77,12 @@ def has_columns(view: v1.View) -> bool:
 
 def default_catalog(view: v1.View) -> str | None:
     """The name by which the creator of a view knows its catalog, if that is known."""
-    from skiway.formats.iceberg.view_metadata import parsed_view
-
     if not view.iceberg_metadata:
         return None
-    metadata = parsed_view(view.iceberg_metadata, of=f"view {view.display_name}")
-    current = next(each for each in metadata.versions if each.version_id == metadata.current_version_id)
-    return current.default_catalog
+    metadata = json.loads(view.iceberg_metadata)  # not as a model, which would take longer for each view of a listing
+    current = (each for each in metadata["versions"] if each["version-id"] == metadata["current-version-id"])
+    found: str | None = next(current).get("default-catalog")
+    return found
 
 
 def load_view(realm: Realm, warehouse: Warehouse, view: v1.View) -> IcebergView:
@@ -388,7 +391,11 @@ def _dropped_id(realm: Realm, warehouse: Warehouse, metadata_location: str) -> s
 
 
 def _remove(warehouse: Warehouse, metadata_location: str) -> None:
+    """Delete a metadata file that is no longer used. The change is done, so a failure is only logged."""
     folder = metadata_location.rpartition("/")[0]
-    files = warehouse.files(folder)
-    files.remove([metadata_location])
-    files.remove_folders(at(folder))
+    try:
+        files = warehouse.files(folder)
+        files.remove([metadata_location])
+        files.remove_folders(at(folder))
+    except SkiwayError:
+        log.warning("the metadata file %s of a view could not be deleted", metadata_location, exc_info=True)
