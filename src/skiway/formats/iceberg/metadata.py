@@ -178,7 +178,7 @@ def new_metadata(
     version = properties.setdefault("format-version", "2")
     if version not in _FORMATS:
         raise InvalidArgument(
-            f"format-version {version!r} is not supported; use {' or '.join(_FORMATS)}",
+            f"format-version {version!r} is not supported; use {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}",
             key="format.version",
         )
     numbered = spec is None and order is None and _is_numbered(schema)
