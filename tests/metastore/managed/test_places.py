@@ -94,13 +94,13 @@ def test_folder_with_files_is_not_taken_over(managed: ManagedTableFactory, tmp_p
 def test_failed_creation_releases_the_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
     managed.create("people")
     with pytest.raises(AlreadyExists):
-        managed.create("people", location=f"{tmp_path}/approved/people")
+        managed.create("others", location=f"{tmp_path}/approved/people")
     assert claimed(managed) == []
 
 
 def test_commit_moves_a_table_only_to_free_approved_folders(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.create(location=f"{tmp_path}/approved/orders")
-    managed.create("people", location=f"{tmp_path}/approved/people")
+    managed.create("others", location=f"{tmp_path}/approved/people")
 
     def move(place: str) -> managed_tables.ManagedTable:
         updates = [SetLocationUpdate(location=f"file://{tmp_path}/{place}")]

@@ -100,7 +100,7 @@ def create(
 ) -> ManagedTable:
     """Create a table without snapshots.
 
-    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment`
+    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 1, 2 or 3, and `comment`
     describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later. `also`
     returns further operations for the batch that stores the table. `location` must be one that the operator approved
     for the catalog (see `places`).
