@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all dynamodb-local faults fuzz load mutants live lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-all dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -61,6 +61,9 @@ mutants: setup  ## change a sample of the code in small ways, in a copy, and see
 live: setup  ## compare DuckDB over Airport with plain DuckDB, and run the SQL of the documentation, in the real client
 	SKIWAY_LIVE=1 CLIENT_LD_PRELOAD="$$LD_PRELOAD" CLIENT_LD_LIBRARY_PATH="$$LD_LIBRARY_PATH" \
 	env -u LD_PRELOAD -u LD_LIBRARY_PATH $(BIN)/pytest --override-ini testpaths=tests/live --timeout 1800 $(ARGS)
+
+iceberg-kit: setup  ## run Apache Iceberg's own catalog suites against a server; needs Java 17 and Maven; ARGS="--tests 'ViewsTest#rename*'"
+	PYTHONPATH=tests $(RUN) -m iceberg_kit $(ARGS)
 
 lint: setup  ## check style and types
 	$(BIN)/ruff check .

@@ -129,6 +129,13 @@ def add_policies(realm: Realm, table_id: v1.ResourceId) -> None:
         policies.create(realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
 
 
+def add_view_policy(realm: Realm, view_id: v1.ResourceId) -> None:
+    """Restrict `RESTRICTED`, and nobody else, on a view."""
+    hidden = v1.PolicyFilter(predicate="1 = 2")
+    spec = v1.PolicySpec(display_name="no adults", subjects=["user:restricted"], objects=[view_id], row_filter=hidden)
+    policies.create(realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+
+
 def add_grants(realm: Realm, objects: Mapping[str, v1.ResourceId]) -> None:
     """Give each grantee of the matrix its grant; `objects` are the objects by the names of `CONTAINS`."""
     for caller in GRANTEES:

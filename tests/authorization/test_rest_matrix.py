@@ -21,6 +21,7 @@ from skiway.rest.routes import ROUTES
 REFUSED = (401, 403, 404)
 SALES = "/v1/lake/namespaces/sales"
 PEOPLE = f"{SALES}/tables/people"
+ADULTS = f"{SALES}/views/adults"
 COLUMNS = {
     "type": "struct",
     "schema-id": 0,
@@ -30,8 +31,26 @@ RENAMED = {
     "source": {"namespace": ["sales"], "name": "people"},
     "destination": {"namespace": ["sales"], "name": "persons"},
 }
+VERSION = {
+    "version-id": 1,
+    "timestamp-ms": 1,
+    "schema-id": 0,
+    "summary": {},
+    "representations": [{"type": "sql", "sql": "SELECT id FROM people", "dialect": "spark"}],
+    "default-namespace": ["sales"],
+}
+RENAMED_VIEW = {
+    "source": {"namespace": ["sales"], "name": "adults"},
+    "destination": {"namespace": ["sales"], "name": "seniors"},
+}
+CHANGE = {
+    "identifier": {"namespace": ["sales"], "name": "people"},
+    "requirements": [],
+    "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+}
 OPEN: Final = Least("read")
 READ_TABLE, WRITE_TABLE = Least("read", "table"), Least("write", "table")
+READ_VIEW, WRITE_VIEW = Least("read", "namespace"), Least("write", "namespace")  # nobody has a grant on only the view
 WRITE_NAMESPACE, WRITE_CATALOG = Least("write", "namespace"), Least("write", "catalog")
 
 
@@ -64,6 +83,16 @@ ROWS: Final = {
     "DropTable": Row(PEOPLE, WRITE_TABLE),
     "ReportMetrics": Row(f"{PEOPLE}/metrics", READ_TABLE, {"report-type": "scan-report"}),
     "RenameTable": Row("/v1/lake/tables/rename", WRITE_TABLE, RENAMED),
+    "RegisterTable": Row(f"{SALES}/register", WRITE_NAMESPACE, {"name": "registered", "metadata-location": ""}),
+    "CommitTransaction": Row("/v1/lake/transactions/commit", WRITE_TABLE, {"table-changes": [CHANGE]}),
+    "ListViews": Row(f"{SALES}/views", READ_TABLE),
+    "CreateView": Row(f"{SALES}/views", WRITE_NAMESPACE, {"name": "new", "schema": COLUMNS, "view-version": VERSION}),
+    "LoadView": Row(ADULTS, READ_VIEW),
+    "ViewExists": Row(ADULTS, READ_VIEW),
+    "ReplaceView": Row(ADULTS, WRITE_VIEW, {"updates": [{"action": "set-properties", "updates": {"a": "b"}}]}),
+    "DropView": Row(ADULTS, WRITE_VIEW),
+    "RenameView": Row("/v1/lake/views/rename", WRITE_VIEW, RENAMED_VIEW),
+    "RegisterView": Row(f"{SALES}/register-view", WRITE_NAMESPACE, {"name": "registered", "metadata-location": ""}),
 }
 
 
@@ -84,6 +113,13 @@ def test_every_route_has_a_rule() -> None:
     assert {route.name for route in ROUTES if not route.permissions} == {
         name for name, row in ROWS.items() if row.is_open
     }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _metadata_files(worlds: Worlds) -> None:
+    """The bodies of registrations name files of this world."""
+    for name, location in (("RegisterTable", worlds.table_metadata), ("RegisterView", worlds.view_metadata)):
+        ROWS[name].body["metadata-location"] = location
 
 
 def sent(app: Starlette, method: str, row: Row, callers: list[Caller]) -> list[httpx.Response]:
@@ -114,8 +150,11 @@ def test_row(route: Any, app: Starlette, worlds: Worlds) -> None:
             assert row.is_open or not allowed or answer.status_code < 300, where
 
 
-REFUSED_BY_POLICIES: Final = {"LoadTable", "CommitTable", "DropTable", "RenameTable"}
-"""The routes that would show or change files of a table, for a caller whom policies restrict on it."""
+REFUSED_BY_POLICIES: Final = {
+    **dict.fromkeys(("LoadTable", "CommitTable", "DropTable", "RenameTable", "CommitTransaction"), "table people"),
+    **dict.fromkeys(("LoadView", "ReplaceView", "DropView", "RenameView"), "view adults"),
+}
+"""The routes that would show or change files of a table, or the SQL of a view, for a caller whom policies restrict on it."""
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
@@ -124,7 +163,7 @@ def test_restricted_caller(route: Any, app: Starlette, worlds: Worlds) -> None:
     (answer,) = sent(app, route.method, row, [RESTRICTED])
     if route.name in REFUSED_BY_POLICIES:
         assert answer.status_code == 403, answer.text
-        assert "policies no names, some rows restrict what you see of table people" in answer.text
+        assert f"what you see of {REFUSED_BY_POLICIES[route.name]}" in answer.text
         assert worlds.now.state() == before
     else:
         assert row.is_open or answer.status_code < 300, answer.text

@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
-from authorization.callers import ByName, add_grants, add_policies
+from authorization.callers import ByName, add_grants, add_policies, add_view_policy
 from metastore.resource_factory import ResourceFactory
+from skiway.formats.iceberg.metadata import new_metadata, write_metadata
+from skiway.formats.iceberg.types import iceberg_schema
+from skiway.formats.iceberg.view_metadata import ViewVersion, new_view, view_json
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, managed
 from skiway.model import v1
@@ -45,9 +49,13 @@ class World:
             "elsewhere": _table(realm, warehouse, secret, "hidden").resource_id,
         }
         _table(realm, warehouse, sales, "orders")
+        adults = factory.view(
+            "adults", namespace=sales, output_columns=[v1.SchemaColumn(name="id", logical_type="BIGINT")]
+        )
         factory.namespace("empty", catalog=catalog)
         add_grants(realm, objects)
         add_policies(realm, people.resource_id)
+        add_view_policy(realm, adults.resource_id)
         return cls(stores)
 
     def state(self) -> list[Any]:
@@ -57,6 +65,29 @@ class World:
 
 def _table(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, name: str) -> v1.Table:
     return managed.create(realm, warehouse, namespace_id=namespace.resource_id, name=name, schema=SCHEMA).table
+
+
+def _written_table(warehouse: Warehouse, folder: str) -> str:
+    """The metadata file of a table that is in no catalog."""
+    metadata = new_metadata(iceberg_schema(SCHEMA), location=folder)
+    return write_metadata(warehouse.files(folder), metadata, version=0)
+
+
+def _written_view(location: str, folder: Path) -> str:
+    """The metadata file of a view that is in no catalog."""
+    version = ViewVersion.model_validate(
+        {
+            "schema-id": 0,
+            "representations": [{"type": "sql", "sql": "SELECT 1 AS id", "dialect": "spark"}],
+            "default-namespace": ["sales"],
+        }
+    )
+    made = new_view(
+        view_uuid=str(uuid4()), location=location, schema=iceberg_schema(SCHEMA), version=version, properties={}
+    )
+    folder.mkdir(parents=True)
+    (folder / "view.metadata.json").write_text(view_json(made))
+    return f"{location}/view.metadata.json"
 
 
 def copied(stores: Stores) -> Stores:
@@ -71,7 +102,10 @@ class Worlds:
     """The current state of the lake, and the access that doors get to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.warehouse = Warehouse.at(str(folder / "warehouse"))
+        approved = folder / "approved"
+        self.warehouse = Warehouse.at(str(folder / "warehouse"), approved=[("a1/lake", str(approved))])
+        self.table_metadata = _written_table(self.warehouse, f"file://{approved}/table")
+        self.view_metadata = _written_view(f"file://{approved}/view", approved / "view")
         self.access = Access(self._realm_of, ByName(), PermissionAuthorizer())
         with open_stores("memory://") as stores:
             self._first = World.made(stores, self.warehouse)

@@ -28,7 +28,10 @@ from skiway.rest import Mirrors, RestApp
 from skiway.security import PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now
 
-EVERYTHING = ("catalog.read", "namespace.read", "namespace.write", "table.read", "table.write")
+EVERYTHING = (
+    *("catalog.read", "namespace.read", "namespace.write"),
+    *("table.read", "table.write", "view.read", "view.write"),
+)
 JSON = {"content-type": "application/json"}
 
 
@@ -86,11 +89,13 @@ def opened(
     *,
     mirrors: Mirrors | None = None,
     realm_of: Callable[[Principal], Realm] | None = None,
+    approved: Path | None = None,
+    properties: Mapping[str, str] | None = None,
     **arguments: Any,
 ) -> Iterator[RestServer]:
-    """A server over `stores`, with an empty catalog `lake`."""
+    """A server over `stores`, with an empty catalog `lake`, for which a folder may be approved."""
     factory = ResourceFactory(stores, utc_now)
-    factory.catalog("lake")
+    factory.catalog("lake", properties=properties or {})
     callers = Callers(
         principal("anybody", *EVERYTHING),
         principal("reader", "catalog.read", "namespace.read", "table.read"),
@@ -98,7 +103,8 @@ def opened(
         principal("stranger", *EVERYTHING, account_id="a2"),
         principal("platform", *EVERYTHING, account_id=""),
     )
-    warehouse = Warehouse.at(str(folder / "warehouse"))
+    places = [("a1/lake", str(approved))] if approved else []
+    warehouse = Warehouse.at(str(folder / "warehouse"), approved=places)
     find = realm_of or (lambda caller: Realm(stores, caller.account_id))
     observers = {name: arguments.pop(name) for name in ("metrics", "traces", "audit") if name in arguments}
     access = Access(find, callers, PermissionAuthorizer())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from iceberg_kit.results import excluded
 from rest.rest_server import RestServer, listening
 from skiway.doors import MAX_HEADER_LENGTH
 from skiway.rest import RestOptions
@@ -46,8 +47,16 @@ def test_every_endpoint_is_on_the_page_with_its_permission() -> None:
 def test_every_error_is_on_the_page() -> None:
     rows = re.findall(r"^\| (\d+) \| (`.*?`) \|", PAGE, re.MULTILINE)
     shown = {(int(status), kind) for status, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
-    views = "NoSuchViewException"  # not served
-    assert shown == {*BY_CLASS.values(), *BY_KEY.values(), *((404, kind) for kind in MISSING.values())} - {(404, views)}
+    assert shown == {*BY_CLASS.values(), *BY_KEY.values(), *((404, kind) for kind in MISSING.values())}
+
+
+def test_every_excluded_test_is_on_the_page_with_its_reason() -> None:
+    rows = re.findall(r"^\| `(\w+Tests)` \| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE)
+    shown = {(suite, name, why) for suite, names, why in rows for name in re.findall(r"`(\w+)`", names)}
+    listed = {(suite, name, why) for suite, tests in excluded().items() for name, why in tests.items()}
+    plural = {(suite, name, why.replace("skips it", "skips them")) for suite, name, why in listed}
+    assert shown <= listed | plural
+    assert {each[:2] for each in shown} == {each[:2] for each in listed}
 
 
 def test_numbers_on_the_page_match_the_code() -> None:

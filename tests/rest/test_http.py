@@ -21,6 +21,7 @@ import pytest
 from rest.rest_server import JSON, RestServer, listening, opened
 from skiway import errors
 from skiway.metastore import Realm
+from skiway.model import v1
 from skiway.requests import Access
 from skiway.rest import RestApp, RestOptions
 from skiway.rest.calls import RestCall, RestResponse
@@ -112,7 +113,8 @@ def test_damaged_tables_and_namespaces_are_listed_and_marked(shop: RestServer) -
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if "{prefix}" in route.path], ids=lambda each: each.name)
 def test_every_declared_endpoint_is_served(shop: RestServer, route: Any) -> None:
-    path = route.path.format(prefix="lake", namespace="sales", table="people")
+    shop.factory.view("adults", output_columns=[v1.SchemaColumn(name="id", logical_type="BIGINT")])
+    path = route.path.format(prefix="lake", namespace="sales", table="people", view="adults")
     answer = shop.call(route.method, path, {} if route.method == "POST" else None)
     assert answer.status_code in (200, 204, 400, 409), answer.text
 
@@ -182,8 +184,6 @@ def test_errors_have_the_status_and_type_of_the_specification(
 @pytest.mark.parametrize(
     ("method", "path", "body", "prefix"),
     [
-        ("GET", "/v1/lake/namespaces/nowhere", None, "Namespace does not exist: nowhere"),
-        ("POST", "/v1/lake/namespaces/nowhere/tables", PEOPLE, "Namespace does not exist: nowhere"),
         ("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}, "Namespace already exists: sales"),
         ("DELETE", "/v1/lake/namespaces/sales", None, "Namespace sales is not empty: it contains 1 table"),
         ("GET", f"{HERE}/nothing", None, "Table does not exist: sales.nothing"),
@@ -208,6 +208,12 @@ def test_messages_start_as_iceberg_clients_expect(
     message = shared_shop.call(method, path, body).json()["error"]["message"]
     assert message.startswith(prefix), message
     assert "; " in message.removeprefix(prefix)  # followed by a remedy
+
+
+def test_message_about_a_missing_namespace_is_exactly_that_of_iceberg(shared_shop: RestServer) -> None:
+    for method, path, body in (("GET", "", None), ("POST", "/tables", PEOPLE), ("GET", "/views", None)):
+        answer = shared_shop.call(method, f"/v1/lake/namespaces/nowhere{path}", body)
+        assert answer.json()["error"]["message"] == "Namespace does not exist: nowhere"
 
 
 @pytest.mark.parametrize(
@@ -297,7 +303,7 @@ def test_unavailable_store_is_reported_as_retryable(stores: Stores, tmp_path: Pa
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.permissions], ids=lambda each: each.name)
 def test_unauthorized_callers_are_rejected(shared_shop: RestServer, route: Any) -> None:
-    path = route.path.format(prefix="lake", namespace="sales", table="people")
+    path = route.path.format(prefix="lake", namespace="sales", table="people", view="adults")
     body = {} if route.method == "POST" else None
     for caller, status in (("forger", 401), ("nobody", 403), ("platform", 403)):
         answer = shared_shop.call(route.method, path, body, authorization=f"Bearer {caller}")
@@ -358,7 +364,7 @@ def test_invalid_body_is_rejected_with_the_reason(shared_shop: RestServer, body:
         ),
         ({"requirements": [], "updates": [{"action": "set-default-spec", "spec-id": 77}]}, "77"),
         ({**set_property(a="b"), "identifier": {"namespace": ["sales"], "name": "other"}}, "sales.other"),
-        ({"requirements": [], "updates": [{"action": "set-location", "location": "file:///etc"}]}, "folder"),
+        ({"requirements": [], "updates": [{"action": "set-location", "location": "file:///etc"}]}, "not approved"),
         (set_property(**{"write.data.path": "s3://other/place"}), "folder"),
     ],
 )

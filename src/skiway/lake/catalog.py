@@ -29,13 +29,14 @@ from skiway.lake.commits import check_auto_commit, check_managed
 from skiway.lake.context import Callers, Context, Versions
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
-from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema, namespace_path
+from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema
 from skiway.lake.staging import StagedInserts
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm, catalogs, managed, namespaces, platform
 from skiway.metastore.records.damage import damaged_error
+from skiway.metastore.records.schema_names import namespace_path
 from skiway.model import v1
 from skiway.requests import Access, Observers
 from skiway.sandbox.queries import Queries

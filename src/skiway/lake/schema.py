@@ -1,16 +1,8 @@
-r"""A namespace of the metastore as a schema in DuckDB, and the names of schemas.
-
-Each namespace path has one schema name:
-
-("sales", "eu")     sales.eu
-("v1.2", "a\b")     v1\.2.a\\b
-("main",)           main_       DuckDB lists a schema `main`, but cannot look up tables in it
-"""
+"""A namespace of the metastore as a schema in DuckDB."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +22,7 @@ from skiway.lake.writable import WritableTable
 from skiway.metastore import managed, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.names import exact_name
+from skiway.metastore.records.schema_names import schema_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.sql import Find
@@ -37,41 +30,11 @@ from skiway.sql import Find
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-__all__ = ["SYSTEM_SCHEMA", "LakeSchema", "namespace_path", "schema_name"]
+__all__ = ["SYSTEM_SCHEMA", "LakeSchema"]
 
 SYSTEM_SCHEMA: Final = "skiway"
 
-_MAIN: Final = re.compile(r"main_*", re.IGNORECASE)
-_PART: Final = re.compile(r"(?:[^.\\]|\\[.\\])+")
-
 log = logging.getLogger("skiway.lake")
-
-
-def schema_name(path: Sequence[str]) -> str:
-    r"""The schema name of a namespace, which is unique.
-
-    >>> schema_name(["sales", "v1.2"])
-    'sales.v1\\.2'
-    """
-    name = ".".join(segment.replace("\\", "\\\\").replace(".", "\\.") for segment in path)
-    return f"{name}_" if _MAIN.fullmatch(name) else name
-
-
-def namespace_path(name: str) -> tuple[str, ...]:
-    r"""The path of the namespace with the schema name `name`.
-
-    >>> namespace_path("sales.v1\\.2")
-    ('sales', 'v1.2')
-    """
-    plain = name[:-1] if _MAIN.fullmatch(name) and name.endswith("_") else name
-    parts = _PART.findall(plain)
-    if not parts or ".".join(parts) != plain:
-        raise InvalidArgument(
-            f"{name!r} is not a schema name: write a.b for namespace b in a, and put a backslash before a dot or backslash "
-            "that is part of a name",
-            key="schema.name",
-        )
-    return tuple(re.sub(r"\\(.)", r"\1", part) for part in parts)
 
 
 class LakeSchema(Schema, DynamicSchema):

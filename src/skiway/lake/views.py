@@ -6,49 +6,23 @@ with the rights of its reader, who needs those on its tables, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Final
 
 import pyarrow as pa
-import sqlglot
-from sqlglot.errors import SqlglotError
 
 from skiway.airport import ScanOptions, Table, filters
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
-from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
+from skiway.errors import PreconditionFailed, SkiwayError, Unavailable
 from skiway.lake.context import Context
 from skiway.lake.policies import RestrictedRows, masked_columns, with_optional
+from skiway.metastore import managed
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sql import Find, Query, SqlView, including
 
-__all__ = ["DUCKDB", "BrokenView", "LakeView", "RestrictedView", "duckdb_sql", "view_table"]
-
-DUCKDB: Final = "duckdb"
-
-
-def duckdb_sql(definitions: Sequence[v1.ViewSql]) -> str:
-    """The SQL of a view in DuckDB's dialect, translated from the first other dialect if there is none."""
-    for definition in definitions:
-        if definition.dialect == DUCKDB:
-            return definition.sql
-    first = definitions[0]
-    try:
-        found = sqlglot.transpile(
-            first.sql, read=first.dialect, write=DUCKDB, unsupported_level=sqlglot.ErrorLevel.RAISE
-        )
-    except (SqlglotError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidArgument(
-            f"its SQL in the dialect {first.dialect} cannot be translated to that of DuckDB: {reason}; add a definition in "
-            "the dialect duckdb",
-            key="view.dialect",
-        ) from error
-    if len(found) != 1:
-        raise InvalidArgument(f"it has {len(found)} statements: a view is one query", key="view.sql")
-    return found[0]
+__all__ = ["BrokenView", "LakeView", "RestrictedView", "view_table"]
 
 
 class LakeView(Table, SqlView):
@@ -63,7 +37,9 @@ class LakeView(Table, SqlView):
     @property
     def sql(self) -> str:
         """The query, in DuckDB's dialect."""
-        return duckdb_sql(self.record.sql_definitions)
+        catalogs = {self._place[0], managed.default_catalog(self.record) or ""}
+        path = self.record.creation_search_path
+        return managed.duckdb_sql(self.record.sql_definitions, namespace=path, catalogs=catalogs)
 
     @property
     def schema(self) -> pa.Schema:

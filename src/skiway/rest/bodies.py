@@ -9,7 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skiway.errors import InvalidArgument
 
-__all__ = ["CreateNamespace", "Identifier", "Renaming", "Report", "UpdateProperties", "decoded", "fields_of"]
+__all__ = [
+    "CreateNamespace",
+    "Identifier",
+    "Registration",
+    "Renaming",
+    "Report",
+    "UpdateProperties",
+    "decoded",
+    "fields_of",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -40,6 +49,14 @@ class UpdateProperties(_Body):
 class Renaming(_Body):
     source: Identifier
     destination: Identifier
+
+
+class Registration(_Body):
+    """A table or view to be created from an existing metadata file; `overwrite` replaces an existing table."""
+
+    name: str
+    metadata_location: Annotated[str, Field(alias="metadata-location", min_length=1)]
+    overwrite: bool = False
 
 
 class Report(_Body):

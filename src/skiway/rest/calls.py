@@ -139,7 +139,7 @@ def short_header(headers: Mapping[str, str], name: str) -> str:
 
 # -- pagination -------------------------------------------------------------------------------------------------------
 
-T = TypeVar("T", v1.Table, v1.Namespace)
+T = TypeVar("T", v1.Table, v1.View, v1.Namespace)
 
 
 def listing(

@@ -1,4 +1,4 @@
-"""Create tables and commit to them.
+"""Create and register tables, and commit to one or several of them.
 
 A staged table exists only for the client: the commit that asserts its creation creates it.
 """
@@ -10,21 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from skiway.errors import AlreadyExists, InvalidArgument
+from skiway.errors import AlreadyExists, InvalidArgument, Unsupported
 from skiway.formats.iceberg.metadata import metadata_folder, metadata_json
 from skiway.metastore import managed
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.records.errors import failure
-from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.calls import RestRequest, RestResponse
+from skiway.rest.bodies import Registration, decoded
+from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse
+from skiway.rest.catalog_properties import properties_of_new
 from skiway.rest.tables import loaded
 
 if TYPE_CHECKING:
     from skiway.rest.table_bodies import Commit
 
-__all__ = ["commit", "create"]
+__all__ = ["commit", "commit_transaction", "create", "register"]
 
 log = logging.getLogger("skiway.rest")
 
@@ -33,9 +34,10 @@ def create(request: RestRequest) -> RestResponse:
     """Create a table without snapshots, or stage one."""
     from skiway.rest.table_bodies import table_in
 
-    namespace = resolve.namespace(request, resolve.writable(request))
+    catalog = resolve.writable(request)
+    namespace = resolve.namespace(request, catalog)
     wanted = table_in(request.body)
-    with resolve.claiming(full_path(namespace), wanted.name), _applying():
+    with resolve.claiming(request.realm, namespace, wanted.name), _applying():
         made = managed.create(
             request.realm,
             request.lake.warehouse,
@@ -44,7 +46,7 @@ def create(request: RestRequest) -> RestResponse:
             schema=wanted.table_schema,
             spec=wanted.partition_spec,
             order=wanted.write_order,
-            properties=wanted.properties,
+            properties=properties_of_new("table", catalog, wanted.properties),
             location=wanted.location,
             stage=wanted.stage_create,
         )
@@ -57,7 +59,7 @@ def commit(request: RestRequest) -> RestResponse:
 
     catalog = resolve.writable(request)
     wanted = commit_in(request.body)
-    _check_identifier(request, wanted)
+    resolve.check_identifier(request, wanted.identifier, request.names["table"])
     if wanted.creates:
         return _response(request, _create_staged(request, resolve.namespace(request, catalog), wanted))
     table = resolve.table(request, catalog)
@@ -70,9 +72,54 @@ def commit(request: RestRequest) -> RestResponse:
     return _response(request, made)
 
 
+def commit_transaction(request: RestRequest) -> RestResponse:
+    """Apply the updates of several tables if all requirements of all of them hold: all updates, or none."""
+    from skiway.formats.iceberg.commits import plain
+    from skiway.rest.table_bodies import transaction_in
+
+    catalog = resolve.writable(request)
+    changes = []
+    for wanted in transaction_in(request.body).table_changes:
+        if wanted.identifier is None:
+            raise InvalidArgument("a table change has no identifier: add it", key="field.invalid", field="identifier")
+        if wanted.creates:
+            raise Unsupported(
+                f"table {wanted.identifier.name} cannot be created in a transaction over several tables: create it first",
+                key="transaction.creates",
+            )
+        table = resolve.table_at(request.realm, catalog, wanted.identifier.namespace, wanted.identifier.name)
+        resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
+        request.realm.require_unrestricted(table)
+        changes.append(managed.TableChange(table.resource_id, plain(wanted.requirements, wanted.updates)))
+    with _applying():
+        managed.commit_all(request.realm, request.lake.warehouse, changes)
+    return NO_CONTENT
+
+
+def register(request: RestRequest) -> RestResponse:
+    """Create a table from an existing metadata file, or replace one by it."""
+    namespace = resolve.namespace(request, resolve.writable(request))
+    wanted = decoded(request.body, Registration)
+    with resolve.claiming(request.realm, namespace, wanted.name), _applying():
+        existing = resolve.find_table(request.realm, namespace, wanted.name)
+        if existing is not None and wanted.overwrite:
+            request.realm.require_unrestricted(existing)
+        else:
+            resolve.require_free(request.realm, namespace, wanted.name, kind="table")
+        made = managed.register(
+            request.realm,
+            request.lake.warehouse,
+            namespace_id=namespace.resource_id,
+            name=wanted.name,
+            metadata_location=wanted.metadata_location,
+            overwrite=wanted.overwrite,
+        )
+    return _response(request, made)
+
+
 def _create_staged(request: RestRequest, namespace: v1.Namespace, wanted: Commit) -> ManagedTable:
     name = request.names["table"]
-    with resolve.claiming(full_path(namespace), name, key="table.created.meanwhile"), _applying():
+    with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"), _applying():
         if resolve.find_table(request.realm, namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
         return managed.create_staged(
@@ -106,18 +153,6 @@ def _applying() -> Iterator[None]:
             key="update.invalid",
             field="updates",
         ) from error
-
-
-def _check_identifier(request: RestRequest, wanted: Commit) -> None:
-    path, name = resolve.levels(request.names["namespace"]), request.names["table"]
-    if wanted.contradicts(path, name):
-        assert wanted.identifier is not None
-        named = ".".join((*wanted.identifier.namespace, wanted.identifier.name))
-        raise InvalidArgument(
-            f"identifier is {named}, but the path names {'.'.join((*path, name))}: send both for the same table",
-            key="field.invalid",
-            field="identifier",
-        )
 
 
 def _response(request: RestRequest, made: ManagedTable) -> RestResponse:

@@ -9,6 +9,7 @@ from skiway.errors import InvalidArgument
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
 from skiway.rest.calls import Handler, RestRequest, RestResponse, json_response
+from skiway.rest.catalog_properties import shown_properties
 from skiway.rest.resolve import named_catalog
 
 __all__ = ["config_of", "tokens"]
@@ -24,8 +25,8 @@ def config_of(endpoints: Iterable[str]) -> Handler:
         found = named_catalog(request.realm, name) if name else _only(request)
         return json_response(
             {
-                "defaults": {},
-                "overrides": {"prefix": quote(found.display_name, safe="")},
+                "defaults": shown_properties(found, "default"),
+                "overrides": {"prefix": quote(found.display_name, safe=""), **shown_properties(found, "override")},
                 "endpoints": served,
                 "idempotency-key-lifetime": f"PT{int(request.realm.idempotency_ttl_s)}S",
             }

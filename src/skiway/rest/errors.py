@@ -17,20 +17,26 @@ from skiway.rest.calls import RestResponse, json_response
 __all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "message_for", "status_of"]
 
 _MESSAGES: Final = {
-    "namespace.by.path.missing": "Namespace does not exist: {path} in catalog {catalog}; check the spelling, or create it",
+    "namespace.by.path.missing": "Namespace does not exist: {path}",  # clients expect exactly this
     "table.by.name.missing": "Table does not exist: {path}.{name} in catalog {catalog}; check the spelling, names are "
+    "case-sensitive",
+    "view.by.name.missing": "View does not exist: {path}.{name} in catalog {catalog}; check the spelling, names are "
     "case-sensitive",
     "namespace.already.exists": "Namespace already exists: {name} (names are case-insensitive); choose another name, or "
     "use the existing namespace",
     "table.already.exists": "Table already exists: {name}; choose another name, or use the existing table",
+    "view.already.exists": "View already exists: {name}; choose another name, or replace the view",
+    "table.name.taken": "View with same name already exists: {name}; choose another name for the table",
+    "view.name.taken": "Table with same name already exists: {name}; choose another name for the view",
     "table.created.meanwhile": "Requirement failed: table already exists: {name}; choose another name, or use the "
     "existing table",
     "namespace.not_empty": "Namespace {display_name} is not empty: it contains {found}; drop these first",
-    "commit.failed": "Requirement failed: {reason}; the table has changed: load it again and repeat the change",
+    "commit.failed": "Requirement failed: {reason}; the table or view has changed: load it again and repeat the change",
 }
 
 _REASONS: Final = {
     "Table UUID does not match": "UUID does not match",
+    "view UUID does not match": "view UUID does not match",
     "current schema id has changed": "current schema changed",
     "last assigned field id has changed": "last assigned field id changed",
     "default spec id has changed": "default partition spec changed",
@@ -71,6 +77,8 @@ BY_CLASS: Final[dict[type[errors.SkiwayError], tuple[int, str]]] = {
 
 BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "namespace.not_empty": (409, "NamespaceNotEmptyException"),
+    "view.dialects_lost": (400, "IllegalArgumentException"),
+    "view.update.invalid": (400, "IllegalArgumentException"),
     "idempotency.mismatch": (422, "UnprocessableEntityException"),
     "properties.contradict": (422, "UnprocessableEntityException"),
     "memory.exceeded": (503, "ServiceUnavailableException"),

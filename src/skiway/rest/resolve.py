@@ -1,4 +1,4 @@
-"""Resolve the names in a path to catalogs, namespaces and tables.
+"""Resolve the names in a path to catalogs, namespaces, tables and views.
 
 The prefix is the name of a catalog, and the unit separator 0x1F separates the levels of a namespace. Tables of connectors
 are served as they are upstream if they are Iceberg tables. Tables of other formats have no metadata for Iceberg clients:
@@ -11,19 +11,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from skiway.errors import AlreadyExists, NotFound, PermissionDenied
+from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.metastore import Realm, catalogs, connectors, namespaces, tables
+from skiway.metastore import Realm, catalogs, connectors, namespaces, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, normal_path, normal_text
-from skiway.metastore.resources.hierarchy import require_path
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path, require_path
 from skiway.model import v1
+from skiway.rest.bodies import Identifier, Renaming
 from skiway.rest.calls import Mirrors, RestRequest
 
 __all__ = [
     "SEPARATOR",
     "catalog",
+    "check_identifier",
     "claiming",
     "find_table",
     "is_served",
@@ -32,10 +35,14 @@ __all__ = [
     "namespace",
     "namespace_at",
     "opened",
+    "renaming",
+    "require_free",
     "require_managed",
     "require_served",
     "table",
     "table_at",
+    "view",
+    "view_at",
     "writable",
 ]
 
@@ -148,15 +155,90 @@ def require_managed(realm: Realm, found: v1.Table) -> v1.Table:
     return found
 
 
+def view(request: RestRequest, of: v1.Catalog) -> v1.View:
+    """The view in the path."""
+    return view_at(request.realm, of, levels(request.names["namespace"]), request.names["view"])
+
+
+def view_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v1.View:
+    """The view with this name. As for tables, a missing namespace means that the view does not exist."""
+    wanted, name = normal_path(path, field="namespace"), normal_text(given)
+    where = namespaces.find(realm, of.resource_id.id, wanted)
+    found = views.find(realm, where.resource_id.id, name) if where else None
+    if found is None:
+        inside = of.display_name
+        raise failure(NotFound, "view.by.name.missing", resource="view", catalog=inside, path=dotted(wanted), name=name)
+    return found
+
+
+def check_identifier(request: RestRequest, named: Identifier | None, name: str) -> None:
+    """Raise if a body names another table or view than the path."""
+    path = levels(request.names["namespace"])
+    if named is not None and (named.namespace, named.name) != (path, name):
+        found = ".".join((*named.namespace, named.name))
+        raise InvalidArgument(
+            f"identifier is {found}, but the path names {'.'.join((*path, name))}: send both for the same one",
+            key="field.invalid",
+            field="identifier",
+        )
+
+
+# --- names of new tables and views ------------------------------------------------------------------------------------
+
+
 @contextmanager
-def claiming(path: Sequence[str], name: str, *, key: str = "table.already.exists") -> Iterator[None]:
-    """Report an existing table with its full name if the block fails to create it."""
+def claiming(
+    realm: Realm, where: v1.Namespace, name: str, *, kind: str = "table", key: str = "table.already.exists"
+) -> Iterator[None]:
+    """Report an existing table or view with its full name if the block fails to create a `kind` with this name."""
     try:
         yield
     except AlreadyExists as error:
-        if error.key != "table.already.exists":  # a view, say
+        full = dotted((*full_path(where), name))
+        if error.key == f"{kind}.already.exists":
+            shown = key if kind == "table" else error.key
+            raise AlreadyExists(error.message, key=shown, resource=kind, name=full) from error
+        if error.key == "relation.name.already.claimed":
+            shown = f"{kind}.already.exists" if _holder(realm, where, name) == kind else f"{kind}.name.taken"
+            raise AlreadyExists(error.message, key=shown, resource=kind, name=full) from error
+        raise
+
+
+def require_free(realm: Realm, where: v1.Namespace, name: str, *, kind: str) -> None:
+    """Raise `AlreadyExists` if a table or view has the name."""
+    found = _holder(realm, where, name)
+    if found is not None:
+        key = f"{kind}.already.exists" if found == kind else "relation.name.already.claimed"
+        raise failure(AlreadyExists, key, resource=kind, name=name)
+
+
+@contextmanager
+def renaming(realm: Realm, where: v1.Namespace, wanted: Renaming) -> Iterator[None]:
+    """Report an existing table or view if the block fails to rename one because of it."""
+    try:
+        yield
+    except AlreadyExists as error:
+        source = dotted((*wanted.source.namespace, wanted.source.name))
+        destination = dotted((*wanted.destination.namespace, wanted.destination.name))
+        found = _holder(realm, where, wanted.destination.name)
+        if found is None:
             raise
-        raise AlreadyExists(error.message, key=key, resource="table", name=dotted((*path, name))) from error
+        raise AlreadyExists(
+            f"Cannot rename {source} to {destination}. {found.capitalize()} already exists; choose another name",
+            key=f"{found}.rename.taken",
+            resource=found,
+            name=destination,
+        ) from error
+
+
+def _holder(realm: Realm, where: v1.Namespace, name: str) -> str | None:
+    """Whether the name, in any case, is that of a table or of a view."""
+    everything = Realm(realm.stores, realm.account_id)  # names are taken even if the caller may not see what has them
+    of = hierarchy.catalog(everything, where.catalog_id).value
+    inside = where.resource_id.id
+    if tables.find_any_case(everything, of, inside, name) is not None:
+        return "table"
+    return "view" if views.find_any_case(everything, of, inside, name) is not None else None
 
 
 def _mirrored(what: str, connector: str) -> PermissionDenied:

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, namespaces, tables
+from skiway.rest import commits, config, namespaces, tables, views
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -19,6 +19,8 @@ _NAMESPACES: Final = "/v1/{prefix}/namespaces"
 _NAMESPACE: Final = f"{_NAMESPACES}/{{namespace}}"
 _TABLES: Final = f"{_NAMESPACE}/tables"
 _TABLE: Final = f"{_TABLES}/{{table}}"
+_VIEWS: Final = f"{_NAMESPACE}/views"
+_VIEW: Final = f"{_VIEWS}/{{view}}"
 
 _IN_CATALOGS: Final = (
     Route("GET", _NAMESPACES, "ListNamespaces", namespaces.list_, ("namespace.read",), "namespace"),
@@ -43,6 +45,24 @@ _IN_CATALOGS: Final = (
     Route("DELETE", _TABLE, "DropTable", tables.drop, ("table.write",), "table", changes=True),
     Route("POST", f"{_TABLE}/metrics", "ReportMetrics", tables.report, ("table.read",), "table"),
     Route("POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename, ("table.write",), "table", changes=True),
+    Route("POST", f"{_NAMESPACE}/register", "RegisterTable", commits.register, ("table.write",), "table", changes=True),
+    Route(
+        "POST",
+        "/v1/{prefix}/transactions/commit",
+        "CommitTransaction",
+        commits.commit_transaction,
+        ("table.write",),
+        "table",
+        changes=True,
+    ),
+    Route("GET", _VIEWS, "ListViews", views.list_, ("view.read",), "view"),
+    Route("POST", _VIEWS, "CreateView", views.create, ("view.write",), "view", changes=True),
+    Route("GET", _VIEW, "LoadView", views.load, ("view.read",), "view"),
+    Route("HEAD", _VIEW, "ViewExists", views.exists, ("view.read",), "view"),
+    Route("POST", _VIEW, "ReplaceView", views.replace, ("view.write",), "view", changes=True),
+    Route("DELETE", _VIEW, "DropView", views.drop, ("view.write",), "view", changes=True),
+    Route("POST", "/v1/{prefix}/views/rename", "RenameView", views.rename, ("view.write",), "view", changes=True),
+    Route("POST", f"{_NAMESPACE}/register-view", "RegisterView", views.register, ("view.write",), "view", changes=True),
 )
 
 ROUTES: Final = (

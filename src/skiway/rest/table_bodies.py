@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 
 from skiway.rest.bodies import Identifier, decoded
 
-__all__ = ["Commit", "commit_in", "table_in"]
+__all__ = ["Commit", "Transaction", "commit_in", "table_in", "transaction_in"]
 
 
 class Commit(BaseModel):
@@ -28,10 +28,18 @@ class Commit(BaseModel):
         """Whether the commit creates a staged table."""
         return any(isinstance(each, AssertCreate) for each in self.requirements)
 
-    def contradicts(self, namespace: Sequence[str], name: str) -> bool:
-        """Whether the body names another table."""
-        named = self.identifier
-        return named is not None and (named.namespace, named.name) != (tuple(namespace), name)
+
+class Transaction(BaseModel):
+    """Commits to several tables."""
+
+    model_config = ConfigDict(frozen=True)
+
+    table_changes: Annotated[tuple[Commit, ...], Field(alias="table-changes", min_length=1)]
+
+
+def transaction_in(body: bytes) -> Transaction:
+    """Decode commits to several tables."""
+    return decoded(body, Transaction)
 
 
 def commit_in(body: bytes) -> Commit:

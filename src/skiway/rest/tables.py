@@ -6,12 +6,13 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
 from skiway.metastore import managed
-from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.records.policies import ONLY_INSERT
 from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
@@ -100,9 +101,10 @@ def rename(request: RestRequest) -> RestResponse:
     resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
     request.realm.require_unrestricted(table, why=ONLY_INSERT)
     destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
-    name = wanted.destination.name
-    with resolve.claiming(wanted.destination.namespace, name):
-        managed.rename(request.realm, table.resource_id, name=name, namespace_id=destination.resource_id)
+    with resolve.renaming(request.realm, destination, wanted):
+        managed.rename(
+            request.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
+        )
     return NO_CONTENT
 
 
@@ -132,8 +134,14 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
     if not table.metadata_location:
         handle = resolve.opened(request.realm, table, mirrors=request.lake.mirrors)
         return handle.metadata, handle.metadata_location
-    warehouse = request.lake.warehouse
-    files = warehouse.files(folder_of_table(request.realm, warehouse, table))
+    files = files_of_table(request.realm, request.lake.warehouse, table)
+    path = files.local_path(table.metadata_location)
+    if path is not None and not Path(path).is_file():  # it may be in the cache, but no other engine could use the table
+        raise NotFound(
+            f"Failed to open input stream for file: {table.metadata_location}; the metadata of the table is missing, restore it "
+            "from a backup, or drop the table",
+            key="metadata.missing",
+        )
     return read_metadata(files, table.metadata_location), table.metadata_location
 
 

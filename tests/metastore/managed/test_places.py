@@ -94,16 +94,25 @@ def test_folder_with_files_is_not_taken_over(managed: ManagedTableFactory, tmp_p
 def test_failed_creation_releases_the_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
     managed.create("people")
     with pytest.raises(AlreadyExists):
-        managed.create("people", location=f"{tmp_path}/approved/people")
+        managed.create("others", location=f"{tmp_path}/approved/people")
     assert claimed(managed) == []
 
 
-def test_commit_cannot_leave_the_chosen_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
+def test_commit_moves_a_table_only_to_free_approved_folders(managed: ManagedTableFactory, tmp_path: Path) -> None:
     table = managed.create(location=f"{tmp_path}/approved/orders")
-    for place in (f"{tmp_path}/approved/other", f"{tmp_path}/warehouse/a1/x"):
+    managed.create("others", location=f"{tmp_path}/approved/people")
+
+    def move(place: str) -> managed_tables.ManagedTable:
+        updates = [SetLocationUpdate(location=f"file://{tmp_path}/{place}")]
+        return managed_tables.commit(managed.home, managed.warehouse, id_of(table), [], updates)
+
+    for place in ("approved", "elsewhere", "warehouse/a1/x"):
         with expect_error(InvalidArgument, "location.refused"):
-            updates = [SetLocationUpdate(location=f"file://{place}")]
-            managed_tables.commit(managed.home, managed.warehouse, id_of(table), [], updates)
+            move(place)
+    for place in ("approved/people", "approved/people/inside"):
+        with expect_error(AlreadyExists, "location.taken"):
+            move(place)
+    assert move("approved/other").metadata_location.startswith(f"file://{tmp_path}/approved/other/metadata/")
 
 
 def test_staged_table_is_committed_where_it_was_staged(managed: ManagedTableFactory, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from skiway.errors import NotFound
 from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.snapshots import MAIN, NewSnapshot
 from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.security.source_access import location
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -59,6 +60,11 @@ class Change:
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     written: tuple[str, ...] = ()
+
+    def moves_from(self, folder: str) -> bool:
+        """Whether the updates give the table another location than `folder`."""
+        given = [each.location for each in self.updates if each.action == "set-location"]
+        return bool(given) and location(given[-1]) != location(folder)
 
 
 Producer: TypeAlias = "Callable[[TableMetadata, TableFiles, Clock], Change]"

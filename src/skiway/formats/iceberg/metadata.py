@@ -46,7 +46,7 @@ __all__ = [
 # mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
 
-_FORMATS: Final = ("2", "3")
+_FORMATS: Final = ("1", "2", "3")
 _LAST_ADDED: Final = -1
 # What PyIceberg raises if it is given metadata or updates that do not fit together.
 _INCONSISTENCY_ERRORS: Final = (
@@ -168,7 +168,7 @@ def new_metadata(
 ) -> TableMetadata:
     """Create the metadata of a table without snapshots; column ids are assigned anew.
 
-    The property `format-version` is 2, the default, or 3.
+    The property `format-version` is 1, 2, which is the default, or 3.
     """
     from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
     from pyiceberg.table.metadata import new_table_metadata
@@ -178,7 +178,7 @@ def new_metadata(
     version = properties.setdefault("format-version", "2")
     if version not in _FORMATS:
         raise InvalidArgument(
-            f"format-version {version!r} is not supported; use {' or '.join(_FORMATS)}",
+            f"format-version {version!r} is not supported; use {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}",
             key="format.version",
         )
     numbered = spec is None and order is None and _is_numbered(schema)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,8 +78,18 @@ class Warehouse:
             place = place / segment
         return uri_of(place)
 
-    def files(self, folder: str) -> TableFiles:
-        """The files of the table in `folder`; raises PermissionDenied if that is not below a permitted folder."""
+    def files(
+        self,
+        folder: str,
+        *,
+        more: Iterable[str] = (),
+        shared: Iterable[Location] = (),
+        may_read: Callable[[Location], bool] = lambda _: False,
+    ) -> TableFiles:
+        """The files of the table in `folder`; raises PermissionDenied if that is not below a permitted folder.
+
+        The table may also have files in the folders `more`, and reads files in `shared` folders where `may_read` allows it.
+        """
         place = location(folder)
         roots = (self.root, *(each for _, each in self.approved))
         if not any(place != root and place.is_within(root) for root in roots):
@@ -88,7 +98,8 @@ class Warehouse:
                 key="location.outside",
                 location=folder,
             )
-        return TableFiles(self.properties, _Folder((place,)), self.cache)
+        own = dict.fromkeys((place, *map(location, more)))
+        return TableFiles(self.properties, _Folder(tuple(own), shared=tuple(shared), may_read=may_read), self.cache)
 
     @contextmanager
     def lock(self, folder: str, *, timeout_s: float) -> Iterator[None]:
@@ -139,19 +150,33 @@ def uri_of(place: Location) -> str:
     return f"file://{place.path}" if place.scheme == "file" else str(place)
 
 
+@dataclass(frozen=True, slots=True)
 class _Folder(Reach):
-    """The folder of one table. Also checked in S3, where the same credentials give access to other tables."""
+    """The folders of one table. Also checked in S3, where the same credentials give access to other tables.
 
-    __slots__ = ()
+    Files in `shared` folders can be read, but not written, where `may_read` allows it.
+    """
+
+    shared: tuple[Location, ...] = ()
+    may_read: Callable[[Location], bool] = field(default=lambda _: False, compare=False)
 
     def check(self, place: Location) -> Location:
-        if not any(place.is_within(root) for root in self.roots):
-            raise PermissionDenied(
-                f"file {str(place)!r} is outside of the table's folder {', '.join(map(uri_of, self.roots))}",
-                key="location.outside",
-                location=str(place),
-            )
-        return place
+        if self.is_own(place):
+            return place
+        real = place.real() if self.shared else place
+        if any(real.is_within(each.real()) for each in self.shared) and self.may_read(real):
+            return real
+        raise self.outside(place)
+
+    def is_own(self, place: Location) -> bool:
+        return any(place.is_within(root) for root in self.roots)
+
+    def outside(self, place: Location) -> PermissionDenied:
+        return PermissionDenied(
+            f"file {str(place)!r} is outside of the table's folder {', '.join(map(uri_of, self.roots))}",
+            key="location.outside",
+            location=str(place),
+        )
 
     def hidden(self, folder: Location) -> frozenset[str]:  # noqa: ARG002
         return frozenset()
@@ -164,9 +189,21 @@ class _Folder(Reach):
 class TableFiles(Files):
     """The files of managed tables, with write access."""
 
+    def owned(self, place: Location) -> Location:
+        """Return a location in a folder of the table; raises PermissionDenied if it is elsewhere."""
+        assert isinstance(self.reach, _Folder)
+        if not self.reach.is_own(place):
+            raise self.reach.outside(place)
+        return place
+
+    def is_owned(self, uri: str) -> bool:
+        """Whether a file is in a folder of the table."""
+        assert isinstance(self.reach, _Folder)
+        return self.reach.is_own(location(uri))
+
     def create(self, uri: str) -> pa.NativeFile:
         """Create a file to write to. Close it, then call `seal` to make it durable."""
-        place = self.reach.check(location(uri))
+        place = self.owned(location(uri))
         with self.translated(place):
             if place.scheme == "file":
                 _make_folder(Path(place.path).parent)
@@ -192,7 +229,7 @@ class TableFiles(Files):
         import obstore
 
         for uri in uris:
-            place = self.reach.check(location(uri))
+            place = self.owned(location(uri))
             with self.translated(place):
                 if place.scheme == "file":
                     Path(place.path).unlink(missing_ok=True)
@@ -202,7 +239,7 @@ class TableFiles(Files):
     def remove_folders(self, folder: Location) -> None:
         """Delete `folder` and the folders below it as far as they are empty; S3 has no folders."""
         if folder.scheme == "file":
-            for path, _, _ in os.walk(self.reach.check(folder).path, topdown=False):
+            for path, _, _ in os.walk(self.owned(folder).path, topdown=False):
                 with suppress(OSError):  # not empty
                     Path(path).rmdir()
 

@@ -18,9 +18,9 @@ from skiway.airport import ScanOptions, TableFunction
 from skiway.errors import InvalidArgument, NotFound
 from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
-from skiway.lake.schema import namespace_path
 from skiway.metastore import namespaces, tables
 from skiway.metastore.records.damage import damaged_error
+from skiway.metastore.records.schema_names import namespace_path
 from skiway.model import v1
 from skiway.sql import Find
 

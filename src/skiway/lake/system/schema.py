@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.lake.context import Context
-from skiway.lake.schema import SYSTEM_SCHEMA, schema_name
+from skiway.lake.schema import SYSTEM_SCHEMA
 from skiway.lake.system import tables as contents
 from skiway.lake.system.events import EVENTS, events
 from skiway.lake.system.functions import QueryFunction
@@ -40,6 +40,7 @@ from skiway.lake.system.view_functions import CreateViewFunction, DropViewFuncti
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore import views as metastore_views
+from skiway.metastore.records.schema_names import schema_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.sql import Find

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
-from skiway.lake.schema import schema_name
 from skiway.lake.system.tables import NAMED, SystemScan, arrow_table
+from skiway.metastore.records.schema_names import schema_name
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.usage import usage_of

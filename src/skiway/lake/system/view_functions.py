@@ -10,10 +10,10 @@ import pyarrow as pa
 from skiway.airport import Parameter, ScanOptions, Table
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
-from skiway.lake.schema import namespace_path
 from skiway.lake.system.effects import EffectFunction, Place
-from skiway.lake.views import DUCKDB, duckdb_sql
 from skiway.metastore import tables, views
+from skiway.metastore.managed.view_dialects import DUCKDB, duckdb_sql
+from skiway.metastore.records.schema_names import namespace_path
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.sql import Query, SqlView, including
@@ -79,7 +79,7 @@ class CreateViewFunction(_ViewFunction):
         """The view, with the columns of its query and the tables that it reads."""
         engine, catalog = self._context.queries, self._catalog.display_name
         account = self._context.callers.principal.account_id
-        sql = duckdb_sql([definition])
+        sql = duckdb_sql([definition], namespace=full_path(place.namespace), catalogs={catalog})
         full_name = (catalog, place.schema, place.name)
         find = including(self._find, full_name, _Candidate(sql))
         columns = engine.columns(

@@ -34,10 +34,10 @@ from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import id_in
-from skiway.metastore.managed.places import places, release_place
+from skiway.metastore.managed.places import files_of_table, places, release_place
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import LEASE, TABLE, TRANSACTION
+from skiway.metastore.records.kinds import LEASE, TABLE, TRANSACTION, VIEW
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import apply_batch
@@ -155,21 +155,25 @@ def _sweep(
     # Staged files are found before the table is read: those that are committed in between are then in use.
     staged = staged_locations(realm, table_id)
     table = realm.all(TABLE).find(keys.table(realm.account_id, table_id))
-    if table is None and not _is_abandoned(realm, table_id, listed, oldest):
+    view = None if table else realm.all(VIEW).find(keys.view(realm.account_id, table_id))
+    if table is None and view is None and not _is_abandoned(realm, table_id, listed, oldest):
         return Slice(len(listed))
     try:
         # Whatever the age of files, a transaction reads the tables as of its begin.
         states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
-        used = _used(files, table.value, listed, states_us) if table else set()
+        used = _used(files_of_table(realm, warehouse, table.value), table.value, listed, states_us) if table else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
+    if view is not None and view.value.metadata_location:
+        used = {location(view.value.metadata_location)}
     unused = [each for each in _old(listed, oldest_us) if each not in used and each not in staged]
     # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
     pinned = _pinned(realm, table_id) if unused else set()
     orphans = tuple(uri_of(each) for each in unused if each not in pinned)
     if not dry:
         files.remove(orphans)
-        _tidy(realm, files, table, table_id, folder)
+        if view is None:
+            _tidy(realm, warehouse, table, table_id, folder)
     return Slice(len(listed), orphans)
 
 
@@ -210,16 +214,17 @@ def _pinned(realm: Realm, table_id: str) -> set[Location]:
     }
 
 
-def _tidy(realm: Realm, files: TableFiles, table: Stored[v1.Table] | None, table_id: str, folder: Location) -> None:
+def _tidy(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table] | None, table_id: str, folder: Location) -> None:
     """Delete what is left besides files: empty folders of a deleted table, and records of expired snapshots."""
     if table is None:
+        files = warehouse.files(uri_of(folder))
         files.remove_folders(folder)
         if not files.walk(folder):
             locations.release(realm, table_id)
             release_place(realm.stores, uri_of(folder))
         return
     locations.claim(realm, table_id)  # for tables that were created before folders were claimed
-    metadata = read_metadata(files, table.value.metadata_location)
+    metadata = read_metadata(files_of_table(realm, warehouse, table.value), table.value.metadata_location)
     for batch in snapshot_records.leftover(realm, table, metadata):
         apply_batch(realm, batch, what=f"a snapshot of table {table.value.display_name}")
 

@@ -17,8 +17,10 @@ from skiway.errors import NotFound, SkiwayError
 from skiway.formats import location
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.gc.warehouse import files_of_state
+from skiway.metastore.managed.places import files_of_table, folder_of_table
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import KINDS, TABLE, Kind
+from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
 
@@ -115,9 +117,9 @@ class Checker:
         self.counts["managed table"] += 1
         try:
             place = location(table.metadata_location)
-            folder = location(table.metadata_location.rsplit("/", 2)[0])
-            files = warehouse.files(uri_of(folder))
-            listed = {each.location for each in files.walk(folder)}
+            realm = Realm(self._stores, table.resource_id.account_id)
+            files = files_of_table(realm, warehouse, table)
+            listed = {each.location for each in files.walk(location(folder_of_table(realm, warehouse, table)))}
             if place not in listed:
                 yield Defect(table.metadata_location, f"the metadata of table {table.display_name} is missing")
                 return

@@ -1,11 +1,12 @@
-"""Managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
+"""Managed tables and views: Iceberg tables and views whose catalog is the metastore.
 
 `tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
-`commits` changes one or several of them.
+`commits` changes one or several of them. `views` does the same for views, and `view_dialects` translates their SQL.
 """
 
-from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit
+from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit, commit_all
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
+from skiway.metastore.managed.registering import register
 from skiway.metastore.managed.requests import create_requested
 from skiway.metastore.managed.states import ManagedTable, load, open_current
 from skiway.metastore.managed.tables import (
@@ -17,25 +18,49 @@ from skiway.metastore.managed.tables import (
     rename,
     require_addressable,
 )
+from skiway.metastore.managed.view_dialects import duckdb_sql
+from skiway.metastore.managed.views import (
+    IcebergView,
+    commit_view,
+    create_view,
+    default_catalog,
+    drop_view,
+    has_columns,
+    load_view,
+    register_view,
+    rename_view,
+)
 
 __all__ = [
     "DroppedTable",
+    "IcebergView",
     "ManagedTable",
     "TableChange",
     "append_with_retry",
     "change",
     "change_all",
     "commit",
+    "commit_all",
+    "commit_view",
     "create",
     "create_filled",
     "create_requested",
     "create_staged",
+    "create_view",
+    "default_catalog",
     "drop",
     "drop_unused",
+    "drop_view",
     "dropped_tables",
+    "duckdb_sql",
+    "has_columns",
     "load",
+    "load_view",
     "open_current",
+    "register",
+    "register_view",
     "rename",
+    "rename_view",
     "require_addressable",
     "undrop",
 ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -29,6 +29,7 @@ from skiway.formats.iceberg.commits import Change, Producer, append, plain
 from skiway.formats.iceberg.metadata import updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed.locations import check_updates, folder_of
+from skiway.metastore.managed.places import chosen_folder, claim_place, release_place, table_files
 from skiway.metastore.managed.states import (
     Also,
     ManagedTable,
@@ -42,6 +43,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import set_plain
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import writable_id
 from skiway.model import v1
 
@@ -59,6 +61,7 @@ __all__ = [
     "change",
     "change_all",
     "commit",
+    "commit_all",
     "expecting_retry",
     "wait_for_clients",
 ]
@@ -94,9 +97,17 @@ def commit(
 
     The client then has to make the updates again. Statements that run here wait for it for a short time.
     """
-    with expecting_retry(realm, table_id.id):
-        (made,) = _change(realm, warehouse, [TableChange(table_id, plain(requirements, updates))])
-        return made
+    (made,) = commit_all(realm, warehouse, [TableChange(table_id, plain(requirements, updates))])
+    return made
+
+
+def commit_all(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange]) -> list[ManagedTable]:
+    """Apply the updates of a REST client to several tables, all or none, like `commit` does to one."""
+    _check_distinct(changes)
+    with ExitStack() as expecting:
+        for each in changes:
+            expecting.enter_context(expecting_retry(realm, each.table_id.id))
+        return _change(realm, warehouse, changes)
 
 
 def append_with_retry(
@@ -127,12 +138,17 @@ def change_all(
     `also` returns further operations for the same batch. After a lost race all changes are made again for the new states of
     their tables, up to a limit.
     """
+    _check_distinct(changes)
+    for each in changes:
+        wait_for_clients(realm, each.table_id.id)
+    return _change(realm, warehouse, changes, also=also, sleep=sleep)
+
+
+def _check_distinct(changes: Sequence[TableChange]) -> None:
     ids = [each.table_id.id for each in changes]
     for table_id in ids:
         if ids.count(table_id) > 1:
             raise failure(InvalidArgument, "commit.table.repeated", id=table_id, field="table_id")
-        wait_for_clients(realm, table_id)
-    return _change(realm, warehouse, changes, also=also, sleep=sleep)
 
 
 def _change(
@@ -188,6 +204,7 @@ def _committed(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange
     bases: list[ManagedTable] = []
     written: list[tuple[TableFiles, list[str]]] = []
     states: dict[str, NewState] = {}
+    claimed: list[str] = []
     try:
         for each in changes:
             base = load(realm, warehouse, each.table_id)
@@ -195,6 +212,9 @@ def _committed(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange
             made = each.producer(base.metadata, base.files, realm.clock)
             own = list(made.written)
             written.append((base.files, own))
+            if made.moves_from(base.metadata.location):
+                base, made = _moved(realm, warehouse, base, made, claimed)
+                written[-1] = (base.files, own)
             if (state := _new_state(base, made, own)) is not None:
                 states[base.id] = state
         published = publish(realm, list(states.values()), also=also) if states else []
@@ -202,6 +222,8 @@ def _committed(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange
         if is_certainly_undone(error):
             for files, own in written:
                 files.remove(own)
+            for folder in claimed:
+                release_place(realm.stores, folder)
         if (isinstance(error, Contention) and not isinstance(error, Busy)) or error.key == "version.mismatch":
             raise _LostRace(bases) from error
         raise
@@ -211,7 +233,8 @@ def _committed(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange
 
 def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState | None:
     """The state after a change, whose metadata is written and added to `written`; None if nothing changes."""
-    check_updates(made.updates, base.metadata.location)
+    folder = next((each.location for each in made.updates if each.action == "set-location"), base.metadata.location)
+    check_updates(made.updates, base.files, folder)
     _check_identity(base.metadata, made.updates)
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if not made.updates:
@@ -219,6 +242,24 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     location = write_metadata(base.files, metadata, version=version_of(base.metadata_location) + 1)
     written.insert(0, location)  # deleted first: it must not exist without the files that it references
     return NewState(base, metadata, location)
+
+
+def _moved(
+    realm: Realm, warehouse: Warehouse, base: ManagedTable, made: Change, claimed: list[str]
+) -> tuple[ManagedTable, Change]:
+    """The table with the files of the folder to which a change moves it, which is claimed, and the change for it.
+
+    Files of older snapshots stay where they are. The client may have written to the new folder before.
+    """
+    given = [each for each in made.updates if each.action == "set-location"]
+    catalog = hierarchy.catalog(realm, base.table.catalog_id).value
+    folder = chosen_folder(realm, warehouse, catalog, given[-1].location)
+    if claim_place(realm, warehouse, folder, base.id, empty=False):
+        claimed.append(folder)
+    others = tuple(each for each in made.updates if each.action != "set-location")
+    moved = given[-1].model_copy(update={"location": folder})
+    files = table_files(realm, warehouse, base.table, folder)
+    return replace(base, files=files), replace(made, updates=(*others, moved))
 
 
 def _check_identity(base: TableMetadata, updates: Sequence[TableUpdate]) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from skiway.errors import NotFound, PreconditionFailed
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.managed.tables import DROPPED_FILE, drop, new_record, recorded, required_place
 from skiway.metastore.records import keys
@@ -18,7 +18,7 @@ from skiway.metastore.records.updates import delete_plain
 from skiway.model import v1
 from skiway.storage import Pointer
 
-__all__ = ["DroppedTable", "dropped_tables", "undrop"]
+__all__ = ["DroppedTable", "dropped_tables", "restore", "undrop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,16 @@ def undrop(realm: Realm, warehouse: Warehouse, namespace_id: v1.ResourceId, name
             key="table.not_dropped",
             table=name,
         )
-    dropped = found[0]
-    table = new_record(realm, place, dropped.table_id, dropped.name)
+    return restore(realm, warehouse, place, found[0])
+
+
+def restore(
+    realm: Realm, warehouse: Warehouse, place: v1.Namespace, dropped: DroppedTable, *, name: str = ""
+) -> ManagedTable:
+    """Restore a dropped table, with another name if one is given, in the state that its metadata describes."""
+    table = new_record(realm, place, dropped.table_id, name or dropped.name)
     table.metadata_location = dropped.metadata_location  # which tells its folder
-    files = warehouse.files(folder_of_table(realm, warehouse, table))
+    files = files_of_table(realm, warehouse, table)
     if files.find(dropped.metadata_location) is None:
         raise _gone(dropped.name)
     metadata = read_metadata(files, dropped.metadata_location)
@@ -73,6 +79,7 @@ def _is_complete(table: ManagedTable, files: TableFiles) -> bool:
             files.find(path) is not None
             for snapshot in table.handle.snapshots()
             for path in table.handle.files(snapshot)["path"].to_pylist()
+            if files.is_owned(path)  # garbage collection deletes no others
         )
     except (NotFound, PreconditionFailed):  # a manifest is missing
         return False

@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 from skiway.errors import AlreadyExists, InvalidArgument, SkiwayError
 from skiway.formats import location
 from skiway.formats.iceberg.delete_files import check_write_modes
-from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import delete_plain
-from skiway.model import v1
 from skiway.storage import ABSENT
 
 if TYPE_CHECKING:
@@ -40,9 +39,9 @@ __all__ = [
     "claim",
     "claimed_at",
     "folder_of",
-    "folder_of_table",
     "id_in",
     "release",
+    "segment",
 ]
 
 _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
@@ -50,39 +49,34 @@ _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage
 
 def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
     """The location of the table with this id."""
-    return warehouse.folder(_segment(realm.account_id), _segment(table_id))
+    return warehouse.folder(segment(realm.account_id), segment(table_id))
 
 
-def folder_of_table(realm: Realm, warehouse: Warehouse, table: v1.Table) -> str:
-    """The location of a stored table: the folder of its id, or one that its creator chose."""
-    own = folder_of(realm, warehouse, table.resource_id.id)
-    folder = table.metadata_location.rpartition("/metadata/")[0]
-    return folder if folder and any(location(folder).is_within(each) for _, each in warehouse.approved) else own
-
-
-def check_updates(updates: Iterable[TableUpdate], folder: str) -> None:
-    """Raise unless all files that the updates name are in `folder`."""
+def check_updates(updates: Iterable[TableUpdate], files: TableFiles, folder: str) -> None:
+    """Raise unless the table may have all files that the updates name; its `folder` does not change."""
     for update in updates:
         for name, given in _named(update):
-            _check(name, given, folder)
+            _check(name, given, files, folder)
         if update.action == "set-properties":
-            check_properties(update.updates, folder)
+            check_properties(update.updates, files, folder)
 
 
-def check_properties(properties: Mapping[str, str], folder: str) -> None:
-    """Raise if properties have the names of secrets, direct files out of `folder`, or select an unknown write mode."""
+def check_properties(properties: Mapping[str, str], files: TableFiles, folder: str) -> None:
+    """Raise if properties have the names of secrets, direct files to where the table may have none, or select an unknown
+    write mode.
+    """
     refuse_secrets([*properties, *(key.rpartition(".")[2] for key in properties)], field="properties")
     for name in _PATHS:
         if name in properties:
-            _check(name, properties[name], folder)
+            _check(name, properties[name], files, folder)
     check_write_modes(properties)
 
 
-def check_files(paths: pa.ChunkedArray, folder: str) -> None:
-    """Raise unless all these data files are in `folder`."""
+def check_files(paths: pa.ChunkedArray, files: TableFiles, folder: str) -> None:
+    """Raise unless the table may have all these data files."""
     plain = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.invert(pc.match_substring(paths, "..")))
     for path in paths.filter(pc.invert(plain)).to_pylist():
-        _check("a data file", path, folder)
+        _check("a data file", path, files, folder)
 
 
 def _named(update: Any) -> Iterable[tuple[str, str]]:
@@ -97,32 +91,38 @@ def _named(update: Any) -> Iterable[tuple[str, str]]:
             yield "statistics-path", update.partition_statistics.statistics_path
 
 
-def _check(name: str, given: str, folder: str) -> None:
+def _check(name: str, given: str, files: TableFiles, folder: str) -> None:
     try:
-        inside = location(given).is_within(location(folder))
+        place = location(given)
+        files.reach.check(place)
+        inside = place == location(folder) if name == "location" else True
+        if name == "write.metadata.path":  # the server writes there
+            inside = place.is_within(location(folder))
     except SkiwayError:
         inside = False
-    if not inside or (name == "location" and location(given) != location(folder)):
+    if not inside:
         raise _refused(name, given)
 
 
 def _refused(name: str, given: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{name} {given!r} is not in the table's folder; the server chooses the location of a managed table, and all its "
-        "files are there: leave the location out",
+        f"{name} {given!r} is not in the table's folder; a managed table has its files there, or in further locations that "
+        "the operator approved for the catalog with warehouse.locations and that belong to no other table: leave it out, or "
+        "choose such a location",
         key="location.refused",
         location=given,
     )
 
 
-def _segment(text: str) -> str:
+def segment(text: str) -> str:
+    """The name of a folder of the warehouse for an id."""
     # Only letters, digits, - _ ~ and =, which are valid on every disk and in every object store.
     return quote(text, safe="").replace(".", "%2E").replace("%", "=")
 
 
-def id_in(segment: str) -> str:
+def id_in(name: str) -> str:
     """The id that a folder of the warehouse is named after."""
-    return unquote(segment.replace("=", "%"))
+    return unquote(name.replace("=", "%"))
 
 
 def claim(realm: Realm, table_id: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from skiway.formats import Content, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
+from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.metastore.managed.locations import check_files
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT, TABLE_STATS
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["added", "current", "leftover", "removed"]
 
 
-def added(realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetadata | None) -> Iterator[Operation]:
+def added(
+    realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetadata | None, table_files: TableFiles
+) -> Iterator[Operation]:
     """The operations that publish the snapshots that `base` does not have, each with the statistics of its files."""
     known = set() if base is None else {each.snapshot_id for each in base.snapshots}
     for snapshot in handle.snapshots():
         if snapshot.id not in known:
             files = handle.files(snapshot)
-            check_files(files["path"], handle.location)
+            check_files(files["path"], table_files, handle.location)
             record = snapshot_record(realm, table.resource_id, handle, snapshot, files=files)
             yield from realm.all(SNAPSHOT).reservation(record)[1]
             yield from _statistics(realm, table, handle, snapshot, files)

@@ -27,7 +27,7 @@ from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed import snapshot_records
-from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm
@@ -95,7 +95,7 @@ def handle_of(table: v1.Table, metadata: TableMetadata, files: TableFiles) -> Ic
 
 def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> IcebergTable:
     """A handle to read the table in the state that its record names."""
-    files = warehouse.files(folder_of_table(realm, warehouse, table))
+    files = files_of_table(realm, warehouse, table)
     return handle_of(table, read_metadata(files, table.metadata_location), files)
 
 
@@ -114,7 +114,7 @@ def managed_record(realm: Realm, table_id: v1.ResourceId, *, damaged: bool = Fal
 def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:
     """The table in its current state. Raise `PreconditionFailed` if it is not managed."""
     found = managed_record(realm, table_id)
-    files = warehouse.files(folder_of_table(realm, warehouse, found.value))
+    files = files_of_table(realm, warehouse, found.value)
     return ManagedTable(found, read_metadata(files, found.value.metadata_location), files)
 
 
@@ -194,7 +194,7 @@ def _prepare(realm: Realm, state: NewState) -> _Prepared:
     published = ManagedTable(replacement.stored, metadata, base.files)
     operations = [
         *replacement.operations,
-        *snapshot_records.added(realm, published.table, published.handle, base.metadata),
+        *snapshot_records.added(realm, published.table, published.handle, base.metadata, base.files),
         *snapshot_records.current(realm, base.id, metadata),
     ]
     removed = list(snapshot_records.removed(realm, base.id, base.metadata, metadata))

@@ -6,7 +6,7 @@ named by ids, so names can change, and nothing that a caller sends becomes part 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -18,8 +18,18 @@ from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, read_metadata, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations, snapshot_records
-from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, folder_of_table, id_in
-from skiway.metastore.managed.places import Place, chosen_folder, claim_place, find_place, release_place
+from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
+from skiway.metastore.managed.places import (
+    Place,
+    chosen_folder,
+    claim_place,
+    files_of_table,
+    find_place,
+    folder_of_table,
+    places,
+    release_place,
+    table_files,
+)
 from skiway.metastore.managed.states import (
     ManagedTable,
     handle_of,
@@ -90,7 +100,7 @@ def create(
 ) -> ManagedTable:
     """Create a table without snapshots.
 
-    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 2 or 3, and `comment`
+    `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 1, 2 or 3, and `comment`
     describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later. `also`
     returns further operations for the batch that stores the table. `location` must be one that the operator approved
     for the catalog (see `places`).
@@ -102,15 +112,17 @@ def create(
         catalog = hierarchy.catalog(realm, place.catalog_id).value
         folder = chosen_folder(realm, warehouse, catalog, location)
     kept = dict(properties or {})
-    check_properties(kept, folder)
+    table = new_record(realm, place, table_id, name)
+    check_properties(kept, table_files(realm, warehouse, table, folder), folder)
     wanted, spec = _shape(schema, partition_by, spec, properties=kept)
     metadata = new_metadata(wanted, location=folder, spec=spec, order=order, properties=kept)
-    table = new_record(realm, place, table_id, name)
     if location:
         claim_place(realm, warehouse, folder, table_id)
     if stage:
         locations.claim(realm, table_id)
-        return ManagedTable(Stored(table, Pointer("", "", ABSENT)), metadata, warehouse.files(folder))
+        return ManagedTable(
+            Stored(table, Pointer("", "", ABSENT)), metadata, table_files(realm, warehouse, table, folder)
+        )
     return _created(realm, warehouse, table, metadata, also=also)
 
 
@@ -142,10 +154,11 @@ def create_staged(
     folder = folder_of(realm, warehouse, table_id)
     if named and (claimed := _staged_place(realm, warehouse, required_place(realm, namespace_id), named[-1])):
         table_id, folder = claimed.table_id, uri_of(claimed.folder)
-    check_updates(updates, folder)  # also checks that the location belongs to this id
+    table = new_record(realm, required_place(realm, namespace_id), table_id, name)
+    check_updates(updates, table_files(realm, warehouse, table, folder), folder)  # also that it belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
-    return _created(realm, warehouse, new_record(realm, required_place(realm, namespace_id), table_id, name), metadata)
+    return _created(realm, warehouse, table, metadata)
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
@@ -168,15 +181,30 @@ def _drop(
     if table.metadata_location and not purge:
         _remember(realm, table)
     tables.delete(realm, request)
-    files = warehouse.files(folder)
+    for each in sorted({folder, *_further_folders(realm, warehouse, table_id)}):
+        files = warehouse.files(each)
+        if purge:
+            files.remove(str(one.location) for one in files.walk(at(each)))
+            files.remove_folders(at(each))
+            release_place(realm.stores, each)
+        else:
+            # Records the time of the drop: the files may be old, and running queries still need them for a while.
+            files.write(f"{each}/{DROPPED_FILE}", b"")
     if purge:
-        files.remove(str(each.location) for each in files.walk(at(folder)))
-        files.remove_folders(at(folder))
         locations.release(realm, table_id)
-        release_place(realm.stores, folder)
-    else:
-        # Records the time of the drop: the files may be old, and running queries still need them for a while.
-        files.write(f"{folder}/{DROPPED_FILE}", b"")
+
+
+def _further_folders(realm: Realm, warehouse: Warehouse, table_id: str) -> Iterator[str]:
+    """The folders in which a table was before it was moved."""
+    if not warehouse.approved:
+        return
+    own = folder_of(realm, warehouse, table_id)
+    if warehouse.files(own).walk(at(own)):
+        yield own
+    for each in places(realm.stores):
+        mine = (each.account_id, each.table_id) == (realm.account_id, table_id)
+        if mine and any(each.folder.is_within(root) for _, root in warehouse.approved):
+            yield uri_of(each.folder)
 
 
 def _remember(realm: Realm, table: v1.Table) -> None:
@@ -193,7 +221,7 @@ def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> 
         table = found.value
         if table.updated_at != table.created_at or version_of(table.metadata_location) != 0:
             return False
-        files = warehouse.files(folder_of_table(realm, warehouse, table))
+        files = files_of_table(realm, warehouse, table)
         if read_metadata(files, table.metadata_location).snapshots:
             return False
         unchanged = v1.Precondition(expected_version=found.meta.pointer_version)
@@ -283,7 +311,7 @@ def new_record(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v
 def _created(
     realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata, *, also: Also = _nothing_else
 ) -> ManagedTable:
-    files = warehouse.files(metadata.location)
+    files = table_files(realm, warehouse, table, metadata.location)
     locations.claim(realm, table.resource_id.id)
     location = write_metadata(files, metadata, version=0)
     try:
@@ -315,7 +343,7 @@ def recorded(
             operations = [*checks, *also(stored)]
             if metadata.snapshots:
                 handle = handle_of(stored.value, metadata, files)
-                operations += snapshot_records.added(realm, stored.value, handle, None)
+                operations += snapshot_records.added(realm, stored.value, handle, None, files)
                 operations += snapshot_records.current(realm, table.resource_id.id, metadata)
             return operations
 

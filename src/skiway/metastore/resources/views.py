@@ -18,7 +18,7 @@ from skiway.metastore.resources.ownership import remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "find_any_case", "get", "list_", "scan", "update"]
+__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "scan", "update"]
 
 FIELDS = (
     "display_name",
@@ -63,6 +63,12 @@ def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
     namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
     views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
     return v1.ListViewsResponse(views=views, page=page)
+
+
+def find(realm: Realm, namespace_id: str, name: str) -> v1.View | None:
+    """The view with this name in a namespace, or None."""
+    wanted = normal_text(name)
+    return realm.all(VIEW).named(keys.view_name(realm.account_id, namespace_id, wanted)) if wanted else None
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.View | None:

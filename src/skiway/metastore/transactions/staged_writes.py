@@ -35,7 +35,7 @@ from skiway.formats.iceberg.metadata import commit_failed
 from skiway.formats.iceberg.staged_files import StagedManifest, read_staged, write_staged
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed.commits import TableChange, change_all
-from skiway.metastore.managed.locations import folder_of_table
+from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.managed.states import ManagedTable, is_certainly_undone
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
@@ -229,7 +229,7 @@ def _paths(write: v1.StagedWrite) -> Iterator[str]:
 def _files(realm: Realm, warehouse: Warehouse, write: v1.StagedWrite) -> TableFiles:
     """The files of the table, which may have been dropped."""
     table = v1.Table(resource_id=write.table_id, metadata_location=write.manifest)
-    return warehouse.files(folder_of_table(realm, warehouse, table))
+    return files_of_table(realm, warehouse, table)
 
 
 def uncommitted_paths(transaction: v1.Transaction) -> list[str]:

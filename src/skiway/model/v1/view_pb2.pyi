@@ -84,10 +84,17 @@ class View(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    ICEBERG_METADATA_FIELD_NUMBER: _builtins.int
+    METADATA_LOCATION_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     damage: _builtins.str
     """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
+    iceberg_metadata: _builtins.str
+    """Of a view that was created or replaced over Iceberg REST: its metadata in Iceberg's JSON form, with all versions, and the
+    file with the same content. Changes through other doors do not update them; readers compare them with the fields above.
+    """
+    metadata_location: _builtins.str
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -124,10 +131,12 @@ class View(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
+        iceberg_metadata: _builtins.str = ...,
+        metadata_location: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "description", b"description", "display_name", b"display_name", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "description", b"description", "display_name", b"display_name", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

@@ -1,0 +1,163 @@
+"""Tables from existing metadata files: those of other catalogs in approved locations, and dropped tables.
+
+Who registers a metadata file decides which files the table has. So it must be in a location that the operator approved for the
+catalog and that belongs to no other table, or in the folder of a table that was dropped from the same namespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats import location as at
+from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore.managed import locations
+from skiway.metastore.managed.dropped import dropped_tables, restore
+from skiway.metastore.managed.locations import check_properties, id_in
+from skiway.metastore.managed.places import (
+    check_approved,
+    chosen_folder,
+    claim_place,
+    owner_of,
+    release_place,
+    table_files,
+)
+from skiway.metastore.managed.states import (
+    ManagedTable,
+    NewState,
+    is_certainly_undone,
+    load,
+    managed_record,
+    publish,
+)
+from skiway.metastore.managed.tables import new_record, recorded, required_place
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import hierarchy, tables
+from skiway.model import v1
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["register"]
+
+
+def register(
+    realm: Realm,
+    warehouse: Warehouse,
+    *,
+    namespace_id: v1.ResourceId,
+    name: str,
+    metadata_location: str,
+    overwrite: bool = False,
+) -> ManagedTable:
+    """Create a table from a metadata file; with `overwrite`, give an existing table the state that the file describes."""
+    place = required_place(realm, namespace_id)
+    existing = tables.find(realm, place.resource_id.id, name) if overwrite else None
+    former_id = _owner_id(realm, warehouse, metadata_location)
+    if existing is not None:
+        return _overwritten(realm, warehouse, existing, metadata_location, former_id)
+    if former_id is None:
+        return _registered(realm, warehouse, place, name, metadata_location)
+    found = [each for each in dropped_tables(realm, place.resource_id.id) if each.table_id == former_id]
+    if not found:
+        raise _refused(metadata_location, "it is in the folder of a table that was not dropped from this namespace")
+    return restore(realm, warehouse, place, replace(found[0], metadata_location=metadata_location), name=name)
+
+
+def _registered(
+    realm: Realm, warehouse: Warehouse, place: v1.Namespace, name: str, metadata_location: str
+) -> ManagedTable:
+    table = new_record(realm, place, realm.ids(), name)
+    metadata, files, claimed = _read(realm, warehouse, table, metadata_location)
+    locations.claim(realm, table.resource_id.id)
+    try:
+        return recorded(realm, table, metadata, metadata_location, files)
+    except SkiwayError as error:
+        if claimed and is_certainly_undone(error):
+            release_place(realm.stores, metadata.location)
+        raise
+
+
+def _overwritten(
+    realm: Realm, warehouse: Warehouse, existing: v1.Table, metadata_location: str, former_id: str | None
+) -> ManagedTable:
+    managed_record(realm, existing.resource_id)  # raises unless the table is managed
+    realm.require("table.write", existing)
+    base = load(realm, warehouse, existing.resource_id)
+    if former_id is not None:
+        if former_id != base.id:
+            raise _refused(metadata_location, f"it is not in the folder of table {existing.display_name}")
+        metadata, files, claimed = read_metadata(base.files, metadata_location), base.files, False
+        _check_files(metadata, files)
+    else:
+        metadata, files, claimed = _read(realm, warehouse, base.table, metadata_location)
+    try:
+        (made,) = publish(realm, [NewState(replace(base, files=files), metadata, metadata_location)])
+    except SkiwayError as error:
+        if claimed and is_certainly_undone(error):
+            release_place(realm.stores, metadata.location)
+        raise
+    return made
+
+
+def _read(
+    realm: Realm, warehouse: Warehouse, table: v1.Table, metadata_location: str
+) -> tuple[TableMetadata, TableFiles, bool]:
+    """Read metadata in an approved location, claim the table's folder, and check what the metadata names.
+
+    The last value says whether the folder was not claimed for the table before.
+    """
+    catalog = hierarchy.catalog(realm, table.catalog_id).value
+    check_approved(realm, warehouse, catalog, metadata_location)
+    outside = warehouse.files(chosen_folder(realm, warehouse, catalog, metadata_location.rpartition("/")[0]))
+    folder = chosen_folder(realm, warehouse, catalog, read_metadata(outside, metadata_location).location)
+    if not at(metadata_location).is_within(at(folder)):
+        raise _refused(metadata_location, f"it is not in the location of the table, {folder}")
+    claimed = claim_place(realm, warehouse, folder, table.resource_id.id, empty=False)
+    files = table_files(realm, warehouse, table, folder)
+    try:
+        metadata = read_metadata(files, metadata_location).model_copy(update={"location": folder})
+        _check_files(metadata, files)
+    except SkiwayError:
+        if claimed:
+            release_place(realm.stores, folder)
+        raise
+    return metadata, files, claimed
+
+
+def _check_files(metadata: TableMetadata, files: TableFiles) -> None:
+    """Raise if the metadata names files, except data files, that the table may not have. Data files are checked later."""
+    check_properties(metadata.properties, files, metadata.location)
+    for each in metadata.snapshots:
+        if not each.manifest_list:
+            raise PreconditionFailed(
+                f"snapshot {each.snapshot_id} has no manifest list, only manifests: rewrite the table with a newer engine first",
+                key="table.register.unsupported",
+            )
+        files.reach.check(at(each.manifest_list))
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        files.reach.check(at(statistics.statistics_path))
+
+
+def _owner_id(realm: Realm, warehouse: Warehouse, metadata_location: str) -> str | None:
+    """The id of the table, which may be dropped, in whose folder a file is; None if it is in no such folder."""
+    try:
+        place = at(metadata_location)
+    except SkiwayError as error:
+        raise _refused(metadata_location, "it is not a valid location") from error
+    account = at(warehouse.folder(locations.segment(realm.account_id)))
+    if not place.is_within(account):
+        owner = owner_of(realm.stores, place)
+        return owner.table_id if owner is not None and owner.account_id == realm.account_id else None
+    return id_in(place.path.removeprefix(f"{account.path}/").partition("/")[0])
+
+
+def _refused(metadata_location: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"metadata file {metadata_location!r} cannot be registered, because {reason}: choose one in a location that the operator "
+        "approved for the catalog with warehouse.locations, or of a table that was dropped from the same namespace",
+        key="location.refused",
+        location=metadata_location,
+    )
