@@ -86,6 +86,7 @@ def opened(
     *,
     mirrors: Mirrors | None = None,
     realm_of: Callable[[Principal], Realm] | None = None,
+    warehouse: Warehouse | None = None,
     **arguments: Any,
 ) -> Iterator[RestServer]:
     """A server over `stores`, with an empty catalog `lake`."""
@@ -98,7 +99,7 @@ def opened(
         principal("stranger", *EVERYTHING, account_id="a2"),
         principal("platform", *EVERYTHING, account_id=""),
     )
-    warehouse = Warehouse.at(str(folder / "warehouse"))
+    warehouse = warehouse or Warehouse.at(str(folder / "warehouse"))
     find = realm_of or (lambda caller: Realm(stores, caller.account_id))
     observers = {name: arguments.pop(name) for name in ("metrics", "traces", "audit") if name in arguments}
     access = Access(find, callers, PermissionAuthorizer())

@@ -29,6 +29,7 @@ from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.routes import matched
 from skiway.telemetry.context import serving
+from skiway.vending import Vending
 
 __all__ = ["RestApp", "RestOptions"]
 
@@ -51,7 +52,8 @@ class RestOptions:
 class RestApp:
     """An ASGI app that can be mounted anywhere; call `close` when its server has stopped.
 
-    Managed tables are in `warehouse`. `mirrors` opens tables of connectors; without it they are not served.
+    Managed tables are in `warehouse`. `mirrors` opens tables of connectors; without it they are not served. `vending` gives
+    clients access to the files of tables; without it they need keys of their own.
     """
 
     def __init__(
@@ -61,10 +63,11 @@ class RestApp:
         *,
         warehouse: Warehouse,
         mirrors: Mirrors | None = None,
+        vending: Vending | None = None,
         options: RestOptions | None = None,
         ids: Callable[[], str] = random_id,
     ) -> None:
-        self._lake = Lake(warehouse, mirrors)
+        self._lake = Lake(warehouse, mirrors, vending or Vending())
         self._pipeline = Pipeline(
             access, observers or Observers(), log=logging.getLogger("skiway.rest"), status_of=status_of
         )

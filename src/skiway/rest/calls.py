@@ -14,8 +14,10 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.source import TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.records import MAX_PAGE_SIZE
+from skiway.metastore.records.access import AccessDecision
 from skiway.model import v1
 from skiway.requests import Call, Operation
+from skiway.vending import Vending
 
 __all__ = [
     "COMPONENT",
@@ -35,11 +37,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RestResponse:
-    """A status, a JSON body or none, and headers in addition to those of every response."""
+    """A status, a JSON body or none, and headers in addition to those of every response.
+
+    `stored` replaces the body where the response is stored for repeated requests: credentials are not stored.
+    """
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    stored: bytes | None = None
 
 
 NO_CONTENT: Final = RestResponse(204)
@@ -64,17 +70,24 @@ class Mirrors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served."""
+    """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served.
+
+    `vending` gives clients access to the files of tables.
+    """
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
+    vending: Vending = field(default_factory=Vending)
     rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
     """Rendered metadata by location: metadata files never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestRequest:
-    """What a handler gets: whose resources, what is request for, and where tables are."""
+    """What a handler gets: whose resources, what is request for, and where tables are.
+
+    `decision` is what the caller may do; what a handler adds to `details` is in the audit record.
+    """
 
     realm: Realm
     lake: Lake
@@ -82,6 +95,8 @@ class RestRequest:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    decision: AccessDecision | None = None
+    details: dict[str, str | int] = field(default_factory=dict)
 
 
 Handler: TypeAlias = Callable[[RestRequest], RestResponse]
@@ -98,6 +113,8 @@ class Route:
     permissions: tuple[str, ...]
     category: str
     changes: bool = False
+    offered: Callable[[Lake], bool] = lambda _: True
+    """Whether `/v1/config` lists the route."""
 
     @property
     def operation(self) -> Operation:
@@ -122,7 +139,9 @@ class RestCall(Call):
 
     def request(self, realm: Realm, lake: Lake) -> RestRequest:
         """The call as its handler sees it."""
-        return RestRequest(realm, lake, self.names, self.query, self.headers, self.body)
+        return RestRequest(
+            realm, lake, self.names, self.query, self.headers, self.body, decision=self.decision, details=self.details
+        )
 
 
 def short_header(headers: Mapping[str, str], name: str) -> str:

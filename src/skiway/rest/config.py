@@ -8,15 +8,15 @@ from urllib.parse import quote
 from skiway.errors import InvalidArgument
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.rest.calls import Handler, RestRequest, RestResponse, json_response
+from skiway.rest.calls import Handler, RestRequest, RestResponse, Route, json_response
 from skiway.rest.resolve import named_catalog
 
 __all__ = ["config_of", "tokens"]
 
 
-def config_of(endpoints: Iterable[str]) -> Handler:
+def config_of(routes: Iterable[Route]) -> Handler:
     """The handler of `/v1/config`."""
-    served = sorted(endpoints)
+    listed = sorted(routes, key=lambda route: route.endpoint)
 
     def config(request: RestRequest) -> RestResponse:
         """The catalog named by `warehouse`, or the only one, is the prefix of all paths."""
@@ -26,7 +26,7 @@ def config_of(endpoints: Iterable[str]) -> Handler:
             {
                 "defaults": {},
                 "overrides": {"prefix": quote(found.display_name, safe="")},
-                "endpoints": served,
+                "endpoints": [route.endpoint for route in listed if route.offered(request.lake)],
                 "idempotency-key-lifetime": f"PT{int(request.realm.idempotency_ttl_s)}S",
             }
         )

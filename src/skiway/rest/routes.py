@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, namespaces, tables
+from skiway.rest import commits, config, delegation, namespaces, tables
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -41,6 +41,16 @@ _IN_CATALOGS: Final = (
     Route("HEAD", _TABLE, "TableExists", tables.exists, ("table.read",), "table"),
     Route("POST", _TABLE, "CommitTable", commits.commit, ("table.write",), "table", changes=True),
     Route("DELETE", _TABLE, "DropTable", tables.drop, ("table.write",), "table", changes=True),
+    Route(
+        "GET",
+        f"{_TABLE}/credentials",
+        "LoadCredentials",
+        delegation.credentials,
+        ("table.read",),
+        "table",
+        offered=delegation.vends_credentials,
+    ),
+    Route("POST", f"{_TABLE}/sign", "SignRequest", delegation.sign, ("table.read",), "table", offered=delegation.signs),
     Route("POST", f"{_TABLE}/metrics", "ReportMetrics", tables.report, ("table.read",), "table"),
     Route("POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename, ("table.write",), "table", changes=True),
 )
@@ -50,7 +60,7 @@ ROUTES: Final = (
         "GET",
         "/v1/config",
         "GetConfig",
-        config.config_of(route.endpoint for route in _IN_CATALOGS),
+        config.config_of(_IN_CATALOGS),
         ("catalog.read",),
         "catalog",
     ),

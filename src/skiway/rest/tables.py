@@ -19,6 +19,7 @@ from skiway.model import v1
 from skiway.rest import resolve
 from skiway.rest.bodies import Renaming, Report, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, listing
+from skiway.rest.delegation import NOTHING, Delegated, delegated_to
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -26,18 +27,32 @@ if TYPE_CHECKING:
 __all__ = ["drop", "exists", "list_", "load", "loaded", "rename", "report"]
 
 _SHOWN: Final = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "s3.force-virtual-addressing")
-"""The settings of the warehouse that clients receive. Credentials are not among them: clients use their own."""
+"""The settings of the warehouse that clients receive. Its credentials are not among them."""
 
 
 def loaded(
-    request: RestRequest, metadata: str, location: str | None, *, headers: Mapping[str, str] | None = None
+    request: RestRequest,
+    metadata: str,
+    location: str | None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    delegated: Delegated = NOTHING,
 ) -> RestResponse:
-    """The response of a load, a creation or a commit; `metadata` is JSON. A staged table has no location."""
+    """The response of a load, a creation or a commit; `metadata` is JSON. A staged table has no location.
+
+    `delegated` is the access to files that the client asked for.
+    """
     properties = request.lake.warehouse.properties
     config = {name: properties[name] for name in _SHOWN if name in properties}
     where = f'"metadata-location": {json.dumps(location)}, ' if location else ""
     body = f'{{{where}"metadata": {metadata}, "config": {json.dumps(config)}}}'
-    return RestResponse(200, body.encode(), headers or {})
+    if delegated == NOTHING:
+        return RestResponse(200, body.encode(), headers or {})
+    full = (
+        f'{{{where}"metadata": {metadata}, "config": {json.dumps({**config, **delegated.config})}, '
+        f'"storage-credentials": {json.dumps(delegated.credentials)}}}'
+    )
+    return RestResponse(200, full.encode(), headers or {}, stored=body.encode())
 
 
 MODES: Final = ("all", "refs")
@@ -67,7 +82,9 @@ def load(request: RestRequest) -> RestResponse:
     mode = _choice(request.query, "snapshots", MODES, default="all")
     table = _served(request)
     metadata, location = _metadata(request, table)
-    etag = f'"{sha256(f"{table.resource_id.id} {location} {mode}".encode()).hexdigest()[:32]}"'
+    delegated = delegated_to(request, table)
+    version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
+    etag = f'"{sha256(version.encode()).hexdigest()[:32]}"'
     if _known(request.headers.get("if-none-match", ""), etag):
         return RestResponse(304, headers={"etag": etag})
 
@@ -75,7 +92,7 @@ def load(request: RestRequest) -> RestResponse:
         return metadata_json(_of_refs(metadata) if mode == "refs" else metadata)
 
     text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, mode), render)
-    return loaded(request, text, location, headers={"etag": etag})
+    return loaded(request, text, location, headers={"etag": etag}, delegated=delegated)
 
 
 def exists(request: RestRequest) -> RestResponse:

@@ -34,7 +34,7 @@ from skiway.metastore import Realm, managed
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.planning.planner import Planner
-from skiway.metastore.platform import AccountDirectory, TokenUses
+from skiway.metastore.platform import AccountDirectory, TokenUses, signing_key
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
@@ -66,6 +66,7 @@ from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
+from skiway.runtime.vending import vending_of
 from skiway.runtime.workers import spark_place, working
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
@@ -132,7 +133,8 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.callback(services.close)
         airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
         parts.callback(airport.close)
-        rest = iceberg_rest(access, observers, handles, settings.server.http)
+        vending = vending_of(settings, lambda: signing_key(stores, secrets))
+        rest = iceberg_rest(access, observers, handles, settings.server.http, vending)
         parts.callback(rest.close)
         readiness = Readiness(checks_of(stores, worker))
         parts.callback(readiness.close)
