@@ -25,7 +25,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
 from skiway.requests import Access, Observers
 from skiway.rest import Mirrors, RestApp
-from skiway.security import PermissionAuthorizer, Principal
+from skiway.security import Authenticator, PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now
 
 EVERYTHING = ("catalog.read", "namespace.read", "namespace.write", "table.read", "table.write")
@@ -87,6 +87,7 @@ def opened(
     mirrors: Mirrors | None = None,
     realm_of: Callable[[Principal], Realm] | None = None,
     warehouse: Warehouse | None = None,
+    authenticator: Authenticator | None = None,
     **arguments: Any,
 ) -> Iterator[RestServer]:
     """A server over `stores`, with an empty catalog `lake`."""
@@ -102,7 +103,7 @@ def opened(
     warehouse = warehouse or Warehouse.at(str(folder / "warehouse"))
     find = realm_of or (lambda caller: Realm(stores, caller.account_id))
     observers = {name: arguments.pop(name) for name in ("metrics", "traces", "audit") if name in arguments}
-    access = Access(find, callers, PermissionAuthorizer())
+    access = Access(find, authenticator or callers, PermissionAuthorizer())
     app = RestApp(access, Observers(**observers), warehouse=warehouse, mirrors=mirrors, **arguments)
     try:
         # Without TLS, because loading the certificates takes longer than most tests.

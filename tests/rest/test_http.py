@@ -75,12 +75,17 @@ def set_property(**properties: str) -> dict[str, Any]:
 
 # --- configuration ----------------------------------------------------------------------------------------------------
 
+NOT_CONFIGURED = {"LoadCredentials", "SignRequest"}
+"""Routes that this server does not offer."""
+
 
 def test_config_returns_the_prefix_and_exactly_the_served_endpoints(rest_server: RestServer) -> None:
     rest_server.factory.catalog("my lake")
     found = rest_server.call("GET", "/v1/config?warehouse=my%20lake").json()
     assert found["overrides"] == {"prefix": "my%20lake"}
-    assert set(found["endpoints"]) == {route.endpoint for route in ROUTES if "{prefix}" in route.path}
+    assert set(found["endpoints"]) == {
+        route.endpoint for route in ROUTES if "{prefix}" in route.path and route.name not in NOT_CONFIGURED
+    }
     assert found["idempotency-key-lifetime"] == "PT900S"
 
 
@@ -114,7 +119,8 @@ def test_damaged_tables_and_namespaces_are_listed_and_marked(shop: RestServer) -
 def test_every_declared_endpoint_is_served(shop: RestServer, route: Any) -> None:
     path = route.path.format(prefix="lake", namespace="sales", table="people")
     answer = shop.call(route.method, path, {} if route.method == "POST" else None)
-    assert answer.status_code in (200, 204, 400, 409), answer.text
+    served = (406,) if route.name in NOT_CONFIGURED else (200, 204, 400, 409)
+    assert answer.status_code in served, answer.text
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

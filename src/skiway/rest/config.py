@@ -11,7 +11,7 @@ from skiway.model import v1
 from skiway.rest.calls import Handler, RestRequest, RestResponse, Route, json_response
 from skiway.rest.resolve import named_catalog
 
-__all__ = ["config_of", "tokens"]
+__all__ = ["config_of"]
 
 
 def config_of(routes: Iterable[Route]) -> Handler:
@@ -32,15 +32,6 @@ def config_of(routes: Iterable[Route]) -> Handler:
         )
 
     return config
-
-
-def tokens(_: RestRequest) -> RestResponse:
-    """Reject requests for tokens, in the form that OAuth clients expect."""
-    explanation = (
-        "this server does not issue tokens: get one from your operator or identity provider and set it as `token` in "
-        "the client, or leave out `credential`"
-    )
-    return json_response({"error": "unsupported_grant_type", "error_description": explanation}, 400)
 
 
 def _only(request: RestRequest) -> v1.Catalog:

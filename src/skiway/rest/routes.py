@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, delegation, namespaces, tables
+from skiway.rest import commits, config, delegation, namespaces, oauth, tables
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -64,10 +64,10 @@ ROUTES: Final = (
         ("catalog.read",),
         "catalog",
     ),
-    Route("POST", "/v1/oauth/tokens", "GetToken", config.tokens, (), "catalog"),
+    Route("POST", "/v1/oauth/tokens", "GetToken", oauth.tokens, (), "catalog", takes_form=True),
     *_IN_CATALOGS,
 )
-"""A route without permissions is open to everybody, because it reveals nothing."""
+"""The route without permissions is open to everybody: it authenticates its callers by what they send in the form."""
 
 
 def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:

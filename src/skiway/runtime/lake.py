@@ -20,7 +20,7 @@ from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.metastore.transactions import StagingArea, decode_rows, malformed_rows
 from skiway.requests import Access, Observers
-from skiway.rest import RestApp, RestOptions
+from skiway.rest import RestApp, RestOptions, TokenIssuer
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
@@ -99,7 +99,13 @@ def queries_of(settings: Sql) -> Queries:
 
 
 def iceberg_rest(
-    access: Access, observers: Observers, handles: Handles, settings: Http, vending: Vending | None = None
+    access: Access,
+    observers: Observers,
+    handles: Handles,
+    settings: Http,
+    *,
+    vending: Vending | None = None,
+    tokens: TokenIssuer | None = None,
 ) -> RestApp:
     """The same catalogs for Iceberg clients."""
     return RestApp(
@@ -108,6 +114,7 @@ def iceberg_rest(
         warehouse=handles.warehouse,
         mirrors=lambda realm, table: handles.open(realm, table).handle,
         vending=vending,
+        tokens=tokens,
         options=RestOptions(body_s=settings.body_seconds),
     )
 
