@@ -17,6 +17,7 @@ PLAIN = (
     "/history/",
     "/pins/",
     "/places/",
+    "/reports/",
     "/schedule/",
     "/secrets/",
     "/usage/",

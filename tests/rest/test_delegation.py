@@ -294,18 +294,20 @@ def test_token_of_a_staged_table_is_for_its_caller_and_folder(server: RestServer
     staged = server.call("POST", "/v1/lake/namespaces/sales/tables", body, **asked).json()
     endpoint, location = staged["config"]["s3.signer.endpoint"], staged["metadata"]["location"]
 
-    def signed(where: str, endpoint: str = endpoint, token: str = "anybody") -> httpx.Response:
+    def signed(where: str, endpoint: str = endpoint, token: str = "anybody", method: str = "PUT") -> httpx.Response:
         uri = url(server.warehouse.properties["s3.endpoint"], key_of(where))
-        wanted = {"region": REGION, "uri": uri, "method": "PUT", "headers": {}}
+        wanted = {"region": REGION, "uri": uri, "method": method, "headers": {}}
         return server.call("POST", f"/{endpoint}", wanted, authorization=f"Bearer {token}")
+
+    server.callers.known["other"] = replace(server.callers.known["anybody"], subject="other")
 
     assert signed(f"{location}/data/x").status_code == 200
     assert signed(f"{location}2/data/x").status_code == 403
-    assert signed(f"{location}/data/x", token="reader").status_code == 403
+    assert signed(f"{location}/data/x", token="other").status_code == 403
     assert signed(f"{location}/data/x", endpoint=endpoint[:-2] + "00").status_code == 403
     assert signed(f"{location}/data/x", endpoint=endpoint.partition("?")[0]).status_code == 404
     server.callers.known["anybody"] = replace(server.callers.known["reader"], subject="anybody")
-    assert signed(f"{location}/data/x").status_code == 403, "the caller may no longer write"
+    assert signed(f"{location}/data/x", method="GET").status_code == 403, "the caller may no longer write"
 
 
 def test_signature_is_refused(server: RestServer) -> None:

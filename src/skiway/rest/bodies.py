@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skiway.errors import InvalidArgument
 
-__all__ = ["CreateNamespace", "Identifier", "Renaming", "Report", "UpdateProperties", "decoded", "fields_of"]
+__all__ = ["CreateNamespace", "Identifier", "Renaming", "UpdateProperties", "decoded", "fields_of"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -40,12 +40,6 @@ class UpdateProperties(_Body):
 class Renaming(_Body):
     source: Identifier
     destination: Identifier
-
-
-class Report(_Body):
-    """A metrics report; fields that are not read are ignored."""
-
-    kind: Annotated[str, Field(alias="report-type")]
 
 
 def decoded(body: bytes, model: type[M], **given: Any) -> M:

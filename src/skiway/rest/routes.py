@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, delegation, namespaces, oauth, tables
+from skiway.rest import commits, config, delegation, namespaces, oauth, reports, tables
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -51,7 +51,7 @@ _IN_CATALOGS: Final = (
         offered=delegation.vends_credentials,
     ),
     Route("POST", f"{_TABLE}/sign", "SignRequest", delegation.sign, ("table.read",), "table", offered=delegation.signs),
-    Route("POST", f"{_TABLE}/metrics", "ReportMetrics", tables.report, ("table.read",), "table"),
+    Route("POST", f"{_TABLE}/metrics", "ReportMetrics", reports.report, ("table.read",), "table", changes=True),
     Route("POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename, ("table.write",), "table", changes=True),
 )
 

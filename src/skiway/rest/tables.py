@@ -1,9 +1,8 @@
-"""Handlers for tables: list, load, drop, rename and metrics reports."""
+"""Handlers for tables: list, load, drop and rename."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -17,14 +16,14 @@ from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import Renaming, Report, decoded
+from skiway.rest.bodies import Renaming, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, listing
 from skiway.rest.delegation import NOTHING, Delegated, delegated_to
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["drop", "exists", "list_", "load", "loaded", "rename", "report"]
+__all__ = ["drop", "exists", "list_", "load", "loaded", "rename"]
 
 _SHOWN: Final = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "s3.force-virtual-addressing")
 """The settings of the warehouse that clients receive. Its credentials are not among them."""
@@ -56,8 +55,6 @@ def loaded(
 
 
 MODES: Final = ("all", "refs")
-
-log = logging.getLogger("skiway.rest.reports")
 
 
 def list_(request: RestRequest) -> RestResponse:
@@ -120,14 +117,6 @@ def rename(request: RestRequest) -> RestResponse:
     name = wanted.destination.name
     with resolve.claiming(wanted.destination.namespace, name):
         managed.rename(request.realm, table.resource_id, name=name, namespace_id=destination.resource_id)
-    return NO_CONTENT
-
-
-def report(request: RestRequest) -> RestResponse:
-    """Log a metrics report on a table that the caller may read."""
-    resolve.table(request, resolve.catalog(request))
-    sent = decoded(request.body, Report)
-    log.debug("%s of table %s: %d bytes", sent.kind[:40], request.names["table"][:100], len(request.body))
     return NO_CONTENT
 
 
