@@ -17,6 +17,7 @@ PLAIN = (
     "/history/",
     "/pins/",
     "/places/",
+    "/plans/",
     "/reports/",
     "/schedule/",
     "/secrets/",

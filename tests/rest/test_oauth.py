@@ -183,11 +183,13 @@ def test_token_calls_are_audited_with_their_caller(stores: Stores, tmp_path: Pat
             stores, tmp_path, authenticator=made.authenticator, tokens=made.authenticator, audit=audit
         ) as made.server,
     ):
-        made.token(secret)
+        token = made.token(secret)
+        made.post(grant_type=EXCHANGE, subject_token=token, subject_token_type=ACCESS)
         made.post(grant_type="client_credentials", client_secret="wrong")
     text = (tmp_path / "audit" / "catalog.log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(each["operation"], each["outcome"], each.get("subject", "")) for each in lines] == [
+        ("IcebergRest/GetToken", "OK", "ada"),
         ("IcebergRest/GetToken", "OK", "ada"),
         ("IcebergRest/GetToken", "MC_UNAUTHENTICATED", ""),
     ]

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, delegation, namespaces, oauth, reports, tables
+from skiway.rest import commits, config, delegation, namespaces, oauth, reports, scan_planning, tables
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -19,6 +19,8 @@ _NAMESPACES: Final = "/v1/{prefix}/namespaces"
 _NAMESPACE: Final = f"{_NAMESPACES}/{{namespace}}"
 _TABLES: Final = f"{_NAMESPACE}/tables"
 _TABLE: Final = f"{_TABLES}/{{table}}"
+_PLANS: Final = f"{_TABLE}/plan"
+_PLAN: Final = f"{_PLANS}/{{plan-id}}"
 
 _IN_CATALOGS: Final = (
     Route("GET", _NAMESPACES, "ListNamespaces", namespaces.list_, ("namespace.read",), "namespace"),
@@ -41,6 +43,10 @@ _IN_CATALOGS: Final = (
     Route("HEAD", _TABLE, "TableExists", tables.exists, ("table.read",), "table"),
     Route("POST", _TABLE, "CommitTable", commits.commit, ("table.write",), "table", changes=True),
     Route("DELETE", _TABLE, "DropTable", tables.drop, ("table.write",), "table", changes=True),
+    Route("POST", _PLANS, "PlanTableScan", scan_planning.plan, ("table.read",), "table", changes=True),
+    Route("GET", _PLAN, "FetchPlanningResult", scan_planning.result, ("table.read",), "table"),
+    Route("DELETE", _PLAN, "CancelPlanning", scan_planning.cancel, ("table.read",), "table", changes=True),
+    Route("POST", f"{_TABLE}/tasks", "FetchScanTasks", scan_planning.tasks, ("table.read",), "table"),
     Route(
         "GET",
         f"{_TABLE}/credentials",
