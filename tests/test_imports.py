@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sql": {"airport", "client"},
     "lake": {"requests", "sql", "airport", "metastore", "formats", "security"},
     "rpc": {"requests", "metastore", "security"},
-    "rest": {"requests", "metastore", "formats", "security"},
+    "vending": {"metastore", "formats"},
+    "rest": {"requests", "vending", "metastore", "formats", "security"},
     "web": {"requests", "metastore", "formats", "lake", "security"},
     "spark": {"client"},
 }

@@ -17,6 +17,7 @@ from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.lake import Handles, Sources
 from skiway.metastore import catalogs, grants, policies
+from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.model import v1
@@ -441,6 +442,9 @@ def test_system_tables_tell_nothing_about_hidden_rows(
     assert {plan[name] for name in plan if name.startswith(("files", "bytes", "endpoints"))} == {None}
     assert {usage["bytes_read"] for usage in read(analyst, "skiway.usage")} == {None}
     assert {usage["bytes_read"] for usage in read(owner, "skiway.usage")} != {None}
+    add_report(policed.lake.realm, policed.table.resource_id.id, MetricsReport("scan", "analyst"))
+    assert read(owner, "skiway.reports")
+    assert not read(analyst, "skiway.reports")
     assert len(read(analyst, "skiway.columns")) == len(ROWS.schema)
 
 

@@ -222,6 +222,7 @@ def test_system_tables_and_statistics(policed: PolicedLake, sent: Sent) -> None:
             "plans",
             "usage",
             "lineage",
+            "reports",
         ):
             shown.append(analyst.scan(f"skiway.{name}").read_all().to_pylist())
             shown.append(analyst.call("skiway.query", f"SELECT * FROM skiway.{name}").read_all().to_pylist())
@@ -298,7 +299,7 @@ def test_rest(policed: PolicedLake, sent: Sent) -> None:
     access = Access(lambda principal: Realm(lake.stores, principal.account_id), ByToken(), PermissionAuthorizer())
     handles = Handles(Sources(MemorySecrets()), Warehouse.at(str(lake.folder / "warehouse")))
     app = RestApp(access, warehouse=lake.warehouse, mirrors=lambda realm, table: handles.open(realm, table).handle)
-    names = {"prefix": "managed", "namespace": "s", "table": "people"}
+    names = {"prefix": "managed", "namespace": "s", "table": "people", "plan-id": "unknown"}
     statuses = {}
     try:
         with listening(app) as uri, httpx.Client(headers={"authorization": "Bearer analyst"}) as client:
@@ -314,5 +315,5 @@ def test_rest(policed: PolicedLake, sent: Sent) -> None:
             assert client.get(f"{uri}/v1/managed/namespaces/s/tables/people?snapshots=refs").status_code == 403
     finally:
         app.close()
-    assert statuses["LoadTable"] == 403
+    assert statuses["LoadTable"] == statuses["PlanTableScan"] == statuses["FetchPlanningResult"] == 403
     assert statuses["ListTables"] == 200

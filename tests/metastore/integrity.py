@@ -17,6 +17,8 @@ PLAIN = (
     "/history/",
     "/pins/",
     "/places/",
+    "/plans/",
+    "/reports/",
     "/schedule/",
     "/secrets/",
     "/usage/",

@@ -25,7 +25,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
 from skiway.requests import Access, Observers
 from skiway.rest import Mirrors, RestApp
-from skiway.security import PermissionAuthorizer, Principal
+from skiway.security import Authenticator, PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now
 
 EVERYTHING = (
@@ -91,6 +91,8 @@ def opened(
     realm_of: Callable[[Principal], Realm] | None = None,
     approved: Path | None = None,
     properties: Mapping[str, str] | None = None,
+    warehouse: Warehouse | None = None,
+    authenticator: Authenticator | None = None,
     **arguments: Any,
 ) -> Iterator[RestServer]:
     """A server over `stores`, with an empty catalog `lake`, for which a folder may be approved."""
@@ -104,10 +106,10 @@ def opened(
         principal("platform", *EVERYTHING, account_id=""),
     )
     places = [("a1/lake", str(approved))] if approved else []
-    warehouse = Warehouse.at(str(folder / "warehouse"), approved=places)
+    warehouse = warehouse or Warehouse.at(str(folder / "warehouse"), approved=places)
     find = realm_of or (lambda caller: Realm(stores, caller.account_id))
     observers = {name: arguments.pop(name) for name in ("metrics", "traces", "audit") if name in arguments}
-    access = Access(find, callers, PermissionAuthorizer())
+    access = Access(find, authenticator or callers, PermissionAuthorizer())
     app = RestApp(access, Observers(**observers), warehouse=warehouse, mirrors=mirrors, **arguments)
     try:
         # Without TLS, because loading the certificates takes longer than most tests.

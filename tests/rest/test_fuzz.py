@@ -124,7 +124,32 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         "/v1/lake/tables/rename",
         {"source": {"namespace": ["sales"], "name": "x"}, "destination": {"namespace": ["sales"], "name": "y"}},
     ),
-    (f"{HERE}/people/metrics", {"report-type": "scan-report"}),
+    (
+        f"{HERE}/people/metrics",
+        {
+            "report-type": "scan-report",
+            "snapshot-id": 1,
+            "filter": True,
+            "projected-field-names": ["id"],
+            "metrics": {
+                "a": {"unit": "count", "value": 1},
+                "b": {"total-duration": 1, "time-unit": "seconds", "count": 1},
+            },
+        },
+    ),
+    (
+        f"{HERE}/people/plan",
+        {
+            "select": ["id"],
+            "case-sensitive": False,
+            "filter": {
+                "type": "and",
+                "left": {"type": "not", "child": {"type": "eq", "term": "id", "value": 1}},
+                "right": {"type": "in", "child": {"type": "reference", "name": "id"}, "values": [1, 2]},
+            },
+        },
+    ),
+    (f"{HERE}/people/tasks", {"plan-task": "00000000000000000000-x.1"}),
 ]
 
 

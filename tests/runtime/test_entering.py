@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 
 from airport.certificates import Authority
@@ -72,8 +73,13 @@ def test_tokens_are_created_used_and_revoked_without_a_restart(home):
             with pytest.raises(grpc.RpcError) as denied:
                 bob.create_catalog("his")
             assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        (home / "tokens.toml").write_text("")
-        eventually(lambda: error_code(ada) is grpc.StatusCode.UNAUTHENTICATED)
+        form = {"grant_type": "client_credentials", "client_id": "ada", "client_secret": token}
+        issued = httpx.post(f"{server.addresses['http']}/iceberg/v1/oauth/tokens", data=form).json()
+        with calling(server.address, issued["access_token"]) as by_access_token:
+            assert by_access_token.catalogs() == ["hers", "lake"]
+            (home / "tokens.toml").write_text("")
+            eventually(lambda: error_code(ada) is grpc.StatusCode.UNAUTHENTICATED)
+            assert error_code(by_access_token) is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_message_over_the_limit_is_rejected(home):

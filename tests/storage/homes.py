@@ -137,8 +137,8 @@ def running_postgres_server() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def running_aws(bucket: str = "skiway-test") -> Iterator[str]:
-    """Run DynamoDB and S3 in moto, with an empty bucket; yields the address."""
+def running_aws(bucket: str = "skiway-test", *, wrap: Callable[[Any], Any] = lambda app: app) -> Iterator[str]:
+    """Run DynamoDB, S3 and STS in moto, with an empty bucket; yields the address. `wrap` adds to the WSGI app."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -146,7 +146,7 @@ def running_aws(bucket: str = "skiway-test") -> Iterator[str]:
     server.start()
     assert server._server is not None
     # A cancelled transaction makes moto restore the whole table, so no other request may run at the same time.
-    server._server.app = _one_at_a_time(server._server.app)
+    server._server.app = _one_at_a_time(wrap(server._server.app))
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint, **AWS)

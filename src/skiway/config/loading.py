@@ -146,6 +146,7 @@ def problems(settings: Settings, explicit: Set[str]) -> Iterator[Problem]:
         _blob_problems(settings, explicit),
         _url_problems(settings),
         _location_problems(settings),
+        _vending_problems(settings),
         _pair_problems(settings),
     )
 
@@ -234,6 +235,30 @@ def _location_problems(settings: Settings) -> Iterator[Problem]:
                 "warehouse.locations",
                 f"{each} is not an account, a catalog and a location: write account/catalog=/folder or "
                 "account/catalog=s3://bucket/folder",
+            )
+
+
+def _vending_problems(settings: Settings) -> Iterator[Problem]:
+    vending = settings.warehouse.vending
+    if vending.credentials == "sts" and vending.sts.role_arn is None:
+        yield Problem("warehouse.vending.sts.role_arn", "warehouse.vending.credentials sts requires it: set a role")
+    if vending.credentials != "static":
+        return
+    keys = vending.static
+    if not keys.accounts:
+        yield Problem("warehouse.vending.static.accounts", "warehouse.vending.credentials static requires it")
+    if keys.read_access_key_id is None and keys.write_access_key_id is None:
+        yield Problem(
+            "warehouse.vending.static.read_access_key_id", "warehouse.vending.credentials static requires keys"
+        )
+    for name, pair in (
+        ("read", (keys.read_access_key_id, keys.read_secret_access_key)),
+        ("write", (keys.write_access_key_id, keys.write_secret_access_key)),
+    ):
+        if (pair[0] is None) != (pair[1] is None):
+            yield Problem(
+                f"warehouse.vending.static.{name}_access_key_id",
+                "an access key and its secret belong together: set both",
             )
 
 

@@ -170,6 +170,25 @@ class Tokens:
 
 
 @section
+class Oauth:
+    """Access tokens for Iceberg clients with client credentials, in mode `token`."""
+
+    enabled: bool = setting(
+        True,
+        FLAG,
+        "Issue access tokens at `/iceberg/v1/oauth/tokens` in exchange for static tokens, with `auth.mode` `token`.",
+    )
+    lifetime_seconds: int = setting(
+        3600, whole(at_least=60, at_most=86400, of=" of seconds"), "How long an access token is valid."
+    )
+    session_seconds: int = setting(
+        43200,
+        whole(at_least=60, at_most=604800, of=" of seconds"),
+        "How long an access token can be exchanged for a new one, before the client must send its static token again.",
+    )
+
+
+@section
 class Auth:
     """Authentication."""
 
@@ -189,6 +208,7 @@ class Auth:
     platform_admin: PlatformAdmin = PlatformAdmin()
     oidc: Oidc = Oidc()
     tokens: Tokens = Tokens()
+    oauth: Oauth = Oauth()
 
 
 @section

@@ -14,14 +14,16 @@ from skiway.config.fields import (
     Kind,
     Secret,
     choice,
+    listed,
     pairs,
     pattern,
     section,
     setting,
     store_url,
+    whole,
 )
 
-__all__ = ["Blob", "Kv", "Secrets", "Storage", "Warehouse"]
+__all__ = ["Blob", "Kv", "Secrets", "Storage", "Vending", "Warehouse"]
 
 
 KvBackend = Literal["memory", "sqlite", "postgresql", "dynamodb"]
@@ -122,6 +124,60 @@ class Storage:
     aws: Aws = Aws()
 
 
+VendedCredentials = Literal["off", "sts", "static"]
+
+
+@section
+class VendingSts:
+    """Credentials from STS."""
+
+    role_arn: str | None = setting(
+        None, TEXT, "Role that sessions of clients assume; it needs access to the warehouse. MinIO accepts any text."
+    )
+    endpoint: str | None = setting(
+        None, WEB_URL, "Endpoint of STS; unless set, that of AWS, or `storage.aws.s3.endpoint` if that is set."
+    )
+    external_id: str | None = setting(None, TEXT, "External ID, if the role requires one.")
+    duration_seconds: int = setting(
+        3600,
+        whole(at_least=900, at_most=43200, of=" of seconds"),
+        "How long credentials are valid. AWS permits up to the maximum of the role, and an hour if the server itself has assumed a "
+        "role.",
+    )
+
+
+@section
+class VendingKeys:
+    """Keys that clients receive. They are not limited to a table."""
+
+    accounts: tuple[str, ...] = setting(
+        (),
+        listed("a list of account ids, such as default; acme", str),
+        "Accounts with callers that may receive the keys.",
+    )
+    read_access_key_id: Secret | None = setting(None, SECRET, "Access key ID for callers who may read all tables.")
+    read_secret_access_key: Secret | None = setting(None, SECRET, "Secret access key for these callers.")
+    write_access_key_id: Secret | None = setting(None, SECRET, "Access key ID for callers who may write all tables.")
+    write_secret_access_key: Secret | None = setting(None, SECRET, "Secret access key for these callers.")
+
+
+@section
+class Vending:
+    """Access of Iceberg clients to the files of tables in S3."""
+
+    credentials: VendedCredentials = setting(
+        "off",
+        choice(VendedCredentials),
+        "Credentials for clients that ask for them: `sts` issues temporary ones that are limited to the table, `static` hands out "
+        "configured keys.",
+    )
+    remote_signing: bool = setting(
+        False, FLAG, "Sign requests of clients that ask for it with the keys of the server, one at a time."
+    )
+    sts: VendingSts = VendingSts()
+    static: VendingKeys = VendingKeys()
+
+
 @section
 class Warehouse:
     """The files of managed tables."""
@@ -138,6 +194,7 @@ class Warehouse:
         "Further locations of managed tables by account id and catalog: clients may create tables of the catalog in folders "
         "below them. Connectors cannot read them.",
     )
+    vending: Vending = Vending()
 
 
 @section

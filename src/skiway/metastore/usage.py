@@ -25,6 +25,9 @@ KEPT: Final = timedelta(days=90)
 MAX_NAMES: Final = 500
 """How many columns, callers and sources a record has; of more, those that are used most."""
 
+MAX_BYTES: Final = 2**62
+"""The maximum of counted bytes: clients report sizes, and the total must remain a 64-bit number."""
+
 
 @dataclass(slots=True)
 class Usage:
@@ -41,7 +44,7 @@ class Usage:
         """Add what happened elsewhere."""
         self.reads += more.reads
         self.writes += more.writes
-        self.bytes_read += more.bytes_read
+        self.bytes_read = min(self.bytes_read + more.bytes_read, MAX_BYTES)
         for own, others in ((self.columns, more.columns), (self.callers, more.callers), (self.sources, more.sources)):
             own.update(others)
 

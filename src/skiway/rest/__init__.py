@@ -5,6 +5,6 @@
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rest.app import RestApp, RestOptions
-from skiway.rest.calls import Mirrors
+from skiway.rest.calls import Mirrors, TokenIssuer
 
-__all__ = ["Mirrors", "RestApp", "RestOptions"]
+__all__ = ["Mirrors", "RestApp", "RestOptions", "TokenIssuer"]

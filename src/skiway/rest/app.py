@@ -24,16 +24,20 @@ from skiway.fairness import FairThreads, lane_share
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.records.realm import random_id
 from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, read_context
-from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse
+from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse, TokenIssuer
 from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
+from skiway.rest.oauth import MAX_FORM_BYTES, token_failed
 from skiway.rest.routes import matched
+from skiway.security import Principal
 from skiway.telemetry.context import serving
+from skiway.vending import Vending
 
 __all__ = ["RestApp", "RestOptions"]
 
 T = TypeVar("T")
 
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
@@ -51,7 +55,8 @@ class RestOptions:
 class RestApp:
     """An ASGI app that can be mounted anywhere; call `close` when its server has stopped.
 
-    Managed tables are in `warehouse`. `mirrors` opens tables of connectors; without it they are not served.
+    Managed tables are in `warehouse`. `mirrors` opens tables of connectors; without it they are not served. `vending` gives
+    clients access to the files of tables; without it they need keys of their own. `tokens` issues access tokens.
     """
 
     def __init__(
@@ -61,10 +66,12 @@ class RestApp:
         *,
         warehouse: Warehouse,
         mirrors: Mirrors | None = None,
+        vending: Vending | None = None,
+        tokens: TokenIssuer | None = None,
         options: RestOptions | None = None,
         ids: Callable[[], str] = random_id,
     ) -> None:
-        self._lake = Lake(warehouse, mirrors)
+        self._lake = Lake(warehouse, mirrors, vending or Vending(), tokens)
         self._pipeline = Pipeline(
             access, observers or Observers(), log=logging.getLogger("skiway.rest"), status_of=status_of
         )
@@ -105,6 +112,8 @@ class RestApp:
                 if call.route.permissions:
                     await self._on_thread(call, lambda: self._admit(call))
                     call.body = await _body(request, self._options)
+                elif call.route.takes_form and self._lake.tokens is not None:
+                    call.body = await _form(request, self._options)
             except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
                 refusal = error
             return await self._on_thread(call, lambda: self._observed(call, refusal))
@@ -129,24 +138,29 @@ class RestApp:
                 call.transferred(len(call.body) + len(answer.body))
                 return answer
         except Exception as error:  # noqa: BLE001 - errors become answers here
-            return failed(error, call.context.correlation_id)
+            return _failed(call, error)
 
     def _act(self, call: RestCall) -> RestResponse:
         realm = self._pipeline.realm(call)
-        request = call.request(realm, self._lake)
+        request = call.request(realm, self._lake, lambda token: self._authenticate(call, token))
         retrying = self._options.retries.retrying(on_retry=lambda _: self._pipeline.count_retry(call.operation))
 
         def attempt() -> RestResponse:
             try:
                 return retrying(call.route.handler, request) if call.route.changes else call.route.handler(request)
             except SkiwayError as error:
-                answer = failed(error, call.context.correlation_id)
+                answer = _failed(call, error)
                 if disclosed(error) is None or answer.status >= 500:
                     raise
                 call.outcome, call.status = error.code, str(answer.status)
                 return answer
 
         return once(realm, call, attempt)
+
+    def _authenticate(self, call: RestCall, token: str) -> Principal:
+        """Make the owner of a token that came in a form the caller, as if it had come in a header."""
+        call.headers = {self._pipeline.access.credentials[-1]: f"Bearer {token}"}
+        return self._pipeline.authenticate(call)
 
 
 def _raw_path(scope: Scope) -> str:
@@ -158,9 +172,21 @@ def _raw_path(scope: Scope) -> str:
 
 async def _body(request: Request, options: RestOptions) -> bytes:
     """The body, which must be JSON if there is one."""
-    limit = options.max_body_bytes
     if request.method not in ("POST", "PUT", "PATCH"):
         return b""
+    received = await _received(request, options, options.max_body_bytes)
+    _check_media(request.headers.get("content-type", ""), received, JSON)
+    return received
+
+
+async def _form(request: Request, options: RestOptions) -> bytes:
+    """The form in the body of a caller who is not authenticated yet."""
+    received = await _received(request, options, MAX_FORM_BYTES)
+    _check_media(request.headers.get("content-type", ""), received, FORM)
+    return received
+
+
+async def _received(request: Request, options: RestOptions, limit: int) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
@@ -177,18 +203,23 @@ async def _body(request: Request, options: RestOptions) -> bytes:
         ) from None
     except ClientDisconnect:
         raise Cancelled("the client went away while it sent the body", key="client.gone") from None
-    _check_media(request.headers.get("content-type", ""), received)
     return bytes(received)
 
 
-def _check_media(given: str, body: bytearray) -> None:
+def _check_media(given: str, body: bytes, wanted: str) -> None:
     """Pages in a browser can send forms and plain text to any server without asking it, but no JSON."""
     media = given.partition(";")[0].strip().lower()
-    if body and media != "application/json":
+    if body and media != wanted:
+        what = "JSON" if wanted == JSON else "a form"
         raise InvalidArgument(
-            f"the body is of type {media[:100] or 'none'}: send JSON, with the header content-type: application/json",
+            f"the body is of type {media[:100] or 'none'}: send {what}, with the header content-type: {wanted}",
             key="body.media",
         )
+
+
+def _failed(call: RestCall, error: Exception) -> RestResponse:
+    answer = token_failed if call.route.takes_form else failed
+    return answer(error, call.context.correlation_id)
 
 
 def _too_large(limit: int) -> LimitExceeded:

@@ -9,16 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skiway.errors import InvalidArgument
 
-__all__ = [
-    "CreateNamespace",
-    "Identifier",
-    "Registration",
-    "Renaming",
-    "Report",
-    "UpdateProperties",
-    "decoded",
-    "fields_of",
-]
+__all__ = ["CreateNamespace", "Identifier", "Registration", "Renaming", "UpdateProperties", "decoded", "fields_of"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -57,12 +48,6 @@ class Registration(_Body):
     name: str
     metadata_location: Annotated[str, Field(alias="metadata-location", min_length=1)]
     overwrite: bool = False
-
-
-class Report(_Body):
-    """A metrics report; fields that are not read are ignored."""
-
-    kind: Annotated[str, Field(alias="report-type")]
 
 
 def decoded(body: bytes, model: type[M], **given: Any) -> M:

@@ -14,8 +14,11 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.source import TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.records import MAX_PAGE_SIZE
+from skiway.metastore.records.access import AccessDecision
 from skiway.model import v1
 from skiway.requests import Call, Operation
+from skiway.security import NOBODY, Principal
+from skiway.vending import Vending
 
 __all__ = [
     "COMPONENT",
@@ -27,6 +30,7 @@ __all__ = [
     "RestRequest",
     "RestResponse",
     "Route",
+    "TokenIssuer",
     "json_response",
     "listing",
     "short_header",
@@ -35,11 +39,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RestResponse:
-    """A status, a JSON body or none, and headers in addition to those of every response."""
+    """A status, a JSON body or none, and headers in addition to those of every response.
+
+    `stored` replaces the body where the response is stored for repeated requests: credentials are not stored.
+    """
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    stored: bytes | None = None
 
 
 NO_CONTENT: Final = RestResponse(204)
@@ -62,19 +70,38 @@ class Mirrors(Protocol):
         """Open the table as it is upstream."""
 
 
+class TokenIssuer(Protocol):
+    """Issues access tokens."""
+
+    def issue(self, token: str, /) -> tuple[str, float]:
+        """An access token for the owner of a token, and for how many seconds it is valid. Raises `Unauthorized`."""
+
+    def renews(self, expired: str, token: str, /) -> bool:
+        """Whether `expired` is an access token of the static token `token`. Raises `Unauthorized` if it is none at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served."""
+    """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served.
+
+    `vending` gives clients access to the files of tables. `tokens` issues access tokens; without it there are none.
+    """
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
+    vending: Vending = field(default_factory=Vending)
+    tokens: TokenIssuer | None = None
     rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
     """Rendered metadata by location: metadata files never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestRequest:
-    """What a handler gets: whose resources, what is request for, and where tables are."""
+    """What a handler gets: whose resources, what is request for, and where tables are.
+
+    `decision` is what the caller may do; what a handler adds to `details` is in the audit record. `authenticate` finds out
+    whose a token is and makes them the caller, for the route that nobody is authenticated for.
+    """
 
     realm: Realm
     lake: Lake
@@ -82,6 +109,9 @@ class RestRequest:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    decision: AccessDecision | None = None
+    details: dict[str, str | int] = field(default_factory=dict)
+    authenticate: Callable[[str], Principal] = field(default=lambda _: NOBODY)
 
 
 Handler: TypeAlias = Callable[[RestRequest], RestResponse]
@@ -98,6 +128,10 @@ class Route:
     permissions: tuple[str, ...]
     category: str
     changes: bool = False
+    offered: Callable[[Lake], bool] = lambda _: True
+    """Whether `/v1/config` lists the route."""
+    takes_form: bool = False
+    """Whether it is a route of OAuth, with a form as the body."""
 
     @property
     def operation(self) -> Operation:
@@ -120,9 +154,19 @@ class RestCall(Call):
     target: str
     body: bytes = b""
 
-    def request(self, realm: Realm, lake: Lake) -> RestRequest:
+    def request(self, realm: Realm, lake: Lake, authenticate: Callable[[str], Principal]) -> RestRequest:
         """The call as its handler sees it."""
-        return RestRequest(realm, lake, self.names, self.query, self.headers, self.body)
+        return RestRequest(
+            realm,
+            lake,
+            self.names,
+            self.query,
+            self.headers,
+            self.body,
+            decision=self.decision,
+            details=self.details,
+            authenticate=authenticate,
+        )
 
 
 def short_header(headers: Mapping[str, str], name: str) -> str:

@@ -20,6 +20,7 @@ from skiway.rest import resolve
 from skiway.rest.bodies import Registration, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse
 from skiway.rest.catalog_properties import properties_of_new
+from skiway.rest.delegation import NOTHING, Delegated, delegated_to_creator
 from skiway.rest.tables import loaded
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def create(request: RestRequest) -> RestResponse:
             location=wanted.location,
             stage=wanted.stage_create,
         )
-    return _response(request, made)
+    return _response(request, made, delegated=delegated_to_creator(request, made))
 
 
 def commit(request: RestRequest) -> RestResponse:
@@ -155,14 +156,15 @@ def _applying() -> Iterator[None]:
         ) from error
 
 
-def _response(request: RestRequest, made: ManagedTable) -> RestResponse:
+def _response(request: RestRequest, made: ManagedTable, *, delegated: Delegated = NOTHING) -> RestResponse:
     location = made.metadata_location
     if not location:
         _make_folder(made)
-        return loaded(request, metadata_json(made.metadata), None)
+        return loaded(request, metadata_json(made.metadata), None, delegated=delegated)
     # Cached for the next load.
     key = (request.realm.account_id, made.id, location, "all")
-    return loaded(request, request.lake.rendered.get(key, lambda: metadata_json(made.metadata)), location)
+    text = request.lake.rendered.get(key, lambda: metadata_json(made.metadata))
+    return loaded(request, text, location, delegated=delegated)
 
 
 def _make_folder(staged: ManagedTable) -> None:

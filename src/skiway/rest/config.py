@@ -8,16 +8,16 @@ from urllib.parse import quote
 from skiway.errors import InvalidArgument
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.rest.calls import Handler, RestRequest, RestResponse, json_response
+from skiway.rest.calls import Handler, RestRequest, RestResponse, Route, json_response
 from skiway.rest.catalog_properties import shown_properties
 from skiway.rest.resolve import named_catalog
 
-__all__ = ["config_of", "tokens"]
+__all__ = ["config_of"]
 
 
-def config_of(endpoints: Iterable[str]) -> Handler:
+def config_of(routes: Iterable[Route]) -> Handler:
     """The handler of `/v1/config`."""
-    served = sorted(endpoints)
+    listed = sorted(routes, key=lambda route: route.endpoint)
 
     def config(request: RestRequest) -> RestResponse:
         """The catalog named by `warehouse`, or the only one, is the prefix of all paths."""
@@ -27,21 +27,12 @@ def config_of(endpoints: Iterable[str]) -> Handler:
             {
                 "defaults": shown_properties(found, "default"),
                 "overrides": {"prefix": quote(found.display_name, safe=""), **shown_properties(found, "override")},
-                "endpoints": served,
+                "endpoints": [route.endpoint for route in listed if route.offered(request.lake)],
                 "idempotency-key-lifetime": f"PT{int(request.realm.idempotency_ttl_s)}S",
             }
         )
 
     return config
-
-
-def tokens(_: RestRequest) -> RestResponse:
-    """Reject requests for tokens, in the form that OAuth clients expect."""
-    explanation = (
-        "this server does not issue tokens: get one from your operator or identity provider and set it as `token` in "
-        "the client, or leave out `credential`"
-    )
-    return json_response({"error": "unsupported_grant_type", "error_description": explanation}, 400)
 
 
 def _only(request: RestRequest) -> v1.Catalog:

@@ -95,6 +95,8 @@ MISSING: Final = {
     "namespace": "NoSuchNamespaceException",
     "table": "NoSuchTableException",
     "view": "NoSuchViewException",
+    "plan": "NoSuchPlanIdException",
+    "plan_task": "NoSuchPlanTaskException",
 }
 """The type of a missing object, by the first word of the error's key."""
 

@@ -59,7 +59,8 @@ def _first(slot: Slot, act: Callable[[], RestResponse]) -> RestResponse:
 
 def _store(slot: Slot, version: int, response: RestResponse) -> None:
     """Store the response. The change is done, so a failure to store the response is not reported to the client."""
-    stored = json.dumps({"status": response.status, "headers": dict(response.headers), "body": response.body.decode()})
+    body = response.body if response.stored is None else response.stored
+    stored = json.dumps({"status": response.status, "headers": dict(response.headers), "body": body.decode()})
     try:
         slot.complete(version, stored.encode())
     except SkiwayError:

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, namespaces, tables, views
+from skiway.rest import commits, config, delegation, namespaces, oauth, reports, scan_planning, tables, views
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -21,6 +21,8 @@ _TABLES: Final = f"{_NAMESPACE}/tables"
 _TABLE: Final = f"{_TABLES}/{{table}}"
 _VIEWS: Final = f"{_NAMESPACE}/views"
 _VIEW: Final = f"{_VIEWS}/{{view}}"
+_PLANS: Final = f"{_TABLE}/plan"
+_PLAN: Final = f"{_PLANS}/{{plan-id}}"
 
 _IN_CATALOGS: Final = (
     Route("GET", _NAMESPACES, "ListNamespaces", namespaces.list_, ("namespace.read",), "namespace"),
@@ -43,7 +45,21 @@ _IN_CATALOGS: Final = (
     Route("HEAD", _TABLE, "TableExists", tables.exists, ("table.read",), "table"),
     Route("POST", _TABLE, "CommitTable", commits.commit, ("table.write",), "table", changes=True),
     Route("DELETE", _TABLE, "DropTable", tables.drop, ("table.write",), "table", changes=True),
-    Route("POST", f"{_TABLE}/metrics", "ReportMetrics", tables.report, ("table.read",), "table"),
+    Route("POST", _PLANS, "PlanTableScan", scan_planning.plan, ("table.read",), "table", changes=True),
+    Route("GET", _PLAN, "FetchPlanningResult", scan_planning.result, ("table.read",), "table"),
+    Route("DELETE", _PLAN, "CancelPlanning", scan_planning.cancel, ("table.read",), "table", changes=True),
+    Route("POST", f"{_TABLE}/tasks", "FetchScanTasks", scan_planning.tasks, ("table.read",), "table"),
+    Route(
+        "GET",
+        f"{_TABLE}/credentials",
+        "LoadCredentials",
+        delegation.credentials,
+        ("table.read",),
+        "table",
+        offered=delegation.vends_credentials,
+    ),
+    Route("POST", f"{_TABLE}/sign", "SignRequest", delegation.sign, ("table.read",), "table", offered=delegation.signs),
+    Route("POST", f"{_TABLE}/metrics", "ReportMetrics", reports.report, ("table.read",), "table", changes=True),
     Route("POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename, ("table.write",), "table", changes=True),
     Route("POST", f"{_NAMESPACE}/register", "RegisterTable", commits.register, ("table.write",), "table", changes=True),
     Route(
@@ -70,14 +86,14 @@ ROUTES: Final = (
         "GET",
         "/v1/config",
         "GetConfig",
-        config.config_of(route.endpoint for route in _IN_CATALOGS),
+        config.config_of(_IN_CATALOGS),
         ("catalog.read",),
         "catalog",
     ),
-    Route("POST", "/v1/oauth/tokens", "GetToken", config.tokens, (), "catalog"),
+    Route("POST", "/v1/oauth/tokens", "GetToken", oauth.tokens, (), "catalog", takes_form=True),
     *_IN_CATALOGS,
 )
-"""A route without permissions is open to everybody, because it reveals nothing."""
+"""The route without permissions is open to everybody: it authenticates its callers by what they send in the form."""
 
 
 def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:

@@ -1,9 +1,8 @@
-"""Handlers for tables: list, load, drop, rename and metrics reports."""
+"""Handlers for tables: list, load, drop and rename."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -18,32 +17,45 @@ from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import Renaming, Report, decoded
+from skiway.rest.bodies import Renaming, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, listing
+from skiway.rest.delegation import NOTHING, Delegated, delegated_to
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["drop", "exists", "list_", "load", "loaded", "rename", "report"]
+__all__ = ["drop", "exists", "list_", "load", "loaded", "rename"]
 
 _SHOWN: Final = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "s3.force-virtual-addressing")
-"""The settings of the warehouse that clients receive. Credentials are not among them: clients use their own."""
+"""The settings of the warehouse that clients receive. Its credentials are not among them."""
 
 
 def loaded(
-    request: RestRequest, metadata: str, location: str | None, *, headers: Mapping[str, str] | None = None
+    request: RestRequest,
+    metadata: str,
+    location: str | None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    delegated: Delegated = NOTHING,
 ) -> RestResponse:
-    """The response of a load, a creation or a commit; `metadata` is JSON. A staged table has no location."""
+    """The response of a load, a creation or a commit; `metadata` is JSON. A staged table has no location.
+
+    `delegated` is the access to files that the client asked for.
+    """
     properties = request.lake.warehouse.properties
     config = {name: properties[name] for name in _SHOWN if name in properties}
     where = f'"metadata-location": {json.dumps(location)}, ' if location else ""
     body = f'{{{where}"metadata": {metadata}, "config": {json.dumps(config)}}}'
-    return RestResponse(200, body.encode(), headers or {})
+    if delegated == NOTHING:
+        return RestResponse(200, body.encode(), headers or {})
+    full = (
+        f'{{{where}"metadata": {metadata}, "config": {json.dumps({**config, **delegated.config})}, '
+        f'"storage-credentials": {json.dumps(delegated.credentials)}}}'
+    )
+    return RestResponse(200, full.encode(), headers or {}, stored=body.encode())
 
 
 MODES: Final = ("all", "refs")
-
-log = logging.getLogger("skiway.rest.reports")
 
 
 def list_(request: RestRequest) -> RestResponse:
@@ -68,7 +80,9 @@ def load(request: RestRequest) -> RestResponse:
     mode = _choice(request.query, "snapshots", MODES, default="all")
     table = _served(request)
     metadata, location = _metadata(request, table)
-    etag = f'"{sha256(f"{table.resource_id.id} {location} {mode}".encode()).hexdigest()[:32]}"'
+    delegated = delegated_to(request, table)
+    version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
+    etag = f'"{sha256(version.encode()).hexdigest()[:32]}"'
     if _known(request.headers.get("if-none-match", ""), etag):
         return RestResponse(304, headers={"etag": etag})
 
@@ -76,7 +90,7 @@ def load(request: RestRequest) -> RestResponse:
         return metadata_json(_of_refs(metadata) if mode == "refs" else metadata)
 
     text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, mode), render)
-    return loaded(request, text, location, headers={"etag": etag})
+    return loaded(request, text, location, headers={"etag": etag}, delegated=delegated)
 
 
 def exists(request: RestRequest) -> RestResponse:
@@ -105,14 +119,6 @@ def rename(request: RestRequest) -> RestResponse:
         managed.rename(
             request.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
         )
-    return NO_CONTENT
-
-
-def report(request: RestRequest) -> RestResponse:
-    """Log a metrics report on a table that the caller may read."""
-    resolve.table(request, resolve.catalog(request))
-    sent = decoded(request.body, Report)
-    log.debug("%s of table %s: %d bytes", sent.kind[:40], request.names["table"][:100], len(request.body))
     return NO_CONTENT
 
 

@@ -11,6 +11,7 @@ from skiway.config import Settings
 from skiway.errors import InvalidArgument
 from skiway.plugins import named_plugin
 from skiway.security import (
+    AccessTokens,
     Accounts,
     Authenticator,
     Authorizer,
@@ -21,7 +22,7 @@ from skiway.security import (
     TokenHeaders,
 )
 
-__all__ = ["AUTHORIZERS", "authenticator", "authorizer", "credential_headers", "roles"]
+__all__ = ["AUTHORIZERS", "authenticator", "authorizer", "credential_headers", "issuer", "roles"]
 
 AUTHORIZERS: Final = "skiway.authorizers"
 BUILT_IN: Final = {"roles": "skiway.security.principals:PermissionAuthorizer"}
@@ -45,15 +46,22 @@ def authorizer(settings: Settings) -> Authorizer:
 
 
 def authenticator(
-    settings: Settings, accounts: Accounts, *, note_use: Callable[[str], None] = lambda _: None
+    settings: Settings,
+    accounts: Accounts,
+    *,
+    note_use: Callable[[str], None] = lambda _: None,
+    key: Callable[[], bytes] | None = None,
 ) -> Authenticator:
-    """The authenticator of `auth.mode`. `note_use` is called with the hash of each static token that is used."""
+    """The authenticator of `auth.mode`. `note_use` is called with the hash of each static token that is used.
+
+    `key` returns the key that signs access tokens; without it there are none.
+    """
     match settings.auth.mode:
         case "dev":
             header = settings.interceptor.dev_account.header
             return DevAuthenticator(accounts, account_header=header, roles=roles(settings))
         case "token":
-            return _by_token(settings, accounts, note_use)
+            return _by_token(settings, accounts, note_use, key)
         case "oidc":
             return _by_oidc(settings, accounts)
 
@@ -64,8 +72,15 @@ def credential_headers(settings: Settings) -> tuple[str, ...]:
     return tuple(filter(None, (headers.session, headers.authorization)))
 
 
-def _by_token(settings: Settings, accounts: Accounts, note_use: Callable[[str], None]) -> Authenticator:
-    file = settings.auth.tokens.file
+def issuer(settings: Settings, made: Authenticator) -> TokenAuthenticator | None:
+    """What issues access tokens: the authenticator of static tokens, unless this is turned off."""
+    return made if settings.auth.oauth.enabled and isinstance(made, TokenAuthenticator) else None
+
+
+def _by_token(
+    settings: Settings, accounts: Accounts, note_use: Callable[[str], None], key: Callable[[], bytes] | None
+) -> Authenticator:
+    file, oauth = settings.auth.tokens.file, settings.auth.oauth
     if file is None:
         raise InvalidArgument("auth.mode token requires auth.tokens.file: set the path of the tokens file")
     if not file.exists():
@@ -80,6 +95,9 @@ def _by_token(settings: Settings, accounts: Accounts, note_use: Callable[[str], 
         roles=roles(settings),
         headers=_headers(settings),
         on_use=lambda entry: note_use(entry.sha256),
+        access_tokens=AccessTokens(key(), lifetime_s=oauth.lifetime_seconds, session_s=oauth.session_seconds)
+        if key is not None and oauth.enabled
+        else None,
     )
 
 

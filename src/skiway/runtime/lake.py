@@ -20,12 +20,13 @@ from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.metastore.transactions import StagingArea, decode_rows, malformed_rows
 from skiway.requests import Access, Observers
-from skiway.rest import RestApp, RestOptions
+from skiway.rest import RestApp, RestOptions, TokenIssuer
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
 from skiway.sql import QueryEngine
 from skiway.storage import Stores
+from skiway.vending import Vending
 
 __all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "queries_of", "staging_area", "warehouse_of"]
 
@@ -97,13 +98,23 @@ def queries_of(settings: Sql) -> Queries:
     )
 
 
-def iceberg_rest(access: Access, observers: Observers, handles: Handles, settings: Http) -> RestApp:
+def iceberg_rest(
+    access: Access,
+    observers: Observers,
+    handles: Handles,
+    settings: Http,
+    *,
+    vending: Vending | None = None,
+    tokens: TokenIssuer | None = None,
+) -> RestApp:
     """The same catalogs for Iceberg clients."""
     return RestApp(
         access,
         observers,
         warehouse=handles.warehouse,
         mirrors=lambda realm, table: handles.open(realm, table).handle,
+        vending=vending,
+        tokens=tokens,
         options=RestOptions(body_s=settings.body_seconds),
     )
 
@@ -113,7 +124,9 @@ def _s3(settings: Settings) -> Mapping[str, str]:
     aws = settings.storage.aws
     given = {
         "s3.region": aws.region,
+        "client.region": aws.region,
         "s3.endpoint": aws.s3.endpoint,
+        "s3.path-style-access": "true" if aws.s3.endpoint and aws.s3.path_style_access else None,
         "s3.access-key-id": aws.access_key_id and aws.access_key_id.reveal(),
         "s3.secret-access-key": aws.secret_access_key and aws.secret_access_key.reveal(),
         "s3.session-token": aws.session_token and aws.session_token.reveal(),

@@ -34,7 +34,7 @@ from skiway.metastore import Realm, managed
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.planning.planner import Planner
-from skiway.metastore.platform import AccountDirectory, TokenUses
+from skiway.metastore.platform import AccountDirectory, TokenUses, signing_key
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
@@ -45,7 +45,7 @@ from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import authenticator, authorizer, credential_headers
+from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer
 from skiway.runtime.browsers import LocalOnly
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
@@ -66,6 +66,7 @@ from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
+from skiway.runtime.vending import vending_of
 from skiway.runtime.workers import spark_place, working
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
@@ -121,7 +122,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
-        access, handles = access_of(settings, stores), handles_of(secrets, warehouse, sources)
+        access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
         worker = parts.enter_context(working(settings.reconciler, stores, reconciler, observers.metrics))
@@ -132,7 +133,15 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.callback(services.close)
         airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
         parts.callback(airport.close)
-        rest = iceberg_rest(access, observers, handles, settings.server.http)
+        vending = vending_of(settings, lambda: signing_key(stores, secrets))
+        rest = iceberg_rest(
+            access,
+            observers,
+            handles,
+            settings.server.http,
+            vending=vending,
+            tokens=issuer(settings, access.authenticator),
+        )
         parts.callback(rest.close)
         readiness = Readiness(checks_of(stores, worker))
         parts.callback(readiness.close)
@@ -168,8 +177,8 @@ def seed(stores: Stores, settings: Settings, secrets: SecretsStore, home: Path) 
         seed_demo(stores)
 
 
-def access_of(settings: Settings, stores: Stores) -> Access:
-    """Authentication and authorization, the same for all servers."""
+def access_of(settings: Settings, stores: Stores, secrets: SecretsStore | None = None) -> Access:
+    """Authentication and authorization, the same for all servers. Without `secrets`, no access tokens are issued."""
 
     @lru_cache(REALMS)
     def realm_of(account_id: str) -> Realm:
@@ -177,7 +186,12 @@ def access_of(settings: Settings, stores: Stores) -> Access:
 
     return Access(
         lambda principal: realm_of(principal.account_id),
-        authenticator(settings, AccountDirectory(stores), note_use=TokenUses(stores).note),
+        authenticator(
+            settings,
+            AccountDirectory(stores),
+            note_use=TokenUses(stores).note,
+            key=None if secrets is None else partial(signing_key, stores, secrets),
+        ),
         authorizer(settings),
         credential_headers(settings),
         Quotas(settings.quotas.caller, settings.quotas.account, pause_s=REFUSAL_S),

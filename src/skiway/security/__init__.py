@@ -6,6 +6,7 @@ An `Authenticator` turns the headers of a call into a `Principal`, an `Authorize
 """
 
 from skiway.clock import Clock, utc_now
+from skiway.security.access_tokens import AccessTokens
 from skiway.security.authentication import Authenticator, DevAuthenticator, TokenHeaders
 from skiway.security.principals import NOBODY, PLATFORM, Accounts, Authorizer, PermissionAuthorizer, Principal, Roles
 from skiway.security.redaction import MASK, Redacted
@@ -17,6 +18,7 @@ __all__ = [
     "MASK",
     "NOBODY",
     "PLATFORM",
+    "AccessTokens",
     "Accounts",
     "Authenticator",
     "Authorizer",

@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
@@ -21,6 +21,7 @@ import msgspec
 
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unauthorized
+from skiway.security.access_tokens import ACCESS_PREFIX, AccessToken, AccessTokens
 from skiway.security.authentication import Admission, Identity, TokenHeaders
 from skiway.security.principals import Accounts, Principal, Roles
 from skiway.security.redaction import Redacted
@@ -112,9 +113,11 @@ class TokenAuthenticator:
         roles: Roles | None = None,
         headers: TokenHeaders | None = None,
         on_use: Callable[[TokenEntry], None] = lambda _: None,
+        access_tokens: AccessTokens | None = None,
         clock: Clock = utc_now,
     ) -> None:
         self._entries = entries
+        self._access_tokens = access_tokens
         self._on_use = on_use
         self._admission = Admission(roles or Roles(), accounts)
         self._headers = headers or TokenHeaders()
@@ -122,19 +125,43 @@ class TokenAuthenticator:
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         """The owner of the token in the headers."""
-        entry = self._entry(self._headers.token(headers))
+        entry, access = self._found(self._headers.token(headers))
+        ends = [each for each in (entry.expires_at, access.expires_at if access else None) if each is not None]
+        identity = Identity(entry.name, entry.account, frozenset(entry.roles), expires_at=min(ends) if ends else None)
+        principal = self._admission.admit(identity)
+        self._on_use(entry)
+        return principal
+
+    def issue(self, token: str) -> tuple[str, float]:
+        """An access token for the owner of `token`, and for how many seconds it is valid. Raises `Unauthorized`.
+
+        `token` is a static token, or an access token of a session that is not over.
+        """
+        entry, access = self._found(token)
+        assert self._access_tokens is not None, "access tokens are not configured"
+        since = None if access is None else datetime.fromtimestamp(access.since, UTC)
+        return self._access_tokens.issue(entry.sha256, since=since, until=entry.expires_at)
+
+    def renews(self, expired: str, token: str) -> bool:
+        """Whether `expired` is an access token, also one that has expired, of the static token `token`."""
+        assert self._access_tokens is not None, "access tokens are not configured"
+        return compare_digest(self._access_tokens.read(expired, expired=True).sha256, _digest(token))
+
+    def _found(self, token: str) -> tuple[TokenEntry, AccessToken | None]:
+        """The entry of a token that is valid now; for an access token also its content."""
+        access = None
+        if self._access_tokens is not None and token.startswith(ACCESS_PREFIX):
+            access = self._access_tokens.read(token)
+        entry = self._entry(_digest(token) if access is None else access.sha256)
         if entry.expires_at and self._clock() >= entry.expires_at:
             raise Unauthorized(
                 f"the token of {entry.name} was valid until {entry.expires_at.isoformat()}: ask for a new one",
                 key="token.expired",
             )
-        identity = Identity(entry.name, entry.account, frozenset(entry.roles), expires_at=entry.expires_at)
-        principal = self._admission.admit(identity)
-        self._on_use(entry)
-        return principal
+        return entry, access
 
-    def _entry(self, token: str) -> TokenEntry:
-        digest, found = _digest(token), None
+    def _entry(self, digest: str) -> TokenEntry:
+        found = None
         # Compare with all entries, each in constant time, so that the response time reveals nothing about them.
         for entry in self._entries():
             if compare_digest(entry.sha256, digest):

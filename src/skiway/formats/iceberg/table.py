@@ -98,7 +98,7 @@ class IcebergTable(TableHandle):
         return self.schema if number in (None, self.schema.id) else self._schemas[number]
 
     def files(self, snapshot: Snapshot) -> pa.Table:
-        return self._placed(snapshot).drop_columns(PLACES.names)
+        return self.placed_files(snapshot).drop_columns(PLACES.names)
 
     def plan(
         self,
@@ -116,7 +116,7 @@ class IcebergTable(TableHandle):
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""
-        found = self._placed(snapshot).select(["ordinal", "first_row_id", "sequence_number"])
+        found = self.placed_files(snapshot).select(["ordinal", "first_row_id", "sequence_number"])
         return {
             ordinal: FileLineage(first_row, number)
             for ordinal, first_row, number in zip(*(column.to_pylist() for column in found.columns), strict=True)
@@ -124,11 +124,11 @@ class IcebergTable(TableHandle):
 
     def deleted_positions(self, snapshot: Snapshot, file: pa.Table) -> np.ndarray:
         """The positions that position deletes and deletion vectors delete in a file, which is a row of the file table."""
-        deletes = self._placed(snapshot).take(file["deletes"][0].values) if file["deletes"][0].as_py() else None
+        deletes = self.placed_files(snapshot).take(file["deletes"][0].values) if file["deletes"][0].as_py() else None
         found = None if deletes is None else self._deleted(file["path"][0].as_py(), deletes)
         return np.array([], np.int64) if found is None else found.to_numpy()
 
-    def _placed(self, snapshot: Snapshot) -> pa.Table:
+    def placed_files(self, snapshot: Snapshot) -> pa.Table:
         """The file table with the additional columns `PLACES`."""
         from skiway.formats.iceberg.manifests import file_table
 
@@ -208,7 +208,7 @@ class IcebergTable(TableHandle):
         return None if mapping is None else dict(_paths(mapping.root, ()))
 
     def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:
-        placed = self._placed(snapshot)
+        placed = self.placed_files(snapshot)
         for row in files.drop_columns(["stats"]).to_pylist():
             deletes = placed.take(pa.array(row["deletes"], pa.int32())) if row["deletes"] else None
             constants = self._defaults | self._partition_values(row)

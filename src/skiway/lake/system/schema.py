@@ -22,6 +22,7 @@ from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
 from skiway.lake.system.merge_function import MergeFunction
 from skiway.lake.system.policy_table import POLICIES, policies
+from skiway.lake.system.report_table import REPORTS, reports
 from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.tables import (
     DAMAGE,
@@ -276,6 +277,7 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
     ("usage", "how often tables were read and written, by day", USAGE, usage),
     ("lineage", "from which tables tables were written", LINEAGE, lineage),
+    ("reports", "metrics reports of Iceberg clients on their scans and commits", REPORTS, reports),
     ("events", "all changes of the account, in order", EVENTS, events),
     ("plans", "recent scans of this server, and what their filters pruned", PLANS, plans),
 )

@@ -62,6 +62,7 @@ __all__ = [
     "last_segment",
     "lease",
     "lease_active",
+    "metrics_report",
     "namespace",
     "namespace_fold",
     "namespace_level",
@@ -80,6 +81,7 @@ __all__ = [
     "queue_time",
     "relation_name",
     "replaced_snapshot",
+    "scan_plan",
     "schedule",
     "schedule_ids",
     "secret",
@@ -371,6 +373,16 @@ def dropped(account_id: str, namespace_id: str, name: str = "", table_id: str = 
 def usage(account_id: str, table_id: str, day: str = "") -> str:
     """Holds, until it expires, how a table was used on a day, not a blob's address; without a day, the prefix of all."""
     return f"/usage/{encoded(account_id)}/{encoded(table_id)}/{day}"
+
+
+def metrics_report(account_id: str, table_id: str, number: str = "") -> str:
+    """Holds, until it expires, a metrics report on a table, not a blob's address; without a number, the prefix of all."""
+    return f"/reports/{encoded(account_id)}/{encoded(table_id)}/{number}"
+
+
+def scan_plan(account_id: str, table_id: str, caller: str, plan_id: str = "") -> str:
+    """Holds, until it expires, a scan that was planned for a caller, not a blob's address; without an id, the prefix of all."""
+    return f"/plans/{encoded(account_id)}/{encoded(table_id)}/{encoded(caller) if caller else '-'}/{encoded(plan_id) if plan_id else ''}"
 
 
 # --- connectors and jobs ----------------------------------------------------------------------------------------------

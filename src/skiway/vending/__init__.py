@@ -1,0 +1,47 @@
+"""Access for Iceberg clients to the files of single tables in S3, without keys of their own.
+
+A client gets temporary credentials that are limited to the folder of one table, or the server signs each of its requests.
+Both are limited to reading unless the caller may write the table, and both are refused to callers whom policies restrict.
+
+    access           which access a caller has to the files of a table
+    credentials      credentials for clients, and the interface of their providers
+    session_policy   the IAM policy that limits a session to a table
+    sts              credentials from AWS STS, or from the STS of MinIO
+    static_keys      keys that the operator configured
+    s3_requests      which requests to S3 an access permits
+    sigv4            signatures of requests
+    signing          the signer: permits and signs requests
+    staged_tables    tokens for tables that do not exist yet
+"""
+
+from dataclasses import dataclass
+
+from skiway.vending.access import TableAccess, table_access
+from skiway.vending.credentials import Credentials, CredentialsProvider
+from skiway.vending.s3_requests import S3Request, S3Service
+from skiway.vending.signing import Signer
+from skiway.vending.staged_tables import StagedTable, StagedTables
+from skiway.vending.static_keys import StaticKeys
+
+__all__ = [
+    "Credentials",
+    "CredentialsProvider",
+    "S3Request",
+    "S3Service",
+    "Signer",
+    "StagedTable",
+    "StagedTables",
+    "StaticKeys",
+    "TableAccess",
+    "Vending",
+    "table_access",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Vending:
+    """How clients get access to files: credentials, signatures, both, or neither. `staged` is needed for signatures."""
+
+    credentials: CredentialsProvider | None = None
+    signer: Signer | None = None
+    staged: StagedTables | None = None

@@ -1,0 +1,114 @@
+"""Temporary credentials from AWS STS, or from a store with the same interface, such as MinIO.
+
+Each session assumes a role with a policy that is limited to one table. AWS enforces it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Final
+
+from cachetools import LRUCache
+
+from skiway import extras
+from skiway.clock import Clock, utc_now
+from skiway.errors import Unavailable
+from skiway.vending.access import TableAccess
+from skiway.vending.credentials import Credentials
+from skiway.vending.session_policy import session_policy
+
+with extras.needed("aws", "vended credentials"):
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+__all__ = ["StsCredentials", "StsRole", "sts_client"]
+
+MAX_SESSIONS: Final = 1000
+CONFIG: Final = Config(retries={"mode": "standard", "max_attempts": 3}, connect_timeout=5, read_timeout=10)
+
+
+@dataclass(frozen=True, slots=True)
+class StsRole:
+    """The role that sessions assume, and how long they last. `external_id` is sent if the role requires one."""
+
+    arn: str
+    lifetime_s: int = 3600
+    external_id: str = ""
+
+    @property
+    def partition(self) -> str:
+        """The partition of AWS that the role is in."""
+        found = re.match(r"arn:([\w-]+):", self.arn)
+        return found[1] if found else "aws"
+
+
+def sts_client(*, region: str | None, endpoint: str | None, keys: Credentials | None) -> Any:
+    """A client of STS. Without keys, boto3 finds them in the usual places."""
+    given: dict[str, str | None] = {}
+    if keys is not None:
+        given |= {"aws_access_key_id": keys.access_key_id, "aws_secret_access_key": keys.secret_access_key}
+        given["aws_session_token"] = keys.session_token or None
+    return boto3.session.Session(region_name=region, **given).client("sts", endpoint_url=endpoint, config=CONFIG)
+
+
+class StsCredentials:
+    """Issues credentials of role sessions.
+
+    The same caller gets the same session for the same access, until half of its lifetime is over.
+    """
+
+    def __init__(self, client: Any, role: StsRole, *, clock: Clock = utc_now) -> None:
+        self._client, self._role, self._clock = client, role, clock
+        self._sessions: LRUCache[TableAccess, Credentials] = LRUCache(MAX_SESSIONS)
+        self._lock = Lock()
+
+    @property
+    def lifetime_s(self) -> float:
+        """See `CredentialsProvider`."""
+        return self._role.lifetime_s
+
+    def issue(self, access: TableAccess) -> Credentials:
+        """See `CredentialsProvider`."""
+        with self._lock:
+            found = self._sessions.get(access)
+        renew_at = self._clock() + timedelta(seconds=self._role.lifetime_s / 2)
+        if found is not None and found.expires_at is not None and found.expires_at >= renew_at:
+            return found
+        issued = self._assume(access)
+        with self._lock:
+            self._sessions[access] = issued
+        return issued
+
+    def _assume(self, access: TableAccess) -> Credentials:
+        external = {"ExternalId": self._role.external_id} if self._role.external_id else {}
+        try:
+            found = self._client.assume_role(
+                RoleArn=self._role.arn,
+                RoleSessionName=_session_name(access),
+                DurationSeconds=self._role.lifetime_s,
+                Policy=session_policy(access, partition=self._role.partition),
+                **external,
+            )["Credentials"]
+        except (BotoCoreError, ClientError) as error:
+            raise Unavailable(
+                "credentials for the table cannot be issued now: try again later, or ask the operator, who finds the reason "
+                "in the log of the server",
+                key="vending.unavailable",
+                detail=f"STS: {error}",
+            ) from error
+        return Credentials(
+            found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"], expires_at=found["Expiration"]
+        )
+
+
+def _session_name(access: TableAccess) -> str:
+    """The name in the logs of AWS: the caller, or a digest if its name is not allowed there."""
+    name = f"skiway-{access.account_id}-{access.caller}"
+    if re.fullmatch(r"[\w+=,.@-]{2,64}", name, re.ASCII):
+        return name
+    return f"skiway-{sha256(name.encode()).hexdigest()[:32]}"
