@@ -8,9 +8,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from cachetools import TTLCache
@@ -19,6 +20,7 @@ from google.protobuf.message import Message
 from skiway.airport.request import ServedCall
 from skiway.airport.server.status import code_of
 from skiway.cache import Cache
+from skiway.config import Settings
 from skiway.lake.client_scans import CheckedFiles
 from skiway.lake.columns import Columns
 from skiway.lake.creating import FailedCreations
@@ -36,7 +38,7 @@ from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, 
 from skiway.security import NOBODY, Principal
 from skiway.sql import QueryEngine
 
-__all__ = ["COMPONENT", "Callers", "Context", "QueryShapes", "Versions", "operation_of"]
+__all__ = ["COMPONENT", "Callers", "Context", "QueryShapes", "RunningCall", "Versions", "operation_of"]
 
 COMPONENT: Final = "Airport"
 
@@ -79,6 +81,14 @@ def operation_of(name: str) -> Operation:
     return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"), counts_as=_KINDS.get(name, "calls"))
 
 
+class RunningCall(NamedTuple):
+    """A call that is being served, and when it began."""
+
+    served: ServedCall
+    call: Call
+    began: datetime
+
+
 class Callers:
     """Runs the calls of the Airport server through the request pipeline, and tells the lake who calls.
 
@@ -92,6 +102,15 @@ class Callers:
             log=logging.getLogger("skiway.airport"),
             status_of=lambda error: code_of(error).name,
         )
+        self._lock = Lock()
+        self._running: dict[int, RunningCall] = {}
+
+    def running(self) -> list[RunningCall]:
+        """The calls that this server is serving for the caller's account, from old to new."""
+        with self._lock:
+            calls = list(self._running.values())
+        account_id = self.principal.account_id
+        return [each for each in calls if each.call.principal and each.call.principal.account_id == account_id]
 
     @contextmanager
     def observe(self, served: ServedCall) -> Iterator[None]:
@@ -101,9 +120,14 @@ class Callers:
         call = Call(operation_of(served.operation), headers, replace(context, correlation_id=served.correlation_id))
         with self._pipeline.observe(call):
             _call.set(call)
+            running = RunningCall(served, call, datetime.now(UTC))
+            with self._lock:
+                self._running[id(running)] = running
             try:
                 yield
             finally:
+                with self._lock:
+                    del self._running[id(running)]
                 call.operation = operation_of(served.operation)
                 call.context = replace(call.context, operation=call.operation.full_name)
                 call.details = _details(served)
@@ -270,6 +294,8 @@ class Context:
     max_parts: int = MAX_PARTS
     key: bytes = b""
     """The key of the server, from which those of masks are derived."""
+    settings: Settings = field(default_factory=Settings)
+    """The settings of the process."""
 
     def columns(self, table_id: str, known_as: str, find: Callable[[], Columns]) -> Columns:
         """The columns of a table that a client knows, from the cache or from `find`; `known_as` says which they are."""

@@ -275,6 +275,15 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return self._listed(snapshot_id)
         except NotFound:  # another server may have listed a folder that has changed since this one did
             self._opened = self._open_anew()
+        try:
+            return self._listed(snapshot_id)
+        except NotFound:  # removed from the table, but a transaction that began before may still read it
+            if not current_request().transaction_id or self._point is not None:
+                raise
+            earlier = self._context.handles.open_earlier(self._realm, self.record, snapshot_id)
+            if earlier is None:
+                raise
+            self._opened = earlier
             return self._listed(snapshot_id)
 
     def _listed(self, snapshot_id: int) -> Snapshot:

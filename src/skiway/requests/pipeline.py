@@ -144,6 +144,7 @@ class Pipeline:
         return replace(
             self.access.realm_of(principal),
             caller=principal.subject,
+            administers=decision is not None and decision.everywhere("grant.manage"),
             access=decision if call.is_narrowed else None,
             policies=None if decision is None else decision.policies,
         )

@@ -22,6 +22,8 @@ from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
 from skiway.lake.system.merge_function import MergeFunction
 from skiway.lake.system.policy_table import POLICIES, policies
+from skiway.lake.system.queries import QUERIES, EndQueryFunction, queries
+from skiway.lake.system.settings_table import SETTINGS, settings
 from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.tables import (
     DAMAGE,
@@ -82,6 +84,7 @@ class SystemSchema(Schema):
         return [
             QueryFunction(self._context, self._catalog.display_name, self._find),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
+            EndQueryFunction(self._context),
             *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
         ]
 
@@ -273,6 +276,8 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("views", "the views of this catalog", VIEWS, views),
     ("policies", "which rows and values callers do not see", POLICIES, policies),
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
+    ("queries", "running statements, transactions, and leases on snapshots", QUERIES, queries),
+    ("settings", "the settings of this server", SETTINGS, settings),
     ("usage", "how often tables were read and written, by day", USAGE, usage),
     ("lineage", "from which tables tables were written", LINEAGE, lineage),
     ("events", "all changes of the account, in order", EVENTS, events),

@@ -7,7 +7,7 @@
 from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.requests import create_requested
-from skiway.metastore.managed.states import ManagedTable, load, open_current
+from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier
 from skiway.metastore.managed.tables import (
     create,
     create_filled,
@@ -35,6 +35,7 @@ __all__ = [
     "dropped_tables",
     "load",
     "open_current",
+    "open_earlier",
     "rename",
     "require_addressable",
     "undrop",
