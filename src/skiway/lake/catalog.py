@@ -209,10 +209,10 @@ def airport_service(
         handles,
         LakeTransactions(
             key,
-            caller=lambda: (callers.principal.account_id, callers.principal.subject),
+            caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
             ttl=transaction_ttl,
             staged=StagedInserts(callers, handles.warehouse, versions),
-            leases=TransactionLeases(callers.realm),
+            leases=TransactionLeases(callers.own_realm),
         ),
         queries=queries or QueryEngine(Queries()),
         versions=versions,

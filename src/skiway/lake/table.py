@@ -419,7 +419,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         self._context.usage.read(
             self._realm,
             self.id,
-            caller=callers.principal.subject,
+            caller=callers.authenticated.subject,
             unit=unit_of_work(current_request()),
             columns=self.columns.stored.names if options.columns is None else options.columns,
             size_bytes=size,
@@ -428,7 +428,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             Plan(
                 account_id=self._realm.account_id,
                 planned_at=plans.clock(),
-                subject=callers.principal.subject,
+                subject=callers.authenticated.subject,
                 catalog=self._catalog,
                 schema_name=self._schema_name,
                 table_name=self.name,

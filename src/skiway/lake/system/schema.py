@@ -219,7 +219,7 @@ def plans(scan: SystemScan) -> pa.Table:
                 continue
             values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
             if restricted[name]:
-                if plan.subject != callers.principal.subject:
+                if plan.subject != callers.authenticated.subject:
                     continue
                 values |= dict.fromkeys(_COUNTS)
             yield tuple(values[name] for name in PLANS.names)
@@ -235,6 +235,8 @@ VIEWS: Final = pa.schema(
         pa.field("sql", pa.map_(pa.string(), pa.string())),
         pa.field("columns", pa.list_(pa.string())),
         pa.field("reads", pa.list_(pa.string())),
+        pa.field("rights", pa.string()),
+        pa.field("definer", pa.string()),
         pa.field("comment", pa.string()),
         pa.field("created_at", MOMENT),
         pa.field("updated_at", MOMENT),
@@ -260,11 +262,13 @@ def views(scan: SystemScan) -> pa.Table:
 
 def _described(view: v1.View) -> tuple[Any, ...]:
     if view.damage:
-        return (*[None] * 6, view.damage)
+        return (*[None] * 8, view.damage)
     columns = [f"{each.name} {each.logical_type}" for each in view.output_columns]
     reads = [".".join([each.catalog, *each.path, each.name]) for each in view.base_relations]
     sql = [(each.dialect, each.sql) for each in view.sql_definitions]
-    return (sql, columns, reads, view.description or None, moment_of(view.created_at), moment_of(view.updated_at), None)
+    rights = (enum_name(v1.ViewRights, view.rights, "VR_"), view.definer.subject or None)
+    moments = (moment_of(view.created_at), moment_of(view.updated_at))
+    return (sql, columns, reads, *rights, view.description or None, *moments, None)
 
 
 _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], ...]] = (

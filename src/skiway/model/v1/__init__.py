@@ -423,6 +423,8 @@ from skiway.model.v1.transaction_pb2 import (
     TransactionState,
 )
 from skiway.model.v1.view_pb2 import (
+    VR_DEFINER,
+    VR_INVOKER,
     CreateViewRequest,
     CreateViewResponse,
     DeleteViewRequest,
@@ -434,6 +436,8 @@ from skiway.model.v1.view_pb2 import (
     UpdateViewRequest,
     UpdateViewResponse,
     View,
+    ViewDefiner,
+    ViewRights,
     ViewSpec,
     ViewSql,
 )
@@ -553,6 +557,8 @@ __all__ = [
     "TX_EXPIRED",
     "TX_OPEN",
     "TX_UNSPECIFIED",
+    "VR_DEFINER",
+    "VR_INVOKER",
     "AbortTransactionRequest",
     "AbortTransactionResponse",
     "Account",
@@ -833,7 +839,9 @@ __all__ = [
     "ValidateConnectorRequest",
     "ValidateConnectorResponse",
     "View",
+    "ViewDefiner",
     "ViewExpansion",
+    "ViewRights",
     "ViewSpec",
     "ViewSql",
     "WatchEventsRequest",
