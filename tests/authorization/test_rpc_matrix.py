@@ -120,7 +120,9 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         ),
         ROLES_ONLY,
     ),
-    "QueryService": dict.fromkeys(("BeginQuery", "RenewQuery", "EndQuery", "GetQuery", "FetchScanBundle"), READ_TABLE),
+    "QueryService": dict.fromkeys(
+        ("BeginQuery", "RenewQuery", "EndQuery", "GetQuery", "ListQueries", "FetchScanBundle"), READ_TABLE
+    ),
     "TransactionService": {
         **dict.fromkeys(
             ("BeginTransaction", "ListTransactions", "GetTransaction", "CommitTransaction", "AbortTransaction"),

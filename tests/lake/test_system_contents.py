@@ -161,7 +161,7 @@ def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
         numbers, cursor = pages[request.after]
         return v1.ListEventsResponse(events=[v1.Event(sequence=number) for number in numbers], cursor=cursor)
 
-    monkeypatch.setattr(events.metastore_events, "list_", page)
+    monkeypatch.setattr("skiway.lake.system.events.metastore_events.list_", page)
     assert events.events(scan())["sequence"].to_pylist() == [1, 2, 3]
 
 
@@ -171,7 +171,7 @@ def test_rows_of_policies(monkeypatch: pytest.MonkeyPatch) -> None:
         v1.Policy(display_name="m", mask=v1.PolicyMask(kind=v1.MK_HASH, columns=["x"]), description="text"),
         v1.Policy(display_name="d", damage="lost"),
     ]
-    monkeypatch.setattr(policy_table.metastore_policies, "scan", lambda _realm: iter(found))
+    monkeypatch.setattr("skiway.lake.system.policy_table.metastore_policies.scan", lambda _realm: iter(found))
     filtering, masking, damaged = policy_table.policies(scan()).to_pylist()
     assert [filtering[name] for name in ("rule", "expression", "columns", "subjects")] == ["filter", "x > 1", None, ["me"]]  # fmt: skip
     assert [masking[name] for name in ("rule", "expression", "columns", "comment")] == ["mask hash", None, ["x"], "text"]  # fmt: skip
@@ -185,7 +185,7 @@ def test_usage_and_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
     days = [(date(2026, 1, 2), used), (date(2026, 1, 1), Usage(sources=Counter(u=2)))]
     monkeypatch.setattr(usage_tables, "usage_of", lambda _realm, _table: iter(days))
     places = {"u": ("c", "s", "u")}
-    monkeypatch.setattr(usage_tables, "_place_of", lambda _scan, found: places.get(found))
+    monkeypatch.setattr(usage_tables, "place_of", lambda _scan, found: places.get(found))
     first, _ = usage_tables.usage(scan(table())).to_pylist()
     assert (first["reads"], first["writes"], first["bytes_read"]) == (1, 2, 3)
     assert (first["columns"], first["callers"]) == ([("x", 4)], [("me", 5)])
@@ -200,5 +200,5 @@ def test_sources_that_the_caller_may_not_see_are_hidden(monkeypatch: pytest.Monk
     def missing(*_: Any) -> None:
         raise NotFound("gone")
 
-    monkeypatch.setattr(usage_tables.hierarchy, "table", missing)
-    assert usage_tables._place_of(scan(), "u") is None
+    monkeypatch.setattr("skiway.lake.system.tables.hierarchy.table", missing)
+    assert tables.place_of(scan(), "u") is None

@@ -242,6 +242,7 @@ REQUESTS: Mapping[str, Make] = {
     "QueryService/RenewQuery": lambda lake: v1.RenewQueryRequest(query_id=lake.query_id, ttl_seconds=90),
     "QueryService/EndQuery": lambda lake: v1.EndQueryRequest(query_id=lake.query_id, commit=True),
     "QueryService/GetQuery": lambda lake: v1.GetQueryRequest(query_id=lake.query_id),
+    "QueryService/ListQueries": lambda lake: v1.ListQueriesRequest(),
     "QueryService/FetchScanBundle": lambda lake: v1.FetchScanBundleRequest(
         query_id=lake.query_id, table_id=lake.table.resource_id
     ),

@@ -83,6 +83,26 @@ def test_query_of_another_account_does_not_exist(db: Metastore, rpc_server: RpcS
     assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not_found")
 
 
+def test_query_of_another_caller_does_not_exist_except_for_administrators(db: Metastore, rpc_server: RpcServer):
+    query = db.queries.begin("lake.sales.people", catalog="lake")
+    reader = rpc_server.client.as_("reader")
+    seen = reader("QueryService/ListQueries", v1.ListQueriesRequest()).message.queries
+    assert query.id not in {each.query_id for each in seen}
+    for name in ("RenewQuery", "EndQuery", "GetQuery"):
+        answer = reader(f"QueryService/{name}", getattr(v1, f"{name}Request")(query_id=query.id))
+        assert (answer.code, answer.error.message_key) == (CODE.NOT_FOUND, "query.not_found")
+    begun = reader(
+        "QueryService/BeginQuery",
+        v1.BeginQueryRequest(default_catalog_id=db.catalogs.get("lake").message.resource_id, query_id="readers"),
+    ).message.query
+    assert begun.caller == "reader"
+    found = db.queries.get("readers")
+    assert (found.caller, found.kind, found.last_used_at) == ("reader", "query", found.created_at)
+    assert {query.id, "readers"} <= {each.id for each in db.queries(page_size=1)}
+    found.end()
+    assert "readers" not in {each.id for each in db.queries()}
+
+
 def test_error_after_some_messages_ends_the_stream(stores):
     def act(realm, request):
         yield v1.FetchScanBundleResponse()

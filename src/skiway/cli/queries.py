@@ -38,8 +38,11 @@ class QueryRecord:
     """A query in the output."""
 
     id: str
+    kind: str
     state: str
+    caller: str
     created_at: datetime
+    last_used_at: datetime
     expires_at: datetime
     tables: tuple[Pin, ...]
 
@@ -47,7 +50,8 @@ class QueryRecord:
     def of(cls, query: Query, lake: Metastore) -> QueryRecord:
         """Convert a resource of the client."""
         pins = tuple(Pin(_name(lake, table_id), table_id, number) for table_id, number in query.snapshots.items())
-        return cls(query.id, query.state, query.created_at, query.expires_at, pins)
+        times = (query.created_at, query.last_used_at, query.expires_at)
+        return cls(query.id, query.kind, query.state, query.caller, *times, pins)
 
 
 def _name(lake: Metastore, table_id: str) -> str | None:
@@ -65,6 +69,14 @@ def _show(call: Call, query: Query) -> None:
     if call.is_for_people:
         typer.echo()
         rendering.write_rows(record.tables, ["table", "snapshot_id"], empty="the query reads no tables")
+
+
+@command(app, "list")
+def list_(call: Call) -> None:
+    """List the active queries and transactions: your own, or as an administrator those of the account."""
+    columns = ["id", "kind", "caller", "created_at", "last_used_at", "expires_at"]
+    found = (QueryRecord.of(each, call.lake) for each in call.lake.queries())
+    call.print_rows(found, columns, empty="no queries are active")
 
 
 @command(app, "begin")
@@ -111,6 +123,6 @@ def end(
     query: Id,
     abort: Annotated[bool, typer.Option("--abort", help="Record that the query was aborted.")] = False,
 ) -> None:
-    """End a query and release its snapshots."""
+    """End a query or a transaction, and release its snapshots."""
     call.lake.queries.get(query).end(commit=not abort)
     call.print_result(f"ended query {query}", QueryRecord.of(call.lake.queries.get(query), call.lake))

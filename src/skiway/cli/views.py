@@ -31,6 +31,8 @@ class ViewRecord:
     sql: dict[str, str]
     columns: list[str]
     reads: list[str]
+    rights: str
+    definer: str | None
     damage: str | None = None
 
     @classmethod
@@ -44,6 +46,8 @@ class ViewRecord:
             dict(view.sql),
             [f"{each.name} {each.logical_type}" for each in message.output_columns],
             [".".join([each.catalog, *each.path, each.name]) for each in message.base_relations],
+            view.rights,
+            view.message.definer.subject or None,
             view.damage or None,
         )
 
@@ -70,13 +74,17 @@ def create(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The query, such as 'SELECT id FROM lake.sales.people'.")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace a view of this name.")] = False,
     dialect: Annotated[str, typer.Option(metavar="NAME", help="The dialect of the SQL, such as spark.")] = "duckdb",
+    rights: Annotated[
+        str,
+        typer.Option(metavar="RIGHTS", help="Whose rights on the tables count: those of the invoker or the definer."),
+    ] = "invoker",
     description: Description = None,
 ) -> None:
     """Create a view, after the server has checked its query.
 
     Names without a schema in the query are those of the view's own namespace.
     """
-    named = {"replace": replace, "dialect": dialect, "comment": description}
+    named = {"replace": replace, "dialect": dialect, "comment": description, "rights": rights}
     done = call_function(call, name, "create_view", sql, **named)
     call.print_result(f"{done['action']} view {name}", ViewRecord.of(call.lake.views.get(name)))
 

@@ -24,9 +24,11 @@ from skiway.airport.request import call_of
 from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.cache import Cache
+from skiway.config import Settings
 from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
 from skiway.lake.commits import check_auto_commit, check_managed
 from skiway.lake.context import Callers, Context, Versions
+from skiway.lake.leases import TransactionLeases
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema
@@ -61,7 +63,10 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
 
     def version(self) -> CatalogVersion:
         """A number that changes whenever the account's catalogs, namespaces, tables or views change."""
-        attaching = call_of(current_request()).operation in ("list_schemas", "list_flights")
+        operation = call_of(current_request()).operation
+        if operation == "catalog_version":
+            self.transactions.bind()
+        attaching = operation in ("list_schemas", "list_flights")
         return CatalogVersion(self._context.versions.of(self._context.callers.realm(), fresh=attaching))
 
     def visibility_key(self) -> Hashable:
@@ -191,12 +196,13 @@ def airport_service(
     max_parts: int = MAX_PARTS,
     limits: Limits | None = None,
     queries: QueryEngine | None = None,
+    settings: Settings | None = None,
 ) -> AirportService:
     """The catalogs of the metastore as a service that can be added to a gRPC server.
 
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
-    `queries` runs the SQL of `skiway.query`.
+    `queries` runs the SQL of `skiway.query`, and `settings` are shown in `skiway.settings`.
     """
     callers, versions = Callers(access, observers), Versions()
     context = Context(
@@ -204,15 +210,17 @@ def airport_service(
         handles,
         LakeTransactions(
             key,
-            caller=lambda: (callers.principal.account_id, callers.principal.subject),
+            caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
             ttl=transaction_ttl,
             staged=StagedInserts(callers, handles.warehouse, versions),
+            leases=TransactionLeases(callers.own_realm),
         ),
         queries=queries or QueryEngine(Queries()),
         versions=versions,
         part_bytes=part_bytes,
         max_parts=max_parts,
         key=key,
+        settings=settings or Settings(),
     )
     return _LakeService(
         LakeCatalogs(context),

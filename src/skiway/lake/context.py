@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from copy import copy
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from cachetools import TTLCache
@@ -19,6 +21,7 @@ from google.protobuf.message import Message
 from skiway.airport.request import ServedCall
 from skiway.airport.server.status import code_of
 from skiway.cache import Cache
+from skiway.config import Settings
 from skiway.lake.client_scans import CheckedFiles
 from skiway.lake.columns import Columns
 from skiway.lake.creating import FailedCreations
@@ -36,7 +39,9 @@ from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, 
 from skiway.security import NOBODY, Principal
 from skiway.sql import QueryEngine
 
-__all__ = ["COMPONENT", "Callers", "Context", "QueryShapes", "Versions", "operation_of"]
+__all__ = ["COMPONENT", "Callers", "Context", "QueryShapes", "RunningCall", "Versions", "operation_of"]
+
+T = TypeVar("T")
 
 COMPONENT: Final = "Airport"
 
@@ -69,6 +74,8 @@ _KINDS: Final[dict[str, Kind]] = {
 """What a call counts as in the quotas, by what is known of it when it begins."""
 
 _call: ContextVar[Call | None] = ContextVar("skiway_lake_call", default=None)
+_acting: ContextVar[Call | None] = ContextVar("skiway_lake_acting", default=None)
+"""The call with the rights of the definer of a view, while the view is read."""
 
 
 def operation_of(name: str) -> Operation:
@@ -77,6 +84,14 @@ def operation_of(name: str) -> Operation:
     It has no permissions of its own: the catalog, its schemas and its tables ask for them with `Callers.require`.
     """
     return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"), counts_as=_KINDS.get(name, "calls"))
+
+
+class RunningCall(NamedTuple):
+    """A call that is being served, and when it began."""
+
+    served: ServedCall
+    call: Call
+    began: datetime
 
 
 class Callers:
@@ -92,6 +107,15 @@ class Callers:
             log=logging.getLogger("skiway.airport"),
             status_of=lambda error: code_of(error).name,
         )
+        self._lock = Lock()
+        self._running: dict[int, RunningCall] = {}
+
+    def running(self) -> list[RunningCall]:
+        """The calls that this server is serving for the caller's account, from old to new."""
+        with self._lock:
+            calls = list(self._running.values())
+        account_id = self.authenticated.account_id
+        return [each for each in calls if each.call.principal and each.call.principal.account_id == account_id]
 
     @contextmanager
     def observe(self, served: ServedCall) -> Iterator[None]:
@@ -101,9 +125,14 @@ class Callers:
         call = Call(operation_of(served.operation), headers, replace(context, correlation_id=served.correlation_id))
         with self._pipeline.observe(call):
             _call.set(call)
+            running = RunningCall(served, call, datetime.now(UTC))
+            with self._lock:
+                self._running[id(running)] = running
             try:
                 yield
             finally:
+                with self._lock:
+                    del self._running[id(running)]
                 call.operation = operation_of(served.operation)
                 call.context = replace(call.context, operation=call.operation.full_name)
                 call.details = _details(served)
@@ -118,14 +147,45 @@ class Callers:
         return self._pipeline.authenticate(call).subject
 
     @property
-    def principal(self) -> Principal:
+    def authenticated(self) -> Principal:
         """The caller of the current call."""
+        return _principal(_call.get())
+
+    @property
+    def principal(self) -> Principal:
+        """The one whose rights decide: the caller or, while a view with definer rights is read, its definer."""
+        return _principal(_acting.get() or _call.get())
+
+    def acting_as(self, principal: Principal, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What `rows` yields with the rights of another one in the same account."""
         call = _call.get()
-        return NOBODY if call is None or call.principal is None else call.principal
+        assert call is not None, "the Airport server enters `observe` before a view is read"
+        assert principal.account_id == self.authenticated.account_id, "rights end with the account"
+        acting = copy(call)
+        acting.principal, acting.decision = principal, self._pipeline.access.decide(principal)
+        context = copy_context()
+        context.run(_acting.set, acting)
+        found = context.run(rows)
+        try:
+            while True:
+                try:
+                    row = context.run(next, found)
+                except StopIteration:
+                    return
+                yield row
+        finally:
+            if isinstance(found, Generator):
+                context.run(found.close)
+
+    def own_realm(self) -> Realm:
+        """The realm of the caller, also while a view with definer rights is read."""
+        return self._realm(_call.get())
 
     def realm(self) -> Realm:
         """What the caller may see and change of its account."""
-        call = _call.get()
+        return self._realm(_acting.get() or _call.get())
+
+    def _realm(self, call: Call | None) -> Realm:
         if call is None:
             return self._pipeline.access.realm_of(NOBODY)
         call.is_narrowed = True  # operations have no permissions of their own, so the decision holds for all of them
@@ -165,8 +225,12 @@ class Callers:
         return None if decision is None else decision.visibility
 
     def _decision(self) -> AccessDecision | None:
-        call = _call.get()
+        call = _acting.get() or _call.get()
         return None if call is None else call.decision
+
+
+def _principal(call: Call | None) -> Principal:
+    return NOBODY if call is None or call.principal is None else call.principal
 
 
 def _details(served: ServedCall) -> dict[str, str | int]:
@@ -270,6 +334,8 @@ class Context:
     max_parts: int = MAX_PARTS
     key: bytes = b""
     """The key of the server, from which those of masks are derived."""
+    settings: Settings = field(default_factory=Settings)
+    """The settings of the process."""
 
     def columns(self, table_id: str, known_as: str, find: Callable[[], Columns]) -> Columns:
         """The columns of a table that a client knows, from the cache or from `find`; `known_as` says which they are."""

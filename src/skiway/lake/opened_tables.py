@@ -14,7 +14,7 @@ from skiway.formats import Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.parquet.table import ParquetTable
 from skiway.metastore import Realm, connectors, snapshots, statistics
-from skiway.metastore.managed import open_current
+from skiway.metastore.managed import open_current, open_earlier
 from skiway.metastore.reconcile.upstream import Opener, stored_upstream
 from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
@@ -114,6 +114,12 @@ class Handles:
                 return opened
             self._cache.discard(key)
             return self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+
+    def open_earlier(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable | None:
+        """Open a managed table in the last state that had a snapshot, which was removed since; None if none is left."""
+        realm.require_unrestricted(table)
+        handle = open_earlier(realm, self.warehouse, table, snapshot_id) if table.metadata_location else None
+        return None if handle is None else OpenedTable(handle, handle.current())
 
     def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
         handle = open_current(realm, self.warehouse, table)

@@ -17,7 +17,7 @@ from skiway.lake.columns import ROWID, Columns, columns_in, columns_of
 from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
 from skiway.lake.inserting import PendingCreate, PendingTable, Target
-from skiway.lake.views import BrokenView, LakeView, RestrictedView, view_table
+from skiway.lake.view_tables import ViewTable, view_table
 from skiway.lake.writable import WritableTable
 from skiway.metastore import managed, tables, views
 from skiway.metastore.records.damage import damaged_error
@@ -63,11 +63,11 @@ class LakeSchema(Schema, DynamicSchema):
     def _views(self) -> Iterator[Table]:
         if self._context.callers.may("view.read"):
             for record in views.scan(self._context.callers.realm(), self._namespace.resource_id.id):
-                yield self._view_table(record)
+                yield self._view_table(record, listing=True)
 
-    def _view_table(self, record: v1.View, *, bind: bool = True) -> LakeView | RestrictedView | BrokenView:
+    def _view_table(self, record: v1.View, *, bind: bool = True, listing: bool = False) -> ViewTable:
         place = (self._catalog.display_name, self.name)
-        return view_table(self._context, record, place, self._find, bind=bind)
+        return view_table(self._context, record, place, self._find, bind=bind, listing=listing)
 
     def _view(self, name: str) -> v1.View | None:
         """The view with this name, if the caller may read views."""
@@ -76,7 +76,7 @@ class LakeSchema(Schema, DynamicSchema):
         realm = self._context.callers.realm()
         return views.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
 
-    def table(self, name: str, *, bind: bool = True) -> WritableTable | LakeView | RestrictedView | BrokenView | None:
+    def table(self, name: str, *, bind: bool = True) -> WritableTable | ViewTable | None:
         """The table or view with this name, or None. Queries, which bind views themselves, do not `bind` it."""
         record = self._record(name) if self._context.callers.may("table.read") else None
         if record is None:

@@ -275,6 +275,15 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return self._listed(snapshot_id)
         except NotFound:  # another server may have listed a folder that has changed since this one did
             self._opened = self._open_anew()
+        try:
+            return self._listed(snapshot_id)
+        except NotFound:  # removed from the table, but a transaction that began before may still read it
+            if not current_request().transaction_id or self._point is not None:
+                raise
+            earlier = self._context.handles.open_earlier(self._realm, self.record, snapshot_id)
+            if earlier is None:
+                raise
+            self._opened = earlier
             return self._listed(snapshot_id)
 
     def _listed(self, snapshot_id: int) -> Snapshot:
@@ -412,7 +421,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         self._context.usage.read(
             self._realm,
             self.id,
-            caller=callers.principal.subject,
+            caller=callers.authenticated.subject,
             unit=unit_of_work(current_request()),
             columns=self.columns.stored.names if options.columns is None else options.columns,
             size_bytes=size,
@@ -421,7 +430,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             Plan(
                 account_id=self._realm.account_id,
                 planned_at=plans.clock(),
-                subject=callers.principal.subject,
+                subject=callers.authenticated.subject,
                 catalog=self._catalog,
                 schema_name=self._schema_name,
                 table_name=self.name,

@@ -5,6 +5,8 @@ id of another caller is as unknown as an invented one.
 All reads of a transaction see the tables as of its begin, on every server, except for tables that it has written itself: of
 these, they see what the last write has committed. What was found is pinned in memory, so that later reads are as fast as any.
 
+A transaction with more than one statement has a lease (`leases`), which can be ended.
+
 A client may also say that it ends its transactions itself. Then INSERT only stages rows (`staging`), and the action
 `commit_transaction` makes all of them visible at once.
 """
@@ -15,6 +17,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
@@ -25,6 +28,7 @@ from skiway.airport import TransactionManager, TransactionStatus, current_reques
 from skiway.airport.request import call_of
 from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed
+from skiway.lake.leases import TransactionLeases
 from skiway.metastore.managed import ManagedTable
 from skiway.security import utc_now
 
@@ -71,9 +75,11 @@ class LakeTransactions(TransactionManager):
         keep: int = 100_000,
         clock: Callable[[], datetime] = utc_now,
         staged: Staged | None = None,
+        leases: TransactionLeases | None = None,
     ) -> None:
         self._key = key
         self._staged = staged
+        self._leases = leases
         self._caller = caller
         self._ttl = ttl
         self._clock = clock
@@ -85,7 +91,15 @@ class LakeTransactions(TransactionManager):
         """Return a new transaction id."""
         micros = int(self._clock().timestamp() * 1_000_000)
         body = f"{micros:x}.{secrets.token_hex(8)}"
-        return f"{body}.{self._mac(body)}"
+        transaction_id = f"{body}.{self._mac(body)}"
+        if self._leases is not None:
+            self._leases.begun(transaction_id)
+        return transaction_id
+
+    def bind(self) -> None:
+        """Record that the client of the current call has bound a table, which begins a statement or continues its planning."""
+        if self._leases is not None:
+            self._leases.statements.bind(current_request().session_id)
 
     def commit(self, transaction_id: str) -> None:
         """Commit the staged rows, if the client ends the transaction. A statement that commits by itself ends nothing."""
@@ -133,6 +147,9 @@ class LakeTransactions(TransactionManager):
                 f"this transaction began more than {self._ttl} ago and has expired: COMMIT or ROLLBACK, then begin a new one",
                 key="transaction.expired",
             )
+        until = began + self._ttl
+        if self._leases is not None:
+            self._leases.enter(transaction_id, current_request(), began=began, until=until)
         key = (transaction_id, table_id, point)
         with self._lock:
             if key in self._pins:
@@ -140,11 +157,14 @@ class LakeTransactions(TransactionManager):
         found = find(began)
         with self._lock:
             pinned: int | None = self._pins.setdefault(key, found)
-            return pinned
+        if self._leases is not None and pinned is not None:
+            self._leases.reads(transaction_id, table_id, pinned, began=began, until=until)
+        return pinned
 
     def repin(self, transaction_id: str, table_id: str, snapshot_id: int | None) -> None:
         """Pin the snapshot that the transaction has just written. Log a warning if it has written before."""
-        if not transaction_id or self._began(transaction_id) is None:
+        began = self._began(transaction_id) if transaction_id else None
+        if began is None:
             return
         with self._lock:
             self._pins[transaction_id, table_id, ""] = snapshot_id
@@ -155,6 +175,12 @@ class LakeTransactions(TransactionManager):
                 "a transaction has written twice: each statement has committed by itself, and ROLLBACK will undo neither of "
                 "them; write to several tables at once with AirportClient.transaction()"
             )
+        if self._leases is not None:
+            until = began + self._ttl
+            with suppress(PreconditionFailed):  # it was ended meanwhile, which does not undo the write
+                self._leases.enter(transaction_id, current_request(), began=began, until=until)
+                if snapshot_id is not None:
+                    self._leases.reads(transaction_id, table_id, snapshot_id, began=began, until=until)
 
     def expiry(self, transaction_id: str) -> datetime | None:
         """When a transaction expires; None without a valid transaction."""

@@ -1,7 +1,7 @@
 """Views of the lake. DuckDB sees them as tables; the server runs their SQL when they are read.
 
-A view has its SQL in one or more dialects. If that of DuckDB is missing, it is translated from another one. A view is read
-with the rights of its reader, who needs those on its tables, too.
+A view has its SQL in one or more dialects. If that of DuckDB is missing, it is translated from another one. The views here are
+read with the rights of their reader, who needs those on their tables, too.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from hashlib import blake2b
 
 import pyarrow as pa
 
-from skiway.airport import ScanOptions, Table, filters
+from skiway.airport import ColumnStatistics, HasStatistics, ScanOptions, Table, filters
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
-from skiway.errors import PreconditionFailed, SkiwayError, Unavailable
+from skiway.errors import PreconditionFailed
 from skiway.lake.context import Context
-from skiway.lake.policies import RestrictedRows, masked_columns, with_optional
 from skiway.metastore import managed
-from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
-from skiway.sql import Find, Query, SqlView, including
+from skiway.sql import Find, Query, SqlView, including, simple_view
 
-__all__ = ["BrokenView", "LakeView", "RestrictedView", "view_table"]
+__all__ = ["LakeView", "view_sql"]
+
+
+def view_sql(record: v1.View, catalog: str) -> str:
+    """The query of a view in a catalog, in DuckDB's dialect."""
+    catalogs = {catalog, managed.default_catalog(record) or ""}
+    return managed.duckdb_sql(record.sql_definitions, namespace=record.creation_search_path, catalogs=catalogs)
 
 
 class LakeView(Table, SqlView):
@@ -37,9 +40,7 @@ class LakeView(Table, SqlView):
     @property
     def sql(self) -> str:
         """The query, in DuckDB's dialect."""
-        catalogs = {self._place[0], managed.default_catalog(self.record) or ""}
-        path = self.record.creation_search_path
-        return managed.duckdb_sql(self.record.sql_definitions, namespace=path, catalogs=catalogs)
+        return view_sql(self.record, self._place[0])
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,6 +74,17 @@ class LakeView(Table, SqlView):
                 raise PreconditionFailed(f"the columns of view {self.name!r} have changed: attach the catalog again")
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema).select(wanted)
 
+    def statistics_of(self, column: str, duckdb_type: str) -> ColumnStatistics:
+        """Those of the column of the table that a simple view reads. Conditions leave fewer rows, so bounds stay valid."""
+        simple = simple_view(self.sql)
+        assert simple is not None, "other views have no statistics"
+        self._context.callers.require("view.read", self.record)
+        base = self._find(simple.catalog or self._place[0], simple.schema or self._place[1], simple.table)
+        source = None if base is None else simple.source_of(column, base.schema.names)
+        if base is None or source is None or base.schema.field(source).type != self.schema.field(column).type:
+            return ColumnStatistics()  # an expression, or a column that was replaced by one of another type
+        return base.column_statistics(source, duckdb_type) if isinstance(base, HasStatistics) else ColumnStatistics()
+
     def _columns(self) -> pa.Schema:
         stored = self.record.output_columns
         if not stored:
@@ -88,78 +100,3 @@ class LakeView(Table, SqlView):
         account = self._context.callers.principal.account_id
         find = including(self._find, (*self._place, self.name), self)
         return Query(text, find, catalog=self._place[0], owner=account)
-
-
-class RestrictedView(Table):
-    """A view of which policies hide rows or values. Queries read it like a table, so that they meet only what is left."""
-
-    def __init__(
-        self, context: Context, record: v1.View, place: tuple[str, str], find: Find, restriction: Restriction
-    ) -> None:
-        self.name, self.comment = record.display_name, record.description
-        self._context, self._place, self._restriction = context, place, restriction
-        self._find = find
-        self._view = LakeView(context, record, place, find)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the view."""
-        return with_optional(self._view.schema, masked_columns(self._restriction, self._view.schema))
-
-    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """Run the query, and then what policies leave of its rows."""
-        self._context.callers.require("view.read", self._view.record)
-        found = RestrictedRows(
-            self._context,
-            self._restriction,
-            self._view,
-            (*self._place, self.name),
-            self._view.schema,
-            self._find,
-        )
-        return found.rows(options)
-
-
-class BrokenView(Table, SqlView):
-    """The place of a view in a listing that cannot be read, with the reason."""
-
-    schema = pa.schema({"error": pa.string()})
-
-    def __init__(self, name: str, reason: SkiwayError) -> None:
-        self.name, self.comment = name, f"cannot be read: {reason.message}"
-        self._reason = reason
-
-    @property
-    def sql(self) -> str:
-        """Raise the reason."""
-        raise self._reason
-
-    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
-        """Raise the reason."""
-        raise self._reason
-
-
-def view_table(
-    context: Context, record: v1.View, place: tuple[str, str], find: Find, *, bind: bool
-) -> LakeView | RestrictedView | BrokenView:
-    """A view as a table; if it cannot be read, one that tells why. Only with `bind`, its columns are determined."""
-    if record.damage:
-        return BrokenView(
-            record.display_name, damaged_error("view", f"{place[1]}.{record.display_name}", record.damage)
-        )
-    view: LakeView | RestrictedView
-    try:
-        restriction = context.callers.restriction(record)
-        if restriction is not None:
-            view = RestrictedView(context, record, place, find, restriction)
-        else:
-            view = LakeView(context, record, place, find)
-        if bind or isinstance(view, RestrictedView):
-            view.schema  # noqa: B018 - raises the reason
-        else:
-            view.sql  # noqa: B018 - raises the reason
-    except SkiwayError as error:
-        if error.key == "sql.busy" or isinstance(error, Unavailable):
-            raise  # listings are cached, and a view must not look broken because the server is busy
-        return BrokenView(record.display_name, error)
-    return view

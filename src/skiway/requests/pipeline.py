@@ -145,7 +145,11 @@ class Pipeline:
         # Made once per call: the lake asks for it in several places.
         if call.realm is None or call.realm.access is not access or call.realm.policies is not policies:
             call.realm = replace(
-                self.access.realm_of(principal), caller=principal.subject, access=access, policies=policies
+                self.access.realm_of(principal),
+                caller=principal.subject,
+                administers=call.decision is not None and call.decision.everywhere("grant.manage"),
+                access=access,
+                policies=policies,
             )
         return call.realm
 

@@ -163,6 +163,7 @@ def queries_of(rules: QueryRules, planner: Planner) -> Service:
             "RenewQuery": changes(partial(queries.renew, rules=rules), "catalog.read"),
             "EndQuery": changes(partial(queries.end, rules=rules), "catalog.read"),
             "GetQuery": reads(partial(queries.get, rules=rules), "catalog.read"),
+            "ListQueries": reads(queries.list_, "catalog.read"),
             "FetchScanBundle": changes(partial(scan_bundles.fetch, planner=planner, rules=rules), "catalog.read"),
         },
     )

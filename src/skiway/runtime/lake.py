@@ -70,7 +70,15 @@ def lake_over_airport(
         decoded_bytes=grpc.max_decoded_bytes,
     )
     key = signing_key(Realm(stores, PLATFORM), secrets)
-    return airport_service(access, observers, handles=handles, key=key, limits=limits, queries=QueryEngine(queries))
+    return airport_service(
+        access,
+        observers,
+        handles=handles,
+        key=key,
+        limits=limits,
+        queries=QueryEngine(queries),
+        settings=settings,
+    )
 
 
 def staging_area(warehouse: Warehouse, settings: Grpc) -> StagingArea:

@@ -6,5 +6,6 @@ nothing else can be read. DuckDB reads plain Parquet files itself; everything el
 
 from skiway.sql.queries import Query, QueryEngine
 from skiway.sql.relations import DirectFiles, Files, Find, SqlView, including
+from skiway.sql.simple_views import simple_view
 
-__all__ = ["DirectFiles", "Files", "Find", "Query", "QueryEngine", "SqlView", "including"]
+__all__ = ["DirectFiles", "Files", "Find", "Query", "QueryEngine", "SqlView", "including", "simple_view"]

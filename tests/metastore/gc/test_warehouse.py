@@ -243,7 +243,9 @@ def test_pinned_files_are_kept_until_the_query_ends(managed: ManagedTableFactory
     sweep(managed)
     assert data.exists()
     queries.end(managed.home, v1.EndQueryRequest(query_id=query.query_id))
-    assert set(map(path_of, sweep(managed).removed)) == {data}
+    removed = set(map(path_of, sweep(managed).removed))
+    assert data in removed
+    assert {path.suffix for path in removed - {data}} == {".avro"}, "the manifests of its snapshot"
 
 
 def test_files_are_deleted_after_three_days(managed: ManagedTableFactory, folder: Path) -> None:

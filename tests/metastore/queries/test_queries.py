@@ -443,14 +443,14 @@ def test_duplicate_query_id_is_rejected_and_the_first_query_is_unaffected(factor
 
 @behavior(48)
 def test_first_of_two_concurrent_queries_with_one_id_keeps_its_pins(factory, people, monkeypatch):
-    original = leases._create
+    original = leases._store
 
     def delayed_call(*arguments: Any) -> None:
-        monkeypatch.setattr(leases, "_create", original)
+        monkeypatch.setattr(leases, "_store", original)
         begin(factory, of_table(people, by_id(0)), query_id="q")
         original(*arguments)
 
-    monkeypatch.setattr(leases, "_create", delayed_call)
+    monkeypatch.setattr(leases, "_store", delayed_call)
     with expect_error(AlreadyExists, "query.already.exists"):
         begin(factory, of_table(people, by_id(1)), query_id="q")
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.collection import Area, build, timestamp
+from skiway.client.metastore.collection import Area, Listing, build, listing_of, timestamp
 from skiway.client.metastore.names import Ref, catalog_id, table_id
 from skiway.client.metastore.resources import time_of
 from skiway.model import v1
@@ -43,6 +43,21 @@ class Query:
     def state(self) -> str:
         """`active`, `ended_commit`, `ended_abort` or `expired`."""
         return v1.LeaseState.Name(self.message.state).removeprefix("LS_").lower()
+
+    @property
+    def kind(self) -> str:
+        """`query`, or `transaction` for one of DuckDB."""
+        return v1.QueryKind.Name(self.message.kind).removeprefix("QK_").lower()
+
+    @property
+    def caller(self) -> str:
+        """Who began the query."""
+        return self.message.caller
+
+    @property
+    def last_used_at(self) -> datetime:
+        """The time of the last statement of a transaction; that of the begin for other queries."""
+        return time_of(self.message.last_used_at) if self.message.HasField("last_used_at") else self.created_at
 
     @property
     def created_at(self) -> datetime:
@@ -110,6 +125,12 @@ class Query:
 
 class Queries(Area):
     """`lake.queries`, identified by id."""
+
+    def __call__(self, *, page_size: int | None = None) -> Listing[Query]:
+        """List the active queries and transactions of the caller; for administrators, those of the account."""
+        return listing_of(
+            self._calls, "ListQueries", "queries", lambda: ({}, lambda message: Query(message, self._calls)), page_size
+        )
 
     def begin(
         self,

@@ -288,6 +288,11 @@ class View(PathResource[v1.View]):
         """The SQL by dialect."""
         return {each.dialect: each.sql for each in self.message.sql_definitions}
 
+    @property
+    def rights(self) -> str:
+        """With whose rights the view reads its tables: `invoker` or `definer`."""
+        return v1.ViewRights.Name(self.message.rights).removeprefix("VR_").lower()
+
     def _parent_path(self) -> Sequence[str]:
         return self._parents.of(self.message.namespace_id).path
 

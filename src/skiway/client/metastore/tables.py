@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from skiway.client.metastore.calls import Calls
 from skiway.client.metastore.collection import KEEP, Collection, Json, Keep, Listing, build, schema_text
@@ -16,6 +16,7 @@ from skiway.model import v1
 __all__ = ["Tables", "Views"]
 
 Sql = str | Mapping[str, str]
+Rights = Literal["invoker", "definer"]
 """SQL by dialect; a string is SQL for DuckDB."""
 
 
@@ -120,11 +121,13 @@ class Views(Collection[View]):
         search_path: Sequence[str] = (),
         output_columns: Iterable[v1.SchemaColumn] = (),
         properties: Mapping[str, str] | None = None,
+        rights: Rights = "invoker",
         idempotency_key: str | None = None,
     ) -> View:
         """Create a view. With a `namespace`, `name` is the view's own name in it.
 
-        `sql` is SQL for DuckDB, or a mapping from dialects to SQL; `base_relations` are the tables and views it reads.
+        `sql` is SQL for DuckDB, or a mapping from dialects to SQL; `base_relations` are the tables and views it reads. With
+        `rights="definer"`, it reads them with your rights, and not with those of its reader.
         """
         spec = {
             **_new_name(self._calls, name, namespace, resource="view"),
@@ -134,6 +137,7 @@ class Views(Collection[View]):
             "creation_search_path": search_path,
             "output_columns": output_columns,
             "properties": properties,
+            "rights": _rights(rights),
         }
         return self._create(spec, idempotency_key)
 
@@ -149,6 +153,7 @@ class Views(Collection[View]):
         search_path: Sequence[str] | Keep = KEEP,
         output_columns: Iterable[v1.SchemaColumn] | Keep = KEEP,
         properties: Mapping[str, str] | Keep | None = KEEP,
+        rights: Rights | Keep = KEEP,
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> View:
@@ -161,6 +166,7 @@ class Views(Collection[View]):
             "creation_search_path": search_path,
             "output_columns": output_columns,
             "properties": properties,
+            "rights": rights if isinstance(rights, Keep) else _rights(rights),
             **_move(self._calls, namespace),
         }
         return self._change(ref, changes, if_version, if_etag)
@@ -195,6 +201,10 @@ def _definitions(sql: Sql | Keep) -> Any:
         return sql
     by_dialect = {"duckdb": sql} if isinstance(sql, str) else sql
     return [build(v1.ViewSql, sql=text, dialect=dialect) for dialect, text in by_dialect.items()]
+
+
+def _rights(rights: Rights) -> str:
+    return f"VR_{rights.upper()}"
 
 
 def _names(relations: Iterable[Name] | Keep) -> Any:

@@ -22,7 +22,9 @@ from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
 from skiway.lake.system.merge_function import MergeFunction
 from skiway.lake.system.policy_table import POLICIES, policies
+from skiway.lake.system.queries import QUERIES, EndQueryFunction, queries
 from skiway.lake.system.report_table import REPORTS, reports
+from skiway.lake.system.settings_table import SETTINGS, settings
 from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.tables import (
     DAMAGE,
@@ -84,6 +86,7 @@ class SystemSchema(Schema):
         return [
             QueryFunction(self._context, self._catalog.display_name, self._find),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
+            EndQueryFunction(self._context),
             *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
         ]
 
@@ -218,7 +221,7 @@ def plans(scan: SystemScan) -> pa.Table:
                 continue
             values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
             if restricted[name]:
-                if plan.subject != callers.principal.subject:
+                if plan.subject != callers.authenticated.subject:
                     continue
                 values |= dict.fromkeys(_COUNTS)
             yield tuple(values[name] for name in PLANS.names)
@@ -234,6 +237,8 @@ VIEWS: Final = pa.schema(
         pa.field("sql", pa.map_(pa.string(), pa.string())),
         pa.field("columns", pa.list_(pa.string())),
         pa.field("reads", pa.list_(pa.string())),
+        pa.field("rights", pa.string()),
+        pa.field("definer", pa.string()),
         pa.field("comment", pa.string()),
         pa.field("created_at", MOMENT),
         pa.field("updated_at", MOMENT),
@@ -259,11 +264,13 @@ def views(scan: SystemScan) -> pa.Table:
 
 def _described(view: v1.View) -> tuple[Any, ...]:
     if view.damage:
-        return (*[None] * 6, view.damage)
+        return (*[None] * 8, view.damage)
     columns = [f"{each.name} {each.logical_type}" for each in view.output_columns]
     reads = [".".join([each.catalog, *each.path, each.name]) for each in view.base_relations]
     sql = [(each.dialect, each.sql) for each in view.sql_definitions]
-    return (sql, columns, reads, view.description or None, moment_of(view.created_at), moment_of(view.updated_at), None)
+    rights = (enum_name(v1.ViewRights, view.rights, "VR_"), view.definer.subject or None)
+    moments = (moment_of(view.created_at), moment_of(view.updated_at))
+    return (sql, columns, reads, *rights, view.description or None, *moments, None)
 
 
 _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], ...]] = (
@@ -275,6 +282,8 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("views", "the views of this catalog", VIEWS, views),
     ("policies", "which rows and values callers do not see", POLICIES, policies),
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
+    ("queries", "running statements, transactions, and leases on snapshots", QUERIES, queries),
+    ("settings", "the settings of this server", SETTINGS, settings),
     ("usage", "how often tables were read and written, by day", USAGE, usage),
     ("lineage", "from which tables tables were written", LINEAGE, lineage),
     ("reports", "metrics reports of Iceberg clients on their scans and commits", REPORTS, reports),

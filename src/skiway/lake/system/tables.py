@@ -12,13 +12,16 @@ import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
-from skiway.errors import Internal
+from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats.geometry import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import columns_of
 from skiway.lake.context import Context
 from skiway.metastore import Realm, connectors, statistics
 from skiway.metastore.records.damage import damage_of
+from skiway.metastore.records.schema_names import schema_name
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "enum_name",
     "files",
     "moment_of",
+    "place_of",
     "readable",
     "snapshots",
     "tables",
@@ -103,6 +107,17 @@ def readable(read: Callable[[], T]) -> tuple[T | None, str | None]:
         if damage is None:
             raise
         return None, damage
+
+
+def place_of(scan: SystemScan, table_id: str) -> tuple[str, str, str] | None:
+    """The catalog, schema and name of a table; None if it does not exist, or the caller may not see it."""
+    try:
+        table = hierarchy.table(scan.realm, v1.ResourceId(id=table_id)).value
+        namespace = hierarchy.namespace(scan.realm, table.namespace_id).value
+        catalog = hierarchy.catalog(scan.realm, table.catalog_id).value
+    except (NotFound, PermissionDenied, PreconditionFailed):
+        return None
+    return catalog.display_name, schema_name(full_path(namespace)), table.display_name
 
 
 def unknown(schema: pa.Schema, known: int) -> tuple[None, ...]:

@@ -9,13 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
-from skiway.lake.system.tables import NAMED, SystemScan, arrow_table
-from skiway.metastore.records.schema_names import schema_name
-from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import full_path
+from skiway.lake.system.tables import NAMED, SystemScan, arrow_table, place_of
 from skiway.metastore.usage import usage_of
-from skiway.model import v1
 
 __all__ = ["LINEAGE", "USAGE", "lineage", "usage"]
 
@@ -77,19 +72,8 @@ def lineage(scan: SystemScan) -> pa.Table:
                 for source in used.sources:
                     days.setdefault(source, []).append(day)
             for source, count in counts.most_common():
-                place = _place_of(scan, source)
+                place = place_of(scan, source)
                 if place is not None:
                     yield (*shown.names, *place, count, min(days[source]), max(days[source]))
 
     return arrow_table(LINEAGE, rows())
-
-
-def _place_of(scan: SystemScan, table_id: str) -> tuple[str, str, str] | None:
-    """The catalog, schema and name of a table; None if it does not exist, or the caller may not see it."""
-    try:
-        table = hierarchy.table(scan.realm, v1.ResourceId(id=table_id)).value
-        namespace = hierarchy.namespace(scan.realm, table.namespace_id).value
-        catalog = hierarchy.catalog(scan.realm, table.catalog_id).value
-    except (NotFound, PermissionDenied, PreconditionFailed):
-        return None
-    return catalog.display_name, schema_name(full_path(namespace)), table.display_name

@@ -20,7 +20,14 @@ from skiway.sql import Query, SqlView, including
 
 __all__ = ["CreateViewFunction", "DropViewFunction"]
 
-_REPLACED: Final = ("description", "sql_definitions", "base_relations", "creation_search_path", "output_columns")
+_REPLACED: Final = (
+    "description",
+    "sql_definitions",
+    "base_relations",
+    "creation_search_path",
+    "output_columns",
+    "rights",
+)
 
 
 class _ViewFunction(EffectFunction):
@@ -41,13 +48,14 @@ class CreateViewFunction(_ViewFunction):
     """`create_view(name, sql)`: stores a query under a name, by which all clients can read it like a table."""
 
     name = "create_view"
-    comment = "Creates a view: create_view('s.v', 'SELECT …', replace => true, dialect => 'spark', comment => '…')."
+    comment = "Creates a view: create_view('s.v', 'SELECT …', replace => true, rights => 'definer', dialect => 'spark', comment => '…')."
     parameters = (
         Parameter("name", pa.string()),
         Parameter("sql", pa.string()),
         Parameter("replace", pa.bool_(), named=True),
         Parameter("dialect", pa.string(), named=True),
         Parameter("comment", pa.string(), named=True),
+        Parameter("rights", pa.string(), named=True),
     )
     result = pa.schema({"view": pa.string(), "action": pa.string(), "columns": pa.list_(pa.string())})
 
@@ -61,8 +69,10 @@ class CreateViewFunction(_ViewFunction):
         definition = v1.ViewSql(sql=given["sql"] or "", dialect=(given["dialect"] or DUCKDB).strip().lower())
         if not definition.sql.strip():
             raise InvalidArgument("create_view needs SQL: write create_view('s.v', 'SELECT …')", key="view.sql")
+        rights = _rights(given["rights"])
         realm, spec = self._context.callers.realm(), self._spec(place, definition)
         spec.description = given["comment"] or ""
+        spec.rights = rights
         if existing is None:
             views.create(realm, v1.CreateViewRequest(spec=spec))
         else:
@@ -98,6 +108,13 @@ class CreateViewFunction(_ViewFunction):
                 for number, field in enumerate(columns, 1)
             ],
         )
+
+
+def _rights(given: str | None) -> v1.ViewRights.ValueType:
+    name = (given or "invoker").strip().lower()
+    if name not in ("invoker", "definer"):
+        raise InvalidArgument(f"rights is {given!r}: use 'invoker' or 'definer'", key="view.rights")
+    return v1.ViewRights.Value(f"VR_{name.upper()}")
 
 
 class DropViewFunction(_ViewFunction):

@@ -168,7 +168,10 @@ def _sweep(
         used = {location(view.value.metadata_location)}
     unused = [each for each in _old(listed, oldest_us) if each not in used and each not in staged]
     # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
-    pinned = _pinned(realm, table_id) if unused else set()
+    try:
+        pinned = _pinned(realm, files, table_id) if unused else set()
+    except SkiwayError:
+        return Slice(len(listed), damaged=(uri_of(folder),))
     orphans = tuple(uri_of(each) for each in unused if each not in pinned)
     if not dry:
         files.remove(orphans)
@@ -201,17 +204,23 @@ def _written_by(file: Found) -> str:
     return found[0].lower() if found else uri_of(file.location)
 
 
-def _pinned(realm: Realm, table_id: str) -> set[Location]:
-    """The files of the table that active queries may still read."""
+def _pinned(realm: Realm, files: TableFiles, table_id: str) -> set[Location]:
+    """The files of the table that active queries and transactions may still read.
+
+    A query reads the files that were listed for it. A transaction reads the table in the state in which it was pinned.
+    """
     leases = (realm.all(LEASE).follow(each) for each in realm.stores.pointers.scan(keys.lease_active(realm.account_id)))
     read = chain.from_iterable(lease.value.tables for lease in leases if lease)
-    snapshots = [each for each in read if each.table_id.id == table_id and each.file_stats_uri]
-    return {
-        location(path)
-        for each in snapshots
-        if is_pinned(realm.stores, each.file_stats_uri)
-        for path in PinnedSnapshot(realm, each).files()["file_path"].to_pylist()
-    }
+    found: set[Location] = set()
+    states: set[Location] = set()
+    for each in read:
+        if each.table_id.id == table_id and each.file_stats_uri and is_pinned(realm.stores, each.file_stats_uri):
+            snapshot = PinnedSnapshot(realm, each)
+            found |= {location(path) for path in snapshot.files()["file_path"].to_pylist()}
+            states.add(location(snapshot.table().metadata_location))
+    for state in states:
+        _add_state(found, files, state)
+    return found
 
 
 def _tidy(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table] | None, table_id: str, folder: Location) -> None:

@@ -8,7 +8,7 @@ from skiway.metastore.managed.commits import TableChange, append_with_retry, cha
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.registering import register
 from skiway.metastore.managed.requests import create_requested
-from skiway.metastore.managed.states import ManagedTable, load, open_current
+from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier
 from skiway.metastore.managed.tables import (
     create,
     create_filled,
@@ -57,6 +57,7 @@ __all__ = [
     "load",
     "load_view",
     "open_current",
+    "open_earlier",
     "register",
     "register_view",
     "rename",

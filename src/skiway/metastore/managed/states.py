@@ -51,6 +51,7 @@ __all__ = [
     "managed_record",
     "nothing_else",
     "open_current",
+    "open_earlier",
     "publish",
     "update_record",
 ]
@@ -97,6 +98,22 @@ def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> Iceberg
     """A handle to read the table in the state that its record names."""
     files = files_of_table(realm, warehouse, table)
     return handle_of(table, read_metadata(files, table.metadata_location), files)
+
+
+def open_earlier(realm: Realm, warehouse: Warehouse, table: v1.Table, snapshot_id: int) -> IcebergTable | None:
+    """A handle to read a snapshot that was removed from the table, in the last state that had it; None if none is left."""
+    files = files_of_table(realm, warehouse, table)
+    for entry in reversed(read_metadata(files, table.metadata_location).metadata_log):
+        try:
+            metadata = read_metadata(files, entry.metadata_file)
+        except SkiwayError:  # garbage collection has deleted it
+            return None
+        if any(each.snapshot_id == snapshot_id for each in metadata.snapshots):
+            earlier = v1.Table()
+            earlier.CopyFrom(table)
+            earlier.metadata_location = entry.metadata_file
+            return handle_of(earlier, metadata, files)
+    return None
 
 
 def managed_record(realm: Realm, table_id: v1.ResourceId, *, damaged: bool = False) -> Stored[v1.Table]:

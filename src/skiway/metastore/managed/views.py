@@ -251,7 +251,10 @@ def _published(
     if not existing:
         locations.claim(realm, view_id)
         warehouse.files(folder).write(written, view_json(metadata).encode())
+    before = _queries(view)
     _fill(view, metadata, written)
+    if _queries(view) != before:  # nobody may change what is read with the rights of another
+        views.set_definer(realm, view)
     try:
         stored = publish()
     except SkiwayError as error:
@@ -263,20 +266,25 @@ def _published(
     return IcebergView(stored.value, metadata, written)
 
 
+def _queries(view: v1.View) -> dict[str, str]:
+    """The SQL of a view by dialect."""
+    return {each.dialect: each.sql for each in view.sql_definitions}
+
+
 def _fill(view: v1.View, metadata: ViewMetadata, location: str) -> None:
     """Set the fields of the record that follow from its metadata."""
     from skiway.formats.iceberg.view_metadata import view_json
 
     version = _current(metadata)
     definitions = _definitions(metadata)
-    before = {each.dialect: each.sql for each in view.sql_definitions}
+    before = _queries(view)
     view.iceberg_metadata, view.metadata_location = view_json(metadata), location
     del view.sql_definitions[:]
     view.sql_definitions.extend(definitions)
     view.properties.clear()
     view.properties.update(metadata.properties)
     view.description = metadata.properties.get(COMMENT, "")
-    if before and before.items() <= {each.dialect: each.sql for each in definitions}.items():
+    if before and before.items() <= _queries(view).items():
         return
     view.creation_search_path[:] = version.default_namespace
     del view.output_columns[:]  # those of the query for DuckDB, which determines them when it is read

@@ -1,8 +1,22 @@
 """Queries: leases that keep the snapshots a query reads until it ends.
 
-The calls of `QueryService` are exported here. `inputs` resolves names, `pins` fixes snapshots, `leases` stores them.
+The calls of `QueryService` are exported here. `inputs` resolves names, `pins` fixes snapshots, `leases` stores them, and
+`transaction_leases` stores those of transactions.
 """
 
-from skiway.metastore.queries.leases import RULES, QueryRules, begin, end, get, pinned, renew
+from skiway.metastore.queries.leases import RULES, QueryRules, begin, end, get, list_, pinned, renew
+from skiway.metastore.queries.transaction_leases import TransactionUse, check_transaction, use_in_transaction
 
-__all__ = ["RULES", "QueryRules", "begin", "end", "get", "pinned", "renew"]
+__all__ = [
+    "RULES",
+    "QueryRules",
+    "TransactionUse",
+    "begin",
+    "check_transaction",
+    "end",
+    "get",
+    "list_",
+    "pinned",
+    "renew",
+    "use_in_transaction",
+]

@@ -7,6 +7,8 @@ them.
 A lease is active until it is ended or its time is over. A process that finds it active after its time marks it as
 expired, but only if it is unchanged: a renewal that came first wins. The record stays readable for a grace period, then
 its pointers expire and it is gone.
+
+A query belongs to the caller who began it. Administrators reach all queries of the account.
 """
 
 from __future__ import annotations
@@ -32,13 +34,26 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import LEASE
 from skiway.metastore.records.names import MAX_NAME
 from skiway.metastore.records.realm import Realm, local_id, timestamp
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Stored, sliced
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Put
 
-__all__ = ["RULES", "QueryRules", "amended", "begin", "end", "find", "get", "pinned", "renew"]
+__all__ = [
+    "ENDED",
+    "RULES",
+    "QueryRules",
+    "amended",
+    "begin",
+    "create",
+    "end",
+    "find",
+    "get",
+    "list_",
+    "pinned",
+    "renew",
+]
 
 ENDED = (v1.LS_ENDED_COMMIT, v1.LS_ENDED_ABORT)
 
@@ -73,7 +88,7 @@ def begin(realm: Realm, request: v1.BeginQueryRequest, *, rules: QueryRules = RU
         pinning.hold(realm, query_id, uris, until=_removed_at(lease, rules))
         if not pinning.are_unchanged(realm, (pointer for pin in found for pointer in pin.pointers)):
             raise failure(Contention, "store.contended", what=f"the tables that query {query_id} reads")
-        _create(realm, lease, rules)
+        _store(realm, lease, rules)
         return lease
 
     return v1.BeginQueryResponse(query=retrying(attempt).descriptor)
@@ -90,7 +105,7 @@ def renew(realm: Realm, request: v1.RenewQueryRequest, *, rules: QueryRules = RU
         lease.descriptor.expires_at.CopyFrom(timestamp(_latest(lease, wanted)))
 
     # The pins first: a lease must never outlive them.
-    found = amended(realm, query_id, rules)
+    found = _require_own(realm, amended(realm, query_id, rules))
     edit(found)
     pinning.hold(realm, query_id, pinning.pinned_uris(found.tables), until=_removed_at(found, rules))
     lease = amended(realm, query_id, rules, edit=edit)
@@ -100,6 +115,7 @@ def renew(realm: Realm, request: v1.RenewQueryRequest, *, rules: QueryRules = RU
 def end(realm: Realm, request: v1.EndQueryRequest, *, rules: QueryRules = RULES) -> v1.EndQueryResponse:
     """End a query and release its pins. A query that has ended already keeps its first outcome."""
     query_id = _checked_id(request.query_id)
+    _require_own(realm, find(realm, query_id).value)
     stored_until = realm.clock() + timedelta(seconds=rules.grace_s)
 
     def edit(lease: v1.QueryLease) -> None:
@@ -114,8 +130,18 @@ def end(realm: Realm, request: v1.EndQueryRequest, *, rules: QueryRules = RULES)
 
 def get(realm: Realm, request: v1.GetQueryRequest, *, rules: QueryRules = RULES) -> v1.GetQueryResponse:
     """Return the query, in any state, as long as its record exists."""
-    lease = amended(realm, _checked_id(request.query_id), rules)
+    lease = _require_own(realm, amended(realm, _checked_id(request.query_id), rules))
     return v1.GetQueryResponse(query=lease.descriptor)
+
+
+def list_(realm: Realm, request: v1.ListQueriesRequest) -> v1.ListQueriesResponse:
+    """List the active queries of the caller; for administrators, those of the whole account."""
+    now = realm.clock()
+    found = (each.value.descriptor for each in realm.all(LEASE).entries(keys.lease_active(realm.account_id)))
+    shown = [each for each in found if _is_own(realm, each) and each.expires_at.ToDatetime(UTC) > now]
+    shown.sort(key=lambda each: each.query_id)
+    queries, page = sliced(shown, request.page, listing="queries", name=lambda each: each.query_id)
+    return v1.ListQueriesResponse(queries=queries, page=page)
 
 
 def pinned(realm: Realm, query_id: str, table_id: v1.ResourceId, *, rules: QueryRules = RULES) -> PinnedSnapshot:
@@ -167,6 +193,7 @@ def _resolved(
     query = v1.QueryDescriptor(
         query_id=query_id,
         account_id=realm.account_id,
+        caller=realm.caller,
         state=v1.LS_ACTIVE,
         created_at=timestamp(now),
         expires_at=timestamp(now + timedelta(seconds=rules.ttl_s(request.ttl_seconds))),
@@ -221,7 +248,13 @@ def amended(
     return retrying(attempt)
 
 
-def _create(realm: Realm, lease: v1.QueryLease, rules: QueryRules) -> None:
+def create(realm: Realm, lease: v1.QueryLease, rules: QueryRules) -> None:
+    """Store a new lease. Raise `AlreadyExists` if there is one with its id, and `LimitExceeded` if there are too many."""
+    _require_free(realm, lease.descriptor.query_id, rules)
+    _store(realm, lease, rules)
+
+
+def _store(realm: Realm, lease: v1.QueryLease, rules: QueryRules) -> None:
     uri, until = _put(realm, lease), _removed_at(lease, rules)
     puts = [Put(key, uri, expect=ABSENT, expires_at=until) for key in (LEASE.key(lease), *LEASE.names(lease))]
     try:
@@ -265,6 +298,18 @@ def _removed_at(lease: v1.QueryLease, rules: QueryRules) -> datetime:
     expires_at = lease.descriptor.expires_at.ToDatetime(UTC)
     # Ending a query adds the grace period to its time.
     return expires_at if lease.descriptor.state in ENDED else expires_at + timedelta(seconds=rules.grace_s)
+
+
+def _is_own(realm: Realm, query: v1.QueryDescriptor) -> bool:
+    """Whether the caller began the query, or administers the account."""
+    return realm.administers or query.caller in ("", realm.caller)
+
+
+def _require_own(realm: Realm, lease: v1.QueryLease) -> v1.QueryLease:
+    """The lease. For all but its caller and administrators it does not exist."""
+    if not _is_own(realm, lease.descriptor):
+        raise _missing(lease.descriptor.query_id)
+    return lease
 
 
 def _missing(query_id: str) -> NotFound:

@@ -32,7 +32,7 @@ from skiway.metastore.statistics import file_table
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
 
-__all__ = ["Pin", "PinnedSnapshot", "are_unchanged", "hold", "is_pinned", "pinned_uris", "pins", "release"]
+__all__ = ["Pin", "PinnedSnapshot", "are_unchanged", "hold", "is_pinned", "pinned_uris", "pins", "release", "stored"]
 
 
 def pinned_uris(tables: Iterable[v1.PinnedTable]) -> list[str]:
@@ -150,7 +150,7 @@ def _pin(realm: Realm, reads: list[Read], default: v1.SnapshotRef) -> Pin:
     snapshot = _snapshot(realm, table.value.resource_id.id, first)
     for other in others:
         _require_same(snapshot.value, _snapshot(realm, table.value.resource_id.id, other).value)
-    return _stored(realm, table, snapshot, first)
+    return stored(realm, table, snapshot, first)
 
 
 def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:
@@ -187,7 +187,8 @@ def _require_same(pinned: v1.Snapshot, requested: v1.Snapshot) -> None:
         )
 
 
-def _stored(realm: Realm, table: Stored[v1.Table], snapshot: Stored[v1.Snapshot], ref: v1.SnapshotRef) -> Pin:
+def stored(realm: Realm, table: Stored[v1.Table], snapshot: Stored[v1.Snapshot], ref: v1.SnapshotRef) -> Pin:
+    """A table in a snapshot, with the blobs that hold it now."""
     table_id, snapshot_id = table.value.resource_id, snapshot.value.snapshot_id
     statistics = {
         of: realm.stores.pointers.get(keys.statistics(realm.account_id, table_id.id, snapshot_id, of=of))

@@ -40,8 +40,9 @@ class Realm:
     """The first argument of every function of the metastore: an account, the stores, a clock and an id generator.
 
     Nothing outside the account can be reached through it, and with `access` only what that decision allows. `policies`
-    are those that restrict the caller. `caller` names who makes the call; it is empty for the server itself. All changes are
-    recorded as events, for `events_s` seconds.
+    are those that restrict the caller. `caller` names who makes the call; it is empty for the server itself. It
+    `administers` the account if it manages the grants of all its objects, as the server does. All changes are recorded as
+    events, for `events_s` seconds.
     """
 
     stores: Stores
@@ -53,6 +54,7 @@ class Realm:
     access: AccessDecision | None = None
     policies: CallerPolicies | None = None
     caller: str = ""
+    administers: bool = True
     events_s: float = RETENTION_S
 
     def __post_init__(self) -> None:

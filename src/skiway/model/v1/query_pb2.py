@@ -28,7 +28,7 @@ from skiway.model.v1 import snapshot_pb2 as skiway_dot_v1_dot_snapshot__pb2
 from skiway.model.v1 import statistics_pb2 as skiway_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/query.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x18skiway/v1/snapshot.proto\x1a\x1askiway/v1/statistics.proto\"\xb9\x01\n\nQueryInput\x12\"\n\x04name\x18\x01 \x01(\x0b\x32\x12.skiway.v1.NameRefH\x00\x12)\n\x08table_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12(\n\x07view_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12(\n\x08snapshot\x18\x04 \x01(\x0b\x32\x16.skiway.v1.SnapshotRefB\x08\n\x06target\"v\n\x0bSnapshotPin\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12)\n\x05\x61s_of\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"3\n\x0bSnapshotSet\x12$\n\x04pins\x18\x01 \x03(\x0b\x32\x16.skiway.v1.SnapshotPin\"}\n\rViewExpansion\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x15\n\rcanonical_sql\x18\x02 \x01(\t\x12-\n\x0e\x62\x61se_table_ids\x18\x03 \x03(\x0b\x32\x15.skiway.v1.ResourceId\"l\n\x0c\x45xpansionMap\x12\'\n\x05views\x18\x01 \x03(\x0b\x32\x18.skiway.v1.ViewExpansion\x12\x33\n\x14read_via_view_tables\x18\x02 \x03(\x0b\x32\x15.skiway.v1.ResourceId\"0\n\nColumnMask\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x12\n\nexpression\x18\x02 \x01(\t\"z\n\nObligation\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x05masks\x18\x02 \x03(\x0b\x32\x15.skiway.v1.ColumnMask\x12\x1d\n\x15row_filter_expression\x18\x03 \x01(\t\"\xee\x02\n\x0fQueryDescriptor\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12,\n\x0cquery_status\x18\x03 \x01(\x0e\x32\x16.skiway.v1.QueryStatus\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\tsnapshots\x18\x06 \x01(\x0b\x32\x16.skiway.v1.SnapshotSet\x12*\n\texpansion\x18\x07 \x01(\x0b\x32\x17.skiway.v1.ExpansionMap\x12*\n\x0bobligations\x18\x08 \x03(\x0b\x32\x15.skiway.v1.Obligation\x12$\n\x05state\x18\t \x01(\x0e\x32\x15.skiway.v1.LeaseState\"\xbf\x01\n\x0bPinnedTable\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x11\n\ttable_uri\x18\x03 \x01(\t\x12\x14\n\x0csnapshot_uri\x18\x04 \x01(\t\x12\x17\n\x0ftable_stats_uri\x18\x05 \x01(\t\x12\x18\n\x10\x63olumn_stats_uri\x18\x06 \x01(\t\x12\x16\n\x0e\x66ile_stats_uri\x18\x07 \x01(\t\"\xfa\x01\n\nQueryLease\x12.\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1a.skiway.v1.QueryDescriptor\x12&\n\x06tables\x18\x02 \x03(\x0b\x32\x16.skiway.v1.PinnedTable\x12\x31\n\x12\x64\x65\x66\x61ult_catalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x31\n\ras_of_default\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x01\n\x11\x42\x65ginQueryRequest\x12\x13\n\x0bttl_seconds\x18\x01 \x01(\x05\x12\x31\n\ras_of_default\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x12\x64\x65\x66\x61ult_catalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x15\n\x08query_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12%\n\x06inputs\x18\x05 \x03(\x0b\x32\x15.skiway.v1.QueryInputB\x0b\n\t_query_id\"?\n\x12\x42\x65ginQueryResponse\x12)\n\x05query\x18\x01 \x01(\x0b\x32\x1a.skiway.v1.QueryDescriptor\":\n\x11RenewQueryRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\x13\n\x0bttl_seconds\x18\x02 \x01(\x05\"V\n\x12RenewQueryResponse\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"3\n\x0f\x45ndQueryRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x08\"$\n\x10\x45ndQueryResponse\x12\x10\n\x08query_id\x18\x01 \x01(\t\"#\n\x0fGetQueryRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\"=\n\x10GetQueryResponse\x12)\n\x05query\x18\x01 \x01(\x0b\x32\x1a.skiway.v1.QueryDescriptor\"O\n\tPredicate\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\"\n\x02op\x18\x02 \x01(\x0e\x32\x16.skiway.v1.PredicateOp\x12\x0e\n\x06values\x18\x03 \x03(\t\"\xec\x02\n\x08ScanFile\x12\x11\n\tfile_path\x18\x01 \x01(\t\x12\x13\n\x0b\x66ile_format\x18\x02 \x01(\t\x12\x1a\n\x12\x66ile_size_in_bytes\x18\x03 \x01(\x03\x12\x14\n\x0crecord_count\x18\x04 \x01(\x03\x12,\n\x0c\x66ile_content\x18\x05 \x01(\x0e\x32\x16.skiway.v1.FileContent\x12\'\n\x07\x63olumns\x18\x06 \x03(\x0b\x32\x16.skiway.v1.ColumnStats\x12\x1b\n\x13partition_data_json\x18\x07 \x01(\t\x12\x19\n\x11partition_spec_id\x18\x08 \x01(\x05\x12\x1a\n\x12\x65quality_field_ids\x18\t \x03(\x05\x12\x1c\n\x0fsequence_number\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x13\x64\x65lete_file_indices\x18\x0b \x03(\x05\x12\x0c\n\x04task\x18\x0c \x01(\x05\x42\x12\n\x10_sequence_number\"\x9c\x02\n\tTableInfo\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\x12\x34\n\x0epartition_spec\x18\x03 \x01(\x0b\x32\x1c.skiway.v1.PartitionSpecInfo\x12\x38\n\nproperties\x18\x04 \x03(\x0b\x32$.skiway.v1.TableInfo.PropertiesEntry\x12\x19\n\x11metadata_location\x18\x05 \x01(\t\x12\x13\n\x0bsnapshot_id\x18\x06 \x01(\x03\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"i\n\x0fPredicateReport\x12\'\n\tpredicate\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Predicate\x12\x15\n\rfiles_removed\x18\x02 \x01(\x03\x12\x16\n\x0eunused_because\x18\x03 \x01(\t\"\xa3\x01\n\nScanReport\x12\x13\n\x0b\x66iles_total\x18\x01 \x01(\x03\x12\x12\n\nfiles_kept\x18\x02 \x01(\x03\x12\x12\n\nbytes_kept\x18\x03 \x01(\x03\x12\x19\n\x11\x64\x65lete_files_kept\x18\x04 \x01(\x03\x12\r\n\x05tasks\x18\x05 \x01(\x05\x12.\n\npredicates\x18\x06 \x03(\x0b\x32\x1a.skiway.v1.PredicateReport\"\xc4\x01\n\x16\x46\x65tchScanBundleRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\'\n\x08table_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x18\n\x10required_columns\x18\x03 \x03(\t\x12(\n\npredicates\x18\x04 \x03(\x0b\x32\x14.skiway.v1.Predicate\x12\x1c\n\x14\x65xclude_column_stats\x18\x05 \x01(\x08\x12\r\n\x05tasks\x18\x06 \x01(\x05\"\xbe\x01\n\x17\x46\x65tchScanBundleResponse\x12(\n\ntable_info\x18\x01 \x01(\x0b\x32\x14.skiway.v1.TableInfo\x12%\n\x06report\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ScanReport\x12)\n\x0c\x64\x65lete_files\x18\x03 \x03(\x0b\x32\x13.skiway.v1.ScanFile\x12\'\n\ndata_files\x18\x04 \x03(\x0b\x32\x13.skiway.v1.ScanFile*@\n\x0bQueryStatus\x12\x10\n\x0cQS_SUBMITTED\x10\x00\x12\x10\n\x0cQS_COMPLETED\x10\x01\x12\r\n\tQS_FAILED\x10\x02*h\n\nLeaseState\x12\x12\n\x0eLS_UNSPECIFIED\x10\x00\x12\r\n\tLS_ACTIVE\x10\x01\x12\x13\n\x0fLS_ENDED_COMMIT\x10\x02\x12\x12\n\x0eLS_ENDED_ABORT\x10\x03\x12\x0e\n\nLS_EXPIRED\x10\x04*\x91\x01\n\x0bPredicateOp\x12\t\n\x05PO_EQ\x10\x00\x12\n\n\x06PO_NEQ\x10\x01\x12\t\n\x05PO_LT\x10\x02\x12\n\n\x06PO_LTE\x10\x03\x12\t\n\x05PO_GT\x10\x04\x12\n\n\x06PO_GTE\x10\x05\x12\x0e\n\nPO_BETWEEN\x10\x06\x12\t\n\x05PO_IN\x10\x07\x12\x0e\n\nPO_IS_NULL\x10\x08\x12\x12\n\x0ePO_IS_NOT_NULL\x10\t2\x8a\x03\n\x0cQueryService\x12I\n\nBeginQuery\x12\x1c.skiway.v1.BeginQueryRequest\x1a\x1d.skiway.v1.BeginQueryResponse\x12I\n\nRenewQuery\x12\x1c.skiway.v1.RenewQueryRequest\x1a\x1d.skiway.v1.RenewQueryResponse\x12\x43\n\x08\x45ndQuery\x12\x1a.skiway.v1.EndQueryRequest\x1a\x1b.skiway.v1.EndQueryResponse\x12\x43\n\x08GetQuery\x12\x1a.skiway.v1.GetQueryRequest\x1a\x1b.skiway.v1.GetQueryResponse\x12Z\n\x0f\x46\x65tchScanBundle\x12!.skiway.v1.FetchScanBundleRequest\x1a\".skiway.v1.FetchScanBundleResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/query.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x18skiway/v1/snapshot.proto\x1a\x1askiway/v1/statistics.proto\"\xb9\x01\n\nQueryInput\x12\"\n\x04name\x18\x01 \x01(\x0b\x32\x12.skiway.v1.NameRefH\x00\x12)\n\x08table_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12(\n\x07view_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x12(\n\x08snapshot\x18\x04 \x01(\x0b\x32\x16.skiway.v1.SnapshotRefB\x08\n\x06target\"v\n\x0bSnapshotPin\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12)\n\x05\x61s_of\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"3\n\x0bSnapshotSet\x12$\n\x04pins\x18\x01 \x03(\x0b\x32\x16.skiway.v1.SnapshotPin\"}\n\rViewExpansion\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x15\n\rcanonical_sql\x18\x02 \x01(\t\x12-\n\x0e\x62\x61se_table_ids\x18\x03 \x03(\x0b\x32\x15.skiway.v1.ResourceId\"l\n\x0c\x45xpansionMap\x12\'\n\x05views\x18\x01 \x03(\x0b\x32\x18.skiway.v1.ViewExpansion\x12\x33\n\x14read_via_view_tables\x18\x02 \x03(\x0b\x32\x15.skiway.v1.ResourceId\"0\n\nColumnMask\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x12\n\nexpression\x18\x02 \x01(\t\"z\n\nObligation\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x05masks\x18\x02 \x03(\x0b\x32\x15.skiway.v1.ColumnMask\x12\x1d\n\x15row_filter_expression\x18\x03 \x01(\t\"\xe8\x03\n\x0fQueryDescriptor\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12,\n\x0cquery_status\x18\x03 \x01(\x0e\x32\x16.skiway.v1.QueryStatus\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\tsnapshots\x18\x06 \x01(\x0b\x32\x16.skiway.v1.SnapshotSet\x12*\n\texpansion\x18\x07 \x01(\x0b\x32\x17.skiway.v1.ExpansionMap\x12*\n\x0bobligations\x18\x08 \x03(\x0b\x32\x15.skiway.v1.Obligation\x12$\n\x05state\x18\t \x01(\x0e\x32\x15.skiway.v1.LeaseState\x12\x0e\n\x06\x63\x61ller\x18\n \x01(\t\x12\"\n\x04kind\x18\x0b \x01(\x0e\x32\x14.skiway.v1.QueryKind\x12\x30\n\x0clast_used_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nstatements\x18\r \x01(\x05\"\xbf\x01\n\x0bPinnedTable\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x11\n\ttable_uri\x18\x03 \x01(\t\x12\x14\n\x0csnapshot_uri\x18\x04 \x01(\t\x12\x17\n\x0ftable_stats_uri\x18\x05 \x01(\t\x12\x18\n\x10\x63olumn_stats_uri\x18\x06 \x01(\t\x12\x16\n\x0e\x66ile_stats_uri\x18\x07 \x01(\t\"\xfa\x01\n\nQueryLease\x12.\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1a.skiway.v1.QueryDescriptor\x12&\n\x06tables\x18\x02 \x03(\x0b\x32\x16.skiway.v1.PinnedTable\x12\x31\n\x12\x64\x65\x66\x61ult_catalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x31\n\ras_of_default\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x01\n\x11\x42\x65ginQueryRequest\x12\x13\n\x0bttl_seconds\x18\x01 \x01(\x05\x12\x31\n\ras_of_default\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x12\x64\x65\x66\x61ult_catalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x15\n\x08query_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12%\n\x06inputs\x18\x05 \x03(\x0b\x32\x15.skiway.v1.QueryInputB\x0b\n\t_query_id\"?\n\x12\x42\x65ginQueryResponse\x12)\n\x05query\x18\x01 \x01(\x0b\x32\x1a.skiway.v1.QueryDescriptor\":\n\x11RenewQueryRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\x13\n\x0bttl_seconds\x18\x02 \x01(\x05\"V\n\x12RenewQueryResponse\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"3\n\x0f\x45ndQueryRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x08\"$\n\x10\x45ndQueryResponse\x12\x10\n\x08query_id\x18\x01 \x01(\t\"#\n\x0fGetQueryRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\"=\n\x10GetQueryResponse\x12)\n\x05query\x18\x01 \x01(\x0b\x32\x1a.skiway.v1.QueryDescriptor\":\n\x12ListQueriesRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"i\n\x13ListQueriesResponse\x12+\n\x07queries\x18\x01 \x03(\x0b\x32\x1a.skiway.v1.QueryDescriptor\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"O\n\tPredicate\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\"\n\x02op\x18\x02 \x01(\x0e\x32\x16.skiway.v1.PredicateOp\x12\x0e\n\x06values\x18\x03 \x03(\t\"\xec\x02\n\x08ScanFile\x12\x11\n\tfile_path\x18\x01 \x01(\t\x12\x13\n\x0b\x66ile_format\x18\x02 \x01(\t\x12\x1a\n\x12\x66ile_size_in_bytes\x18\x03 \x01(\x03\x12\x14\n\x0crecord_count\x18\x04 \x01(\x03\x12,\n\x0c\x66ile_content\x18\x05 \x01(\x0e\x32\x16.skiway.v1.FileContent\x12\'\n\x07\x63olumns\x18\x06 \x03(\x0b\x32\x16.skiway.v1.ColumnStats\x12\x1b\n\x13partition_data_json\x18\x07 \x01(\t\x12\x19\n\x11partition_spec_id\x18\x08 \x01(\x05\x12\x1a\n\x12\x65quality_field_ids\x18\t \x03(\x05\x12\x1c\n\x0fsequence_number\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x13\x64\x65lete_file_indices\x18\x0b \x03(\x05\x12\x0c\n\x04task\x18\x0c \x01(\x05\x42\x12\n\x10_sequence_number\"\x9c\x02\n\tTableInfo\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\x12\x34\n\x0epartition_spec\x18\x03 \x01(\x0b\x32\x1c.skiway.v1.PartitionSpecInfo\x12\x38\n\nproperties\x18\x04 \x03(\x0b\x32$.skiway.v1.TableInfo.PropertiesEntry\x12\x19\n\x11metadata_location\x18\x05 \x01(\t\x12\x13\n\x0bsnapshot_id\x18\x06 \x01(\x03\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"i\n\x0fPredicateReport\x12\'\n\tpredicate\x18\x01 \x01(\x0b\x32\x14.skiway.v1.Predicate\x12\x15\n\rfiles_removed\x18\x02 \x01(\x03\x12\x16\n\x0eunused_because\x18\x03 \x01(\t\"\xa3\x01\n\nScanReport\x12\x13\n\x0b\x66iles_total\x18\x01 \x01(\x03\x12\x12\n\nfiles_kept\x18\x02 \x01(\x03\x12\x12\n\nbytes_kept\x18\x03 \x01(\x03\x12\x19\n\x11\x64\x65lete_files_kept\x18\x04 \x01(\x03\x12\r\n\x05tasks\x18\x05 \x01(\x05\x12.\n\npredicates\x18\x06 \x03(\x0b\x32\x1a.skiway.v1.PredicateReport\"\xc4\x01\n\x16\x46\x65tchScanBundleRequest\x12\x10\n\x08query_id\x18\x01 \x01(\t\x12\'\n\x08table_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x18\n\x10required_columns\x18\x03 \x03(\t\x12(\n\npredicates\x18\x04 \x03(\x0b\x32\x14.skiway.v1.Predicate\x12\x1c\n\x14\x65xclude_column_stats\x18\x05 \x01(\x08\x12\r\n\x05tasks\x18\x06 \x01(\x05\"\xbe\x01\n\x17\x46\x65tchScanBundleResponse\x12(\n\ntable_info\x18\x01 \x01(\x0b\x32\x14.skiway.v1.TableInfo\x12%\n\x06report\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ScanReport\x12)\n\x0c\x64\x65lete_files\x18\x03 \x03(\x0b\x32\x13.skiway.v1.ScanFile\x12\'\n\ndata_files\x18\x04 \x03(\x0b\x32\x13.skiway.v1.ScanFile*@\n\x0bQueryStatus\x12\x10\n\x0cQS_SUBMITTED\x10\x00\x12\x10\n\x0cQS_COMPLETED\x10\x01\x12\r\n\tQS_FAILED\x10\x02*h\n\nLeaseState\x12\x12\n\x0eLS_UNSPECIFIED\x10\x00\x12\r\n\tLS_ACTIVE\x10\x01\x12\x13\n\x0fLS_ENDED_COMMIT\x10\x02\x12\x12\n\x0eLS_ENDED_ABORT\x10\x03\x12\x0e\n\nLS_EXPIRED\x10\x04*-\n\tQueryKind\x12\x0c\n\x08QK_QUERY\x10\x00\x12\x12\n\x0eQK_TRANSACTION\x10\x01*\x91\x01\n\x0bPredicateOp\x12\t\n\x05PO_EQ\x10\x00\x12\n\n\x06PO_NEQ\x10\x01\x12\t\n\x05PO_LT\x10\x02\x12\n\n\x06PO_LTE\x10\x03\x12\t\n\x05PO_GT\x10\x04\x12\n\n\x06PO_GTE\x10\x05\x12\x0e\n\nPO_BETWEEN\x10\x06\x12\t\n\x05PO_IN\x10\x07\x12\x0e\n\nPO_IS_NULL\x10\x08\x12\x12\n\x0ePO_IS_NOT_NULL\x10\t2\xd8\x03\n\x0cQueryService\x12I\n\nBeginQuery\x12\x1c.skiway.v1.BeginQueryRequest\x1a\x1d.skiway.v1.BeginQueryResponse\x12I\n\nRenewQuery\x12\x1c.skiway.v1.RenewQueryRequest\x1a\x1d.skiway.v1.RenewQueryResponse\x12\x43\n\x08\x45ndQuery\x12\x1a.skiway.v1.EndQueryRequest\x1a\x1b.skiway.v1.EndQueryResponse\x12\x43\n\x08GetQuery\x12\x1a.skiway.v1.GetQueryRequest\x1a\x1b.skiway.v1.GetQueryResponse\x12L\n\x0bListQueries\x12\x1d.skiway.v1.ListQueriesRequest\x1a\x1e.skiway.v1.ListQueriesResponse\x12Z\n\x0f\x46\x65tchScanBundle\x12!.skiway.v1.FetchScanBundleRequest\x1a\".skiway.v1.FetchScanBundleResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,12 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TABLEINFO_PROPERTIESENTRY']._loaded_options = None
   _globals['_TABLEINFO_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_QUERYSTATUS']._serialized_start=3759
-  _globals['_QUERYSTATUS']._serialized_end=3823
-  _globals['_LEASESTATE']._serialized_start=3825
-  _globals['_LEASESTATE']._serialized_end=3929
-  _globals['_PREDICATEOP']._serialized_start=3932
-  _globals['_PREDICATEOP']._serialized_end=4077
+  _globals['_QUERYSTATUS']._serialized_start=4048
+  _globals['_QUERYSTATUS']._serialized_end=4112
+  _globals['_LEASESTATE']._serialized_start=4114
+  _globals['_LEASESTATE']._serialized_end=4218
+  _globals['_QUERYKIND']._serialized_start=4220
+  _globals['_QUERYKIND']._serialized_end=4265
+  _globals['_PREDICATEOP']._serialized_start=4268
+  _globals['_PREDICATEOP']._serialized_end=4413
   _globals['_QUERYINPUT']._serialized_start=148
   _globals['_QUERYINPUT']._serialized_end=333
   _globals['_SNAPSHOTPIN']._serialized_start=335
@@ -58,43 +60,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OBLIGATION']._serialized_start=795
   _globals['_OBLIGATION']._serialized_end=917
   _globals['_QUERYDESCRIPTOR']._serialized_start=920
-  _globals['_QUERYDESCRIPTOR']._serialized_end=1286
-  _globals['_PINNEDTABLE']._serialized_start=1289
-  _globals['_PINNEDTABLE']._serialized_end=1480
-  _globals['_QUERYLEASE']._serialized_start=1483
-  _globals['_QUERYLEASE']._serialized_end=1733
-  _globals['_BEGINQUERYREQUEST']._serialized_start=1736
-  _globals['_BEGINQUERYREQUEST']._serialized_end=1953
-  _globals['_BEGINQUERYRESPONSE']._serialized_start=1955
-  _globals['_BEGINQUERYRESPONSE']._serialized_end=2018
-  _globals['_RENEWQUERYREQUEST']._serialized_start=2020
-  _globals['_RENEWQUERYREQUEST']._serialized_end=2078
-  _globals['_RENEWQUERYRESPONSE']._serialized_start=2080
-  _globals['_RENEWQUERYRESPONSE']._serialized_end=2166
-  _globals['_ENDQUERYREQUEST']._serialized_start=2168
-  _globals['_ENDQUERYREQUEST']._serialized_end=2219
-  _globals['_ENDQUERYRESPONSE']._serialized_start=2221
-  _globals['_ENDQUERYRESPONSE']._serialized_end=2257
-  _globals['_GETQUERYREQUEST']._serialized_start=2259
-  _globals['_GETQUERYREQUEST']._serialized_end=2294
-  _globals['_GETQUERYRESPONSE']._serialized_start=2296
-  _globals['_GETQUERYRESPONSE']._serialized_end=2357
-  _globals['_PREDICATE']._serialized_start=2359
-  _globals['_PREDICATE']._serialized_end=2438
-  _globals['_SCANFILE']._serialized_start=2441
-  _globals['_SCANFILE']._serialized_end=2805
-  _globals['_TABLEINFO']._serialized_start=2808
-  _globals['_TABLEINFO']._serialized_end=3092
-  _globals['_TABLEINFO_PROPERTIESENTRY']._serialized_start=3043
-  _globals['_TABLEINFO_PROPERTIESENTRY']._serialized_end=3092
-  _globals['_PREDICATEREPORT']._serialized_start=3094
-  _globals['_PREDICATEREPORT']._serialized_end=3199
-  _globals['_SCANREPORT']._serialized_start=3202
-  _globals['_SCANREPORT']._serialized_end=3365
-  _globals['_FETCHSCANBUNDLEREQUEST']._serialized_start=3368
-  _globals['_FETCHSCANBUNDLEREQUEST']._serialized_end=3564
-  _globals['_FETCHSCANBUNDLERESPONSE']._serialized_start=3567
-  _globals['_FETCHSCANBUNDLERESPONSE']._serialized_end=3757
-  _globals['_QUERYSERVICE']._serialized_start=4080
-  _globals['_QUERYSERVICE']._serialized_end=4474
+  _globals['_QUERYDESCRIPTOR']._serialized_end=1408
+  _globals['_PINNEDTABLE']._serialized_start=1411
+  _globals['_PINNEDTABLE']._serialized_end=1602
+  _globals['_QUERYLEASE']._serialized_start=1605
+  _globals['_QUERYLEASE']._serialized_end=1855
+  _globals['_BEGINQUERYREQUEST']._serialized_start=1858
+  _globals['_BEGINQUERYREQUEST']._serialized_end=2075
+  _globals['_BEGINQUERYRESPONSE']._serialized_start=2077
+  _globals['_BEGINQUERYRESPONSE']._serialized_end=2140
+  _globals['_RENEWQUERYREQUEST']._serialized_start=2142
+  _globals['_RENEWQUERYREQUEST']._serialized_end=2200
+  _globals['_RENEWQUERYRESPONSE']._serialized_start=2202
+  _globals['_RENEWQUERYRESPONSE']._serialized_end=2288
+  _globals['_ENDQUERYREQUEST']._serialized_start=2290
+  _globals['_ENDQUERYREQUEST']._serialized_end=2341
+  _globals['_ENDQUERYRESPONSE']._serialized_start=2343
+  _globals['_ENDQUERYRESPONSE']._serialized_end=2379
+  _globals['_GETQUERYREQUEST']._serialized_start=2381
+  _globals['_GETQUERYREQUEST']._serialized_end=2416
+  _globals['_GETQUERYRESPONSE']._serialized_start=2418
+  _globals['_GETQUERYRESPONSE']._serialized_end=2479
+  _globals['_LISTQUERIESREQUEST']._serialized_start=2481
+  _globals['_LISTQUERIESREQUEST']._serialized_end=2539
+  _globals['_LISTQUERIESRESPONSE']._serialized_start=2541
+  _globals['_LISTQUERIESRESPONSE']._serialized_end=2646
+  _globals['_PREDICATE']._serialized_start=2648
+  _globals['_PREDICATE']._serialized_end=2727
+  _globals['_SCANFILE']._serialized_start=2730
+  _globals['_SCANFILE']._serialized_end=3094
+  _globals['_TABLEINFO']._serialized_start=3097
+  _globals['_TABLEINFO']._serialized_end=3381
+  _globals['_TABLEINFO_PROPERTIESENTRY']._serialized_start=3332
+  _globals['_TABLEINFO_PROPERTIESENTRY']._serialized_end=3381
+  _globals['_PREDICATEREPORT']._serialized_start=3383
+  _globals['_PREDICATEREPORT']._serialized_end=3488
+  _globals['_SCANREPORT']._serialized_start=3491
+  _globals['_SCANREPORT']._serialized_end=3654
+  _globals['_FETCHSCANBUNDLEREQUEST']._serialized_start=3657
+  _globals['_FETCHSCANBUNDLEREQUEST']._serialized_end=3853
+  _globals['_FETCHSCANBUNDLERESPONSE']._serialized_start=3856
+  _globals['_FETCHSCANBUNDLERESPONSE']._serialized_end=4046
+  _globals['_QUERYSERVICE']._serialized_start=4416
+  _globals['_QUERYSERVICE']._serialized_end=4888
 # @@protoc_insertion_point(module_scope)

@@ -62,6 +62,22 @@ LS_ENDED_ABORT: LeaseState.ValueType  # 3
 LS_EXPIRED: LeaseState.ValueType  # 4
 Global___LeaseState: _TypeAlias = LeaseState  # noqa: Y015
 
+class _QueryKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QueryKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QueryKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QK_QUERY: _QueryKind.ValueType  # 0
+    QK_TRANSACTION: _QueryKind.ValueType  # 1
+
+class QueryKind(_QueryKind, metaclass=_QueryKindEnumTypeWrapper):
+    """Who holds a lease: a client that began a query, or a transaction of DuckDB with more than one statement."""
+
+QK_QUERY: QueryKind.ValueType  # 0
+QK_TRANSACTION: QueryKind.ValueType  # 1
+Global___QueryKind: _TypeAlias = QueryKind  # noqa: Y015
+
 class _PredicateOp:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -297,10 +313,19 @@ class QueryDescriptor(_message.Message):
     EXPANSION_FIELD_NUMBER: _builtins.int
     OBLIGATIONS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    LAST_USED_AT_FIELD_NUMBER: _builtins.int
+    STATEMENTS_FIELD_NUMBER: _builtins.int
     query_id: _builtins.str
     account_id: _builtins.str
     query_status: Global___QueryStatus.ValueType
     state: Global___LeaseState.ValueType
+    caller: _builtins.str
+    """who began it; empty for leases that were stored without one"""
+    kind: Global___QueryKind.ValueType
+    statements: _builtins.int
+    """of a transaction: how many the server has counted"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -311,6 +336,10 @@ class QueryDescriptor(_message.Message):
     def expansion(self) -> Global___ExpansionMap: ...
     @_builtins.property
     def obligations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Obligation]: ...
+    @_builtins.property
+    def last_used_at(self) -> _timestamp_pb2.Timestamp:
+        """of a transaction: when its last statement began"""
+
     def __init__(
         self,
         *,
@@ -323,10 +352,14 @@ class QueryDescriptor(_message.Message):
         expansion: Global___ExpansionMap | None = ...,
         obligations: _abc.Iterable[Global___Obligation] | None = ...,
         state: Global___LeaseState.ValueType = ...,
+        caller: _builtins.str = ...,
+        kind: Global___QueryKind.ValueType = ...,
+        last_used_at: _timestamp_pb2.Timestamp | None = ...,
+        statements: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expansion", b"expansion", "expires_at", b"expires_at", "snapshots", b"snapshots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expansion", b"expansion", "expires_at", b"expires_at", "last_used_at", b"last_used_at", "snapshots", b"snapshots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "created_at", b"created_at", "expansion", b"expansion", "expires_at", b"expires_at", "obligations", b"obligations", "query_id", b"query_id", "query_status", b"query_status", "snapshots", b"snapshots", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "caller", b"caller", "created_at", b"created_at", "expansion", b"expansion", "expires_at", b"expires_at", "kind", b"kind", "last_used_at", b"last_used_at", "obligations", b"obligations", "query_id", b"query_id", "query_status", b"query_status", "snapshots", b"snapshots", "state", b"state", "statements", b"statements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -593,6 +626,52 @@ class GetQueryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetQueryResponse: _TypeAlias = GetQueryResponse  # noqa: Y015
+
+@_typing.final
+class ListQueriesRequest(_message.Message):
+    """Lists the active queries of the caller; to administrators, those of the whole account."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def page(self) -> _common_pb2.PageRequest: ...
+    def __init__(
+        self,
+        *,
+        page: _common_pb2.PageRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueriesRequest: _TypeAlias = ListQueriesRequest  # noqa: Y015
+
+@_typing.final
+class ListQueriesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERIES_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryDescriptor]: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageResponse: ...
+    def __init__(
+        self,
+        *,
+        queries: _abc.Iterable[Global___QueryDescriptor] | None = ...,
+        page: _common_pb2.PageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "queries", b"queries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueriesResponse: _TypeAlias = ListQueriesResponse  # noqa: Y015
 
 @_typing.final
 class Predicate(_message.Message):

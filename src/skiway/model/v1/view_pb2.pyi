@@ -9,6 +9,7 @@ from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from skiway.model.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -20,6 +21,26 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ViewRights:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ViewRightsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ViewRights.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    VR_INVOKER: _ViewRights.ValueType  # 0
+    """those of its reader"""
+    VR_DEFINER: _ViewRights.ValueType  # 1
+    """those of the caller who defined it"""
+
+class ViewRights(_ViewRights, metaclass=_ViewRightsEnumTypeWrapper):
+    """With whose rights a view reads its tables."""
+
+VR_INVOKER: ViewRights.ValueType  # 0
+"""those of its reader"""
+VR_DEFINER: ViewRights.ValueType  # 1
+"""those of the caller who defined it"""
+Global___ViewRights: _TypeAlias = ViewRights  # noqa: Y015
 
 @_typing.final
 class ViewSql(_message.Message):
@@ -44,6 +65,38 @@ class ViewSql(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ViewSql: _TypeAlias = ViewSql  # noqa: Y015
+
+@_typing.final
+class ViewDefiner(_message.Message):
+    """Who defined a view with definer rights. Calls return only the subject."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    CLAIMS_JSON_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    claims_json: _builtins.str
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        claims_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claims_json", b"claims_json", "groups", b"groups", "roles", b"roles", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewDefiner: _TypeAlias = ViewDefiner  # noqa: Y015
 
 @_typing.final
 class View(_message.Message):
@@ -86,6 +139,8 @@ class View(_message.Message):
     DAMAGE_FIELD_NUMBER: _builtins.int
     ICEBERG_METADATA_FIELD_NUMBER: _builtins.int
     METADATA_LOCATION_FIELD_NUMBER: _builtins.int
+    RIGHTS_FIELD_NUMBER: _builtins.int
+    DEFINER_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     damage: _builtins.str
@@ -95,6 +150,7 @@ class View(_message.Message):
     file with the same content. Changes through other doors do not update them; readers compare them with the fields above.
     """
     metadata_location: _builtins.str
+    rights: Global___ViewRights.ValueType
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -115,6 +171,10 @@ class View(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def definer(self) -> Global___ViewDefiner:
+        """set by the server, whenever the view or its query changes"""
+
     def __init__(
         self,
         *,
@@ -133,10 +193,12 @@ class View(_message.Message):
         damage: _builtins.str = ...,
         iceberg_metadata: _builtins.str = ...,
         metadata_location: _builtins.str = ...,
+        rights: Global___ViewRights.ValueType = ...,
+        definer: Global___ViewDefiner | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "definer", b"definer", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "description", b"description", "display_name", b"display_name", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "definer", b"definer", "description", b"description", "display_name", b"display_name", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "rights", b"rights", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -177,8 +239,10 @@ class ViewSpec(_message.Message):
     CREATION_SEARCH_PATH_FIELD_NUMBER: _builtins.int
     OUTPUT_COLUMNS_FIELD_NUMBER: _builtins.int
     PROPERTIES_FIELD_NUMBER: _builtins.int
+    RIGHTS_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
+    rights: Global___ViewRights.ValueType
     @_builtins.property
     def catalog_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -205,10 +269,11 @@ class ViewSpec(_message.Message):
         creation_search_path: _abc.Iterable[_builtins.str] | None = ...,
         output_columns: _abc.Iterable[_common_pb2.SchemaColumn] | None = ...,
         properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        rights: Global___ViewRights.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "catalog_id", b"catalog_id", "description", b"description", "display_name", b"display_name", "namespace_id", b"namespace_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "creation_search_path", b"creation_search_path", "description", b"description", "display_name", b"display_name", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "sql_definitions", b"sql_definitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "creation_search_path", b"creation_search_path", "description", b"description", "display_name", b"display_name", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "rights", b"rights", "sql_definitions", b"sql_definitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
