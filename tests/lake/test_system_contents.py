@@ -41,6 +41,7 @@ def scan(*visible: VisibleTable, restricted: tuple[str, ...] = (), may: bool = T
         may=lambda _permission: may,
         restriction=lambda on: "hidden" if on.display_name in restricted else None,
         principal=SimpleNamespace(subject="me"),
+        authenticated=SimpleNamespace(subject="me"),
     )
     context = SimpleNamespace(callers=callers, plans=plans, usage=SimpleNamespace(flush=lambda: None))
     return SystemScan(cast(Any, SimpleNamespace(account_id="a")), cast(Any, context), "c", visible)
@@ -136,12 +137,14 @@ def test_description_of_views() -> None:
         [("duckdb", "FROM t")],
         ["x BIGINT"],
         ["c.s.u.t"],
+        "invoker",
+        None,
         None,
         NOW,
         None,
         None,
     )
-    assert system_schema._described(v1.View(damage="lost")) == (*[None] * 6, "lost")
+    assert system_schema._described(v1.View(damage="lost")) == (*[None] * 8, "lost")
 
 
 def test_rows_of_events() -> None:

@@ -19,7 +19,7 @@ def test_definition_of_duckdb_is_used_as_it_is() -> None:
 
 
 def test_first_other_dialect_is_translated() -> None:
-    assert sql(("spark", "SELECT `a b` FROM t"), ("trino", "SELECT 2")) == 'SELECT "a b" FROM t'
+    assert sql(("spark", "SELECT `a b` FROM t"), ("trino", "SELECT 2")) == 'SELECT "a b" FROM "t" AS "t"'
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from rest.rest_server import RestServer, opened
-from skiway.metastore import views
+from skiway.metastore import Realm, views
 from skiway.metastore.gc import sweep_warehouse
+from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.model import v1
 from skiway.storage import Stores, utc_now
 
@@ -343,6 +344,29 @@ def test_changes_of_other_doors_become_versions(server: RestServer) -> None:
     assert after["versions"][0] == before["versions"][0]
     assert after["versions"][1]["representations"][0]["sql"] == "SELECT 1 AS id, [] AS tags"
     assert len(after["schemas"]) == 1
+
+
+def test_whoever_changes_the_query_becomes_the_definer(server: RestServer) -> None:
+    """Otherwise a writer could read with the rights of another caller."""
+    stores = server.factory.stores
+    definer = Realm(stores, "a1", caller="ada", policies=CallerPolicies(lambda: stores, "a1", Subject("ada")))
+    view = duckdb_view(server)
+    spec = v1.ViewSpec(rights=v1.VR_DEFINER)
+    request = v1.UpdateViewRequest(view_id=view.resource_id, spec=spec)
+    request.update_mask.paths.append("rights")
+    assert views.update(definer, request).view.definer.subject == "ada"
+
+    def stored() -> str:
+        return views.get(server.factory.home, v1.GetViewRequest(view_id=view.resource_id)).view.definer.subject
+
+    commented = {"action": "set-properties", "updates": {"comment": "grown-ups"}}
+    assert commit(server, commented, name="adults").status_code == 200
+    assert stored() == "ada"
+    both = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in (("spark", "SELECT 1"), ("duckdb", DUCKDB_SQL))]  # fmt: skip
+    changed = {"action": "add-view-version", "view-version": version(representations=both)}
+    answer = commit(server, changed, {"action": "set-current-view-version", "view-version-id": -1}, name="adults")
+    assert answer.status_code == 200, answer.text
+    assert stored() == "anybody", "a further dialect is a change, too"
 
 
 def test_view_without_known_columns_is_not_served(server: RestServer) -> None:

@@ -167,6 +167,10 @@ def commit_view(
             return base
         desired = copied(current.value)
         desired.updated_at.CopyFrom(realm.now())
+        if _definitions(metadata) != _definitions(
+            base.metadata
+        ):  # nobody may change what is read with the rights of another
+            views.set_definer(realm, desired)
 
         def publish() -> Stored[v1.View]:
             try:
@@ -251,10 +255,7 @@ def _published(
     if not existing:
         locations.claim(realm, view_id)
         warehouse.files(folder).write(written, view_json(metadata).encode())
-    before = _queries(view)
     _fill(view, metadata, written)
-    if _queries(view) != before:  # nobody may change what is read with the rights of another
-        views.set_definer(realm, view)
     try:
         stored = publish()
     except SkiwayError as error:
