@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
+MODULE = "src/skiway/metastore/gc/ages.py"
 SCRIPT = ROOT / "scripts" / "mutants"
 
 CODE = """
@@ -59,9 +61,14 @@ def running(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return _imported("running", monkeypatch)
 
 
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _imported("recording", monkeypatch)
+
+
 def _imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(SCRIPT))
-    for each in ("sites", "running"):  # afterwards, modules of other tests may have these names
+    for each in ("sites", "recording", "running"):  # afterwards, modules of other tests may have these names
         monkeypatch.delitem(sys.modules, each, raising=False)
     return import_module(name)
 
@@ -103,23 +110,36 @@ def test_equivalent_mutants_are_still_in_the_code_and_have_reasons() -> None:
         assert each["reason"].endswith(".")
 
 
-def test_fastest_tests_of_a_line_come_first(sites: ModuleType, running: ModuleType) -> None:
+def test_fastest_tests_of_a_line_come_first(sites: ModuleType, recording: ModuleType) -> None:
     module = sites.Module("src/a.py", CODE)
     line = CODE.splitlines().index("    return age is not None and age >= least") + 1
     seconds = {"fast": 0.1, "slow": 2.0, "other": 0.2, "slower": 30.0}
     lines = {"src/a.py": {str(line): ["slow", "slower", "fast"], str(line - 1): ["", "other"]}}
-    coverage = running.Coverage(seconds, lines)
+    coverage = recording.Coverage(seconds, lines)
     assert coverage.tests_for(module, line, limit_s=60) == ["fast", "slow"]
     assert coverage.tests_for(module, line, limit_s=1) == ["fast"]
     assert coverage.tests_for(module, line + 5, limit_s=60) == ["fast", "other", "slow"], "no test runs the line itself"
-    assert running.Coverage(seconds, {}).tests_for(module, line, limit_s=60) == []
+    assert recording.Coverage(seconds, {}).tests_for(module, line, limit_s=60) == []
 
 
-def test_mutants_run_in_copies_until_the_time_is_up(
-    tmp_path: Path, sites: ModuleType, running: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_tests_of_the_module_run_although_faster_ones_take_all_the_time(
+    sites: ModuleType, recording: ModuleType
 ) -> None:
+    module = sites.Module("src/a.py", CODE)
+    line = CODE.splitlines().index("    return age is not None and age >= least") + 1
+    broad = [f"broad {number:02}" for number in range(40)]
+    seconds = {**dict.fromkeys(broad, 0.5), "own": 3.0, "slow own": 20.0}
+    lines = {"src/a.py": {str(line): [*broad, "own", "slow own"]}, "src/b.py": {"1": broad, "2": broad}}
+    chosen = recording.Coverage(seconds, lines).tests_for(module, line, limit_s=10)
+    assert chosen == [*broad[:14], "own"], "the fastest come first"
+    assert recording.Coverage(seconds, lines).tests_for(module, line, limit_s=60) == [*broad, "own"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one module and its tests."""
     project = tmp_path / "project"
-    module = project / "src" / "skiway" / "metastore" / "gc" / "ages.py"
+    module = project / MODULE
     module.parent.mkdir(parents=True)
     module.write_text(CODE)
     for package in list(module.parents)[:3]:
@@ -130,12 +150,17 @@ def test_mutants_run_in_copies_until_the_time_is_up(
     # The package of the project hides ours, which plugins would import.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
+    return project
+
+
+def test_mutants_run_in_copies_until_the_time_is_up(
+    project: Path, tmp_path: Path, sites: ModuleType, running: ModuleType, recording: ModuleType
+) -> None:
     tree = tmp_path / "tree"
     running.copied(project, tree)
-    coverage = running.record([tree], [("tests",)], tmp_path)
+    coverage = recording.record([tree], [("tests",)], tmp_path)
     assert sorted(coverage.seconds) == ["tests/test_ages.py::test_age", "tests/test_ages.py::test_swept"]
-    path = "src/skiway/metastore/gc/ages.py"
-    all_mutants = [each.mutant() for each in sites.sites_of(sites.Module(path, CODE), seed="1")]
+    all_mutants = [each.mutant() for each in sites.sites_of(sites.Module(MODULE, CODE), seed="1")]
     wanted = {"pass", "return age is not None and age > least"}
     chosen = [("gc", each) for each in all_mutants if each.now in wanted]
     options = {"limit_s": 60, "report": lambda _: None}
@@ -145,6 +170,39 @@ def test_mutants_run_in_copies_until_the_time_is_up(
         ("return age is not None and age > least", "survived"),
     }
     assert left == []
-    assert module.read_text() == (tree / path).read_text() == CODE
+    assert (project / MODULE).read_text() == (tree / MODULE).read_text() == CODE
     ran, left = running.run_all(chosen, [tree], coverage, deadline=time.monotonic() - 1, **options)
     assert (ran, left) == ([], chosen)
+
+
+def test_only_changed_tests_are_recorded_again(
+    project: Path, tmp_path: Path, running: ModuleType, recording: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, ran = tmp_path / "tree", []
+    run = recording._recorded
+
+    def noted(tree: Path, tests: Sequence[str], report: Path) -> object:
+        ran.append(list(tests))
+        return run(tree, tests, report)
+
+    monkeypatch.setattr(recording, "_recorded", noted)
+
+    def recorded() -> tuple[list[str], list[str]]:
+        running.copied(project, tree)
+        found = recording.record([tree], [("tests",)], tmp_path)
+        line = CODE.splitlines().index("    return age is not None and age >= least") + 1
+        return sorted(found.seconds), sorted(found.lines[MODULE][str(line)])
+
+    old = [f"tests/test_ages.py::{name}" for name in ("test_age", "test_swept")]
+    other = project / "tests" / "test_others.py"
+    assert recorded() == (old, old)
+    assert recorded() == (old, old)
+    other.write_text(TESTS.replace("test_age", "test_other_age"))
+    new = [f"tests/test_others.py::{name}" for name in ("test_other_age", "test_swept")]
+    assert recorded() == ([*old, *new], [*old, *new])
+    assert ran == [["tests"], ["tests/test_others.py"]]
+    other.unlink()
+    assert recorded() == (old, old), "tests that are gone are not selected"
+    (project / MODULE).write_text(CODE + "\n")
+    assert recorded() == (old, old)
+    assert ran[2:] == [["tests"]], "lines may have moved"

@@ -14,8 +14,6 @@ line, which are recorded first; the sample depends on the seed alone; and all of
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import sys
 import time
 import tomllib
@@ -23,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from running import TESTS, Coverage, Outcome, copied, record, run_all
+from recording import TESTS, record
+from running import Outcome, copied, run_all
 from sites import PACKAGES, Mutant, sampled
 
 ROOT: Final = Path(__file__).parents[2]
@@ -49,7 +48,7 @@ def main() -> None:
         for package, one in chosen:
             print(f"{package}: {_described(one)}")
         return
-    coverage = _coverage(trees, [options.tests] if options.tests else TESTS)
+    coverage = record(trees, [options.tests] if options.tests else TESTS, CACHE)
     print(f"{len(waiting)} mutants, coverage of {len(coverage.seconds)} tests after {_minutes(started)}", flush=True)
     ran, left = run_all(
         waiting,
@@ -79,23 +78,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="select from these tests only")
     parser.add_argument("--list", action="store_true", help="show the sample, and run nothing")
     return parser.parse_args()
-
-
-def _coverage(trees: Sequence[Path], groups: Sequence[Sequence[str]]) -> Coverage:
-    """The recorded coverage of the code and tests as they are, from an earlier run if there is one."""
-    digest = hashlib.sha256(repr(groups).encode())
-    for folder in ("src", "tests", "scripts"):
-        for file in sorted((trees[0] / folder).rglob("*.py")):
-            digest.update(f"{file.relative_to(trees[0])}\0".encode() + file.read_bytes())
-    stored = CACHE / f"coverage-{digest.hexdigest()[:16]}.json"
-    if stored.exists():
-        return Coverage(**json.loads(stored.read_text()))
-    print("recording which tests run which lines, which takes some minutes", flush=True)
-    found = record(trees, groups, CACHE)
-    for older in CACHE.glob("coverage-*.json"):
-        older.unlink()
-    stored.write_text(json.dumps({"seconds": found.seconds, "lines": found.lines}))
-    return found
 
 
 def _equivalent() -> dict[tuple[str, str, str], str]:

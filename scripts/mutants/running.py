@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition
-from typing import Any, Final
+from typing import Final
 
-from sites import PACKAGES, Module, Mutant
+from recording import Coverage, environment
+from sites import Module, Mutant
 
-__all__ = ["TESTS", "Coverage", "Outcome", "copied", "record", "run_all"]
-
-_METASTORE: Final = ("connectors", "gc", "managed", "planning", "reconcile", "statistics")
-TESTS: Final = (
-    ("tests/lake",),
-    ("tests/formats", *(f"tests/metastore/{part}" for part in _METASTORE), "tests/rest"),
-)
-"""The tests that are selected from, in groups that take about the same time."""
-
-SLOW: Final = (
-    "tests/formats/test_damage.py",
-    "tests/formats/test_memory_bound.py",
-    "tests/lake/test_memory_bound.py",
-    "tests/lake/test_vanishing_clients.py",
-)
-"""Tests that are not selected from: they try thousands of inputs, or run in processes of their own."""
-
-SLOWEST_S: Final = 15.0
-"""Tests that take longer are not run for a mutant, unless no other test runs its line."""
+__all__ = ["Outcome", "copied", "run_all"]
 
 _OPTIONS: Final = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 _FACTOR: Final = 6  # a mutant may be this much slower than the code
@@ -56,81 +38,6 @@ def copied(root: Path, *trees: Path) -> None:
             shutil.copy2(root / name, first / name)
     for other in others:
         shutil.copytree(first, other)
-
-
-def _environment(tree: Path, **more: str) -> dict[str, str]:
-    """The tests import the copy, not the installed package, and Hypothesis tries the same examples for all mutants."""
-    path = os.pathsep.join([str(tree / "src"), str(Path(__file__).parent)])
-    return {**os.environ, "PYTHONPATH": path, "CI": "true", **more}
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """Which tests run which lines, and how long they take."""
-
-    seconds: Mapping[str, float]
-    lines: Mapping[str, Mapping[str, Sequence[str]]]
-
-    def tests_for(self, module: Module, line: int, *, limit_s: float) -> list[str]:
-        """The tests that run a line, the fastest first, as many as fit into `limit_s`; at least one.
-
-        A line that runs on import belongs to the tests that run the definition, or else any line of the module.
-        """
-        own, depending = module.statement(line)
-        by_line = self.lines.get(module.path, {})
-        for lines in (own, depending, range(len(module.lines) + 1)):
-            found = {test for number in lines for test in by_line.get(str(number), ()) if test}
-            if found:
-                return self._fitting(found, limit_s)
-        return []
-
-    def _fitting(self, tests: Iterable[str], limit_s: float) -> list[str]:
-        ordered = sorted(tests, key=lambda test: (self.seconds[test], test))
-        chosen, total = ordered[:1], self.seconds[ordered[0]]
-        for test in ordered[1:]:
-            total += self.seconds[test]
-            if total > limit_s or self.seconds[test] > SLOWEST_S:
-                break
-            chosen.append(test)
-        return chosen
-
-
-def record(trees: Sequence[Path], groups: Sequence[Sequence[str]], cache: Path) -> Coverage:
-    """Run all tests once without mutants, a group per tree, and record what they run."""
-
-    def recorded(number: int) -> Any:
-        return _recorded(trees[number % len(trees)], groups[number], cache / f"tests-{number}")
-
-    with ThreadPoolExecutor(len(trees)) as threads:
-        found = list(threads.map(recorded, range(len(groups))))
-    seconds: dict[str, float] = {}
-    lines: dict[str, dict[str, list[str]]] = {}
-    for each in found:
-        seconds |= each["seconds"]
-        for file, by_line in each["lines"].items():
-            for line, tests in by_line.items():
-                lines.setdefault(file, {}).setdefault(line, []).extend(tests)
-    return Coverage(seconds, lines)
-
-
-def _recorded(tree: Path, tests: Sequence[str], report: Path) -> Any:
-    watched = [
-        str(tree / "src/skiway" / place / "*") if "." not in place else str(tree / "src/skiway" / place)
-        for places in PACKAGES.values()
-        for place in places
-    ]
-    environment = _environment(tree, COVERED_FILES=os.pathsep.join(watched), COVERED_REPORT=f"{report}.json")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider", "--timeout", "900"]
-    result, log = Path(f"{report}.json"), Path(f"{report}.log")
-    result.unlink(missing_ok=True)
-    with log.open("wb") as output:
-        ignored = [f"--ignore={each}" for each in SLOW]
-        subprocess.run(
-            [*command, *ignored, *tests], cwd=tree, env=environment, stdout=output, stderr=output, check=False
-        )
-    if not result.exists():
-        raise SystemExit(f"the tests cannot be recorded; see {log}")
-    return json.loads(result.read_text())
 
 
 @dataclass(frozen=True)
@@ -233,7 +140,7 @@ def _tested(tree: Path, tests: Sequence[str], timeout: float) -> tuple[str, str]
     process = subprocess.Popen(
         command,
         cwd=tree,
-        env=_environment(tree),
+        env=environment(tree),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
