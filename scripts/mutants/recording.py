@@ -20,7 +20,17 @@ from sites import PACKAGES, Module
 
 __all__ = ["TESTS", "Coverage", "environment", "record"]
 
-_METASTORE: Final = ("connectors", "gc", "managed", "planning", "reconcile", "statistics")
+_METASTORE: Final = (
+    "connectors",
+    "events",
+    "gc",
+    "managed",
+    "planning",
+    "queries",
+    "reconcile",
+    "statistics",
+    "transactions",
+)
 TESTS: Final = (
     ("tests/lake",),
     ("tests/formats", *(f"tests/metastore/{part}" for part in _METASTORE), "tests/rest"),

@@ -128,7 +128,7 @@ class _Chunk:
         if chunk.dictionary_page_offset and 0 < chunk.dictionary_page_offset < at:
             at = chunk.dictionary_page_offset
         if size * _RATIOS.get(chunk.compression, MAX_PAGE_BYTES) <= MAX_PAGE_BYTES:
-            return cls(at, at + size, at + size, 0, min(size, MAX_PAGE_BYTES))
+            return cls(at, at + size, at + size, 0, size)
         return cls(at, at, at + size, chunk.num_values)
 
     @property

@@ -101,7 +101,7 @@ def _possible(facts: FileFacts, predicate: v1.Predicate) -> tuple[Mask, str] | t
             return _mask(pc.not_equal(column.null_count, 0)), ""
         case v1.PO_IS_NOT_NULL:
             return _has_values(facts, column), ""
-    if column.type is None or column.min is None or column.max is None:
+    if column.type is None:
         return None, "the column's type has no order"
     if predicate.op not in _TESTS:
         return None, "unknown operator"
