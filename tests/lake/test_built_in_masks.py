@@ -1,0 +1,99 @@
+"""The built-in masks of policies, evaluated by DuckDB: `partial` and `hash`, for every type."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from skiway.lake.policies import RestrictedRows, _finds_nothing
+from skiway.metastore.records.policies import Restriction
+from skiway.model import v1
+
+
+def rows(account: str = "a", key: bytes = b"k" * 64) -> RestrictedRows:
+    callers = SimpleNamespace(principal=SimpleNamespace(account_id=account))
+    context = cast(Any, SimpleNamespace(key=key, callers=callers))
+    nothing = cast(Any, None)
+    return RestrictedRows(context, cast(Restriction, nothing), nothing, ("c", "s", "t"), pa.schema([]))
+
+
+def masked(mask: int, kind: str, *values: Any, of: RestrictedRows | None = None) -> list[Any]:
+    expression = (of or rows())._built_in(mask, '"x y"', kind)
+    with duckdb.connect() as db:
+        query = f'SELECT CAST({expression} AS {kind}) FROM (SELECT unnest(?::{kind}[]) AS "x y")'
+        return [found for (found,) in db.execute(query, [list(values)]).fetchall()]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("a", "*"),
+        ("1234567", "*******"),
+        ("12345678", "****5678"),
+        ("1234567890", "******7890"),
+        ("öäüßöäüß", "****öäüß"),
+        (None, None),
+    ],
+)
+def test_partial_shows_the_last_four_characters_of_eight_or_more(text: str | None, shown: str | None) -> None:
+    assert masked(v1.MK_PARTIAL, "VARCHAR", text) == [shown]
+
+
+def digest(value: str, of: RestrictedRows | None = None) -> str:
+    return hashlib.sha256(((of or rows())._key + value).encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("TINYINT", 2**7 - 1),
+        ("SMALLINT", 2**15 - 1),
+        ("INTEGER", 2**31 - 1),
+        ("BIGINT", 2**63 - 1),
+        ("UTINYINT", 2**8 - 1),
+        ("USMALLINT", 2**16 - 1),
+        ("UINTEGER", 2**32 - 1),
+        ("UBIGINT", 2**63 - 1),
+    ],
+)
+def test_hash_of_a_number_is_a_number_of_the_same_type(kind: str, limit: int) -> None:
+    values = list(range(100))
+    assert masked(v1.MK_HASH, kind, *values, None) == [
+        *(int(digest(str(each))[:15], 16) % limit for each in values),
+        None,
+    ]
+
+
+def test_hash_of_texts_bytes_and_uuids() -> None:
+    number = uuid.UUID(int=7)
+    assert masked(v1.MK_HASH, "VARCHAR", "a", None) == [digest("a"), None]
+    assert masked(v1.MK_HASH, "BLOB", b"\x01\xff") == [bytes.fromhex(digest("01FF"))]
+    assert masked(v1.MK_HASH, "UUID", number) == [uuid.UUID(digest(str(number))[:32])]
+
+
+def test_hashes_depend_on_the_account_and_on_the_key_of_the_server() -> None:
+    keys = [rows(), rows(account="b"), rows(key=b"l" * 64)]
+    assert len({masked(v1.MK_HASH, "VARCHAR", "a", of=each)[0] for each in keys}) == 3
+    assert masked(v1.MK_HASH, "VARCHAR", "a", of=rows(key=b"k" * 64 + b"more")) == [digest("a")]
+    assert len(rows()._key) == 32
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind", "value"),
+    [
+        (v1.MK_HASH, "DOUBLE", 1.5),
+        (v1.MK_PARTIAL, "INTEGER", 5),
+        (v1.MK_PARTIAL, "BLOB", b"12345678"),
+        (v1.MK_NULL, "VARCHAR", "12345678"),
+    ],
+)
+def test_masks_that_do_not_support_a_type_hide_the_value(mask: int, kind: str, value: Any) -> None:
+    assert masked(mask, kind, value) == [None]
+    assert _finds_nothing("c", "s", "t") is None  # type: ignore[func-returns-value]
