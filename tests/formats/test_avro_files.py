@@ -89,7 +89,7 @@ def test_header_may_have_sizes_and_several_parts() -> None:
     ],
 )
 def test_damaged_files_are_corrupt(data: bytes, reason: str) -> None:
-    with pytest.raises(PreconditionFailed, match="'t.avro' is corrupt") as refused:
+    with pytest.raises(PreconditionFailed, match=r"'t\.avro' is corrupt") as refused:
         rows_of(data)
     assert refused.value.detail == reason
 
@@ -176,9 +176,11 @@ def test_named_types_may_be_used_again() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [["long", "string"], ["null", "long", "string"], "id", {"type": "enum", "symbols": []}])
+@pytest.mark.parametrize(
+    "kind", [["long", "string"], ["null", "long", "string"], "id", {"type": "enum", "symbols": []}]
+)
 def test_unsupported_types_are_rejected_with_the_column(kind: Any) -> None:
-    with pytest.raises(Unsupported, match="column 'f1' of file 't.avro' has ") as refused:
+    with pytest.raises(Unsupported, match=r"column 'f1' of file 't\.avro' has ") as refused:
         types("long", kind)
     assert refused.value.params == {"column": "f1", "file": "t.avro"}
 

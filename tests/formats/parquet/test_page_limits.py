@@ -101,9 +101,7 @@ def checked(request: pytest.FixtureRequest) -> Any:
     ("at", "end", "values", "complete"),
     [(99, 100, 1, False), (100, 100, 1, True), (101, 100, 1, True), (50, 100, 0, True), (50, 100, -1, True)],
 )
-def test_chunk_is_complete_at_its_end_or_without_further_values(
-    at: int, end: int, values: int, complete: bool
-) -> None:
+def test_chunk_is_complete_at_its_end_or_without_further_values(at: int, end: int, values: int, complete: bool) -> None:
     assert _Chunk(0, at, end, values).is_complete == complete
 
 

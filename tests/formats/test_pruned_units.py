@@ -1,0 +1,180 @@
+"""Pruning by statistics, precisely: units that can match are kept, and all others are left out."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airport.filters.predicates import Client
+from skiway.airport import filters
+from skiway.formats.pruning import _following, pruned
+from skiway.formats.schemas import with_id
+from skiway.formats.statistics import column_stats, constant_stats, stats_struct
+
+SCHEMA = pa.schema(
+    [
+        with_id(pa.field(name, of), number)
+        for number, (name, of) in enumerate(
+            [("n", pa.int64()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.bool_())], 1
+        )
+    ]
+)
+
+
+def unit(low: Any, high: Any, nulls: int | None = 0, values: int | None = 10, nans: int | None = 0) -> Any:
+    return low, high, nulls, values, nans
+
+
+def units(column: str, *given: Any) -> pa.Table:
+    """A table of units, of which one column has statistics."""
+    of, number = SCHEMA.field(column).type, SCHEMA.get_field_index(column) + 1
+    low, high, nulls, values, nans = zip(*given, strict=True)
+    counts = {"null_count": nulls, "value_count": values, **({"nan_count": nans} if pa.types.is_floating(of) else {})}
+    known = {name: pa.array(each, pa.int64()) for name, each in counts.items()}
+    stats = column_stats(of, len(given), min=pa.array(low, of), max=pa.array(high, of), **known)
+    return pa.table({"unit": list(range(len(given))), "stats": stats_struct({number: stats}, len(given))})
+
+
+@cache
+def client() -> Client:
+    """DuckDB with a table of the schema."""
+    found = Client("SELECT 1")
+    found.connection.register("own", pa.schema([pa.field(each.name, each.type) for each in SCHEMA]).empty_table())
+    found.connection.execute("CREATE TABLE t AS FROM own")
+    return found
+
+
+def filter_of(predicate: str) -> filters.Filter:
+    """The filter that DuckDB pushes down."""
+    sent = client().sent(predicate)
+    assert sent is not None, f"DuckDB pushes no filter down for {predicate}"
+    return filters.parse(sent)
+
+
+def kept(table: pa.Table, predicate: str) -> list[int]:
+    found: list[int] = pruned(table, filter_of(predicate), SCHEMA)["unit"].to_pylist()
+    return found
+
+
+NUMBERS = units(
+    "n",
+    unit(1, 9),
+    unit(10, 10, nulls=3),
+    unit(11, 20, nulls=9),
+    unit(None, None, nulls=10),
+    unit(None, None),
+    unit(30, 40, nulls=None),
+    unit(30, 40, values=None),
+)
+UNKNOWN = [4]
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        ("n = 9", [0]),
+        ("n = 10", [1]),
+        ("n = 0", []),
+        ("n = 21", []),
+        ("n < 10", [0]),
+        ("n < 1", []),
+        ("n <= 10", [0, 1]),
+        ("n <= 0", []),
+        ("n > 10", [2, 5, 6]),
+        ("n > 40", []),
+        ("n >= 10", [1, 2, 5, 6]),
+        ("n >= 40", [5, 6]),
+        ("n <> 10", [0, 2, 5, 6]),
+        ("10 > n", [0]),
+        ("n > 9 AND n < 11", [1]),
+        ("n = 9 OR n = 40", [0, 5, 6]),
+        ("n IN (1, 10)", [0, 1]),
+        ("n IN (0, 21)", []),
+        ("n IS NOT DISTINCT FROM 10", [1]),
+    ],
+)
+def test_units_are_compared_with_their_bounds(predicate: str, expected: list[int]) -> None:
+    assert kept(NUMBERS, predicate) == sorted({*expected, *UNKNOWN})
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        ("n IS NULL", [1, 2, 3, 5]),
+        ("n IS NOT NULL", [0, 1, 2, 4, 5, 6]),
+        ("n IS DISTINCT FROM 10", [0, 1, 2, 3, 4, 5, 6]),
+        ("n IS DISTINCT FROM NULL", [0, 1, 2, 4, 5, 6]),
+        ("n IS NOT DISTINCT FROM NULL", [1, 2, 3, 5]),
+    ],
+)
+def test_null_counts_decide_about_nulls(predicate: str, expected: list[int]) -> None:
+    assert kept(NUMBERS, predicate) == expected
+
+
+def test_units_of_one_value_are_distinct_from_it_only_with_nulls() -> None:
+    table = units("n", unit(5, 5), unit(5, 5, nulls=1), unit(4, 5), unit(5, 6))
+    assert kept(table, "n IS DISTINCT FROM 5") == [1, 2, 3]
+    assert kept(table, "n <> 5") == [2, 3]
+
+
+def test_nan_is_greater_than_all_numbers_and_outside_of_the_bounds() -> None:
+    table = units("f", unit(1.0, 2.0), unit(1.0, 2.0, nans=1), unit(1.0, 2.0, nans=None), unit(3.0, 3.0))
+    assert kept(table, "f > 2.0") == [1, 2, 3]
+    assert kept(table, "f >= 2.5") == [1, 2, 3]
+    assert kept(table, "f > 3.0") == [1, 2]
+    assert kept(table, "f <> 3.0") == [0, 1, 2]
+    assert kept(table, "f < 1.0") == []
+    assert kept(table, "f = 5.0") == []
+    assert kept(table, "f = 'nan'::DOUBLE") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        ("s LIKE 'b%'", [1, 2]),
+        ("s LIKE 'b_x%'", [1, 2]),
+        ("starts_with(s, 'bb')", [1, 2]),
+        ("s LIKE 'c%'", [3]),
+        ("s LIKE 'a%'", [0]),
+        ("s LIKE 'd%'", []),
+        ("s LIKE '%b'", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_patterns_are_compared_by_their_prefix(predicate: str, expected: list[int]) -> None:
+    table = units("s", unit("a", "az"), unit("b", "bz"), unit("bb", "bb"), unit("c", "cc"), unit("b", "b", nulls=10))
+    assert kept(table, predicate) == expected
+
+
+def test_string_after_all_with_a_prefix() -> None:
+    assert [_following(each) for each in ("a", "az", "a\x7f", "\U0010fffe")] == ["b", "a{", "a\x80", "\U0010ffff"]
+    assert _following("a\U0010ffff") is None
+    assert _following("a\ud7ff") is None
+    assert _following("\ue000") == "\ue001"
+
+
+def test_booleans() -> None:
+    table = units("b", unit(True, True), unit(False, False), unit(False, True), unit(None, None))
+    assert kept(table, "b") == [0, 2, 3]
+    assert kept(table, "NOT b") == [1, 2, 3]
+
+
+def test_nothing_is_left_out_without_statistics_or_a_filter() -> None:
+    assert kept(NUMBERS, "s = 'x'") == list(range(7))
+    assert pruned(NUMBERS, None, SCHEMA) is NUMBERS
+    assert pruned(NUMBERS.slice(0, 0), filter_of("n = 1"), SCHEMA).num_rows == 0
+
+
+def test_statistics_of_constants() -> None:
+    counts = pa.array([3, 4, 5], pa.int64())
+    numbers = constant_stats(pa.array([7, None, 8]), counts).to_pylist()
+    assert [each["null_count"] for each in numbers] == [0, 4, 0]
+    assert [(each["min"], each["max"], each["exact"]) for each in numbers] == [(7, 7, True), (None, None, False), (8, 8, True)]  # fmt: skip
+    assert [(each["nan_count"], each["value_count"]) for each in numbers] == [(0, 3), (0, 4), (0, 5)]
+    floats = constant_stats(pa.array([1.5, None, float("nan")]), counts).to_pylist()
+    assert [each["nan_count"] for each in floats] == [0, 0, 5]
+    assert [each["null_count"] for each in floats] == [0, 4, 0]
+    assert [each["min"] for each in floats] == [1.5, None, None]
+    assert [each["exact"] for each in floats] == [True, False, False]
