@@ -81,8 +81,8 @@ def test_defaults_of_columns_and_nested_fields() -> None:
 def test_type_of_a_partition_is_that_of_the_newest_schema_with_its_column() -> None:
     old = Schema(optional(1, "t", IntegerType()), optional(2, "u", UUIDType()))
     new = Schema(optional(1, "t", LongType()), optional(3, "at", TimestampType()))
-    whole = IdentityTransform[Any, Any]()
-    sources = [(1, whole), (1, BucketTransform(4)), (2, whole), (3, DayTransform()), (9, whole)]
+    whole: Any = IdentityTransform()
+    sources: list[tuple[int, Any]] = [(1, whole), (1, BucketTransform(4)), (2, whole), (3, DayTransform()), (9, whole)]
     fields = [PartitionField(number, 1000, transform, "p") for number, transform in sources]
     types = [partition_type(each, [old, new]) for each in fields]
     assert types == [pa.int64(), pa.int32(), pa.binary(16), pa.date32(), pa.null()]
