@@ -1,0 +1,134 @@
+"""Numbers of account states and columns of queries are cached for a moment, and forgotten after changes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from skiway.airport import ServedCall
+from skiway.lake import context as lake_context
+from skiway.lake.context import Callers, QueryShapes, Versions, _details, operation_of
+from skiway.metastore import Realm
+
+
+class State:
+    """The state of accounts, which counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.now, self.content, self.reads = 0.0, b"one", 0
+
+    def digest(self, _realm: Any) -> bytes:
+        self.reads += 1
+        return self.content
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> State:
+    found = State()
+    monkeypatch.setattr(lake_context, "state_digest", found.digest)
+    return found
+
+
+def realm(account: str = "a") -> Realm:
+    return cast(Realm, SimpleNamespace(account_id=account))
+
+
+def test_number_is_cached_for_a_second(state: State) -> None:
+    versions = Versions(clock=lambda: state.now)
+    first = versions.of(realm())
+    state.content = b"two"
+    assert versions.of(realm()) == first
+    assert versions.of(realm("b")) != first, "each account has its own"
+    state.now = 0.9
+    assert versions.of(realm()) == first
+    state.now = 1.1
+    second = versions.of(realm())
+    assert second != first
+    assert 0 <= first < 2**63
+
+
+def test_fresh_numbers_and_own_changes_are_visible_at_once(state: State) -> None:
+    versions = Versions(clock=lambda: state.now)
+    first = versions.of(realm())
+    state.content = b"two"
+    second = versions.of(realm(), fresh=True)
+    assert second != first
+    assert versions.of(realm()) == second, "the fresh number is cached"
+    state.content = b"three"
+    versions.changed(realm("b"))
+    assert versions.of(realm()) == second
+    versions.changed(realm())
+    assert versions.of(realm()) not in (first, second)
+    assert state.reads == 3
+
+
+def test_number_changes_every_minute(state: State) -> None:
+    versions = Versions(clock=lambda: state.now)
+    numbers = []
+    for now in (0.0, 30.0, 58.0, 60.0, 118.0, 120.0):
+        state.now = now
+        numbers.append(versions.of(realm()))
+    assert numbers[0] == numbers[1] == numbers[2] != numbers[3] == numbers[4] != numbers[5]
+
+
+def test_columns_of_queries_are_found_once() -> None:
+    shapes, found = QueryShapes(), list[str]()
+
+    def find(name: str) -> Any:
+        def columns() -> pa.Schema:
+            found.append(name)
+            return pa.schema({name: pa.int64()})
+
+        return columns
+
+    for _ in range(2):
+        assert shapes.get(("q",), find("x")).names == ["x"]
+    assert found == ["x"]
+    for _ in range(2):
+        assert shapes.get(None, find("y")).names == ["y"]
+    assert found == ["x", "y", "y"], "without a key, nothing is known"
+    shapes.forget(None)
+    shapes.forget(("other",))
+    assert shapes.get(("q",), find("z")).names == ["x"]
+    shapes.forget(("q",))
+    assert shapes.get(("q",), find("z")).names == ["z"]
+    assert QueryShapes(1).get(("q",), find("w")).names == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts_as"),
+    [("scan", "scans"), ("exchange", "exchanges"), ("put", "exchanges"), ("handshake", "handshakes"), ("x", "calls")],
+)
+def test_operations_count_in_the_quotas(name: str, counts_as: str) -> None:
+    assert operation_of(name).counts_as == counts_as
+
+
+def test_details_of_a_call_name_the_table_and_the_amounts() -> None:
+    request = SimpleNamespace(catalog="c")
+    served = cast(
+        ServedCall,
+        SimpleNamespace(
+            request=request, operation="scan", schema="", name="t", rows_in=0, rows_out=2, bytes_in=3, bytes_out=4
+        ),
+    )
+    assert _details(served) == {
+        "statement": "scan",
+        "catalog": "c",
+        "table": "t",
+        "rows_in": 0,
+        "rows_out": 2,
+        "bytes_in": 3,
+        "bytes_out": 4,
+    }
+
+
+def test_nobody_calls_outside_of_a_call() -> None:
+    callers = Callers(cast(Any, SimpleNamespace()))
+    assert callers.principal is lake_context.NOBODY
+    assert callers.visibility is None
+    assert callers.claims == {}
+    assert not callers.may("table.read")
+    assert callers.restriction(cast(Any, None)) is None
