@@ -204,3 +204,13 @@ def test_page_between_two_reads_of_a_remote_file_is_checked() -> None:
     assert len(guard.read(second)) == second
     with pytest.raises(LimitExceeded):
         guard.read(1)
+
+
+@pytest.mark.parametrize("start", [1, 2, 20])
+def test_page_that_begins_before_the_read_is_checked_with_its_own_header(start: int) -> None:
+    data = page(10, 40) + page(10, 4)
+    guard = PageGuard(Bytes(data), "f")  # type: ignore[arg-type]
+    guard.set_footer(Footer(chunk(len(data), num_values=2)))  # type: ignore[arg-type]
+    guard.check(0, ["a"])
+    guard.seek(start)
+    assert guard.read() == data[start:]
