@@ -32,7 +32,7 @@ _METASTORE: Final = (
     "transactions",
 )
 TESTS: Final = (
-    ("tests/lake",),
+    ("tests/lake", "tests/authorization/test_airport_matrix.py"),
     ("tests/formats", *(f"tests/metastore/{part}" for part in _METASTORE), "tests/rest"),
 )
 """The tests that are selected from, in groups that take about the same time."""
