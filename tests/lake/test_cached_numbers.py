@@ -12,6 +12,7 @@ from skiway.airport import ServedCall
 from skiway.lake import context as lake_context
 from skiway.lake.context import Callers, QueryShapes, Versions, _details, operation_of
 from skiway.metastore import Realm
+from skiway.security import NOBODY
 
 
 class State:
@@ -127,7 +128,7 @@ def test_details_of_a_call_name_the_table_and_the_amounts() -> None:
 
 def test_nobody_calls_outside_of_a_call() -> None:
     callers = Callers(cast(Any, SimpleNamespace()))
-    assert callers.principal is lake_context.NOBODY
+    assert callers.principal is NOBODY
     assert callers.visibility is None
     assert callers.claims == {}
     assert not callers.may("table.read")
