@@ -1,12 +1,17 @@
-"""Rows of system tables, made of records, and the types that a histogram divides into ranges."""
+"""Rows of system tables and functions, the names in their arguments, and the types that a histogram divides into ranges."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from skiway.airport import ScanOptions
+from skiway.errors import InvalidArgument
+from skiway.lake.system.effects import EffectFunction, Place, table_name
 from skiway.lake.system.histogram_function import _as_number
 from skiway.lake.system.tables import _column_row
 from skiway.model import v1
@@ -44,3 +49,57 @@ def test_unknown_statistics_are_null_and_zeros_are_not() -> None:
 )
 def test_numbers_and_times_are_divided_into_ranges(of: pa.DataType, number: str | None) -> None:
     assert _as_number(pa.field("x", of)) == number
+
+
+class Renamed(EffectFunction):
+    """A function that changes nothing and tells the name that it was given."""
+
+    name, permission = "renamed", "table.write"
+    result = pa.schema({"name": pa.string(), "count": pa.int64()})
+
+    def __init__(self) -> None:
+        versions = SimpleNamespace(changed=lambda _realm: None)
+        callers = SimpleNamespace(realm=lambda: None)
+        super().__init__(cast(Any, SimpleNamespace(versions=versions, callers=callers)), v1.Catalog(), cast(Any, None))
+
+    def _place(self, name: str) -> Place:
+        return Place(v1.Namespace(), "s", name)
+
+    def check(self, place: Place) -> None:
+        assert str(place) == "s.t"
+
+    def change(self, place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": place.name, "count": given["count"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [(None, {"name": "t", "count": 3}), (["count"], {"count": 3}), (["count", "name"], {"count": 3, "name": "t"})],
+)
+def test_result_of_a_change_has_the_requested_columns(columns: list[str] | None, expected: dict[str, Any]) -> None:
+    arguments = {"name": pa.scalar("t"), "count": pa.scalar(3)}
+    (found,) = Renamed().execute(arguments, ScanOptions(columns=columns))
+    assert found.to_pylist() == [expected]
+    assert found.schema.names == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("s.t", ("s", "t")), ("c.s.t", ("s", "t")), ('C."s x"."t.y"', ("s x", "t.y"))]
+)
+def test_names_of_tables_are_parsed(name: str, found: tuple[str, str]) -> None:
+    table = table_name(name, "c", "f")
+    assert (table.db, table.name) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("t", "'t' is not the name of a table or view"),
+        ("", "'' is not the name of a table or view"),
+        ("s.t.u.v.w(", "is not the name of a table or view"),
+        ("other.s.t", r"other\.s\.t is not in catalog c: call other\.skiway\.f"),
+    ],
+)
+def test_invalid_names_of_tables_are_rejected(name: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        table_name(name, "c", "f")
