@@ -9,11 +9,14 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from skiway.airport import ScanOptions
-from skiway.errors import InvalidArgument
+from skiway.airport import Request, ScanOptions
+from skiway.airport.request import entered
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.lake.context import QueryShapes
 from skiway.lake.system.effects import EffectFunction, Place, table_name
+from skiway.lake.system.functions import QueryFunction
 from skiway.lake.system.histogram_function import _as_number
-from skiway.lake.system.tables import _column_row
+from skiway.lake.system.tables import SNAPSHOTS, VisibleTable, _column_row, _snapshot_row
 from skiway.model import v1
 
 
@@ -103,3 +106,34 @@ def test_names_of_tables_are_parsed(name: str, found: tuple[str, str]) -> None:
 def test_invalid_names_of_tables_are_rejected(name: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         table_name(name, "c", "f")
+
+
+@pytest.mark.parametrize(("now", "is_current"), [(5, True), (6, False), (None, False)])
+@pytest.mark.parametrize("damage", ["", "its record is unreadable"])
+def test_current_snapshot_is_marked_even_if_it_is_damaged(now: int | None, is_current: bool, damage: str) -> None:
+    shown = VisibleTable("s", v1.Table(display_name="t"))
+    found = _snapshot_row(shown, v1.Snapshot(snapshot_id=5, damage=damage), now)
+    assert len(found) == len(SNAPSHOTS)
+    row = dict(zip(SNAPSHOTS.names, found, strict=True))
+    assert (row["snapshot_id"], row["parent_id"], row["is_current"]) == (5, None, is_current)
+    assert (row["damage"] or "") == damage
+    assert (row["sequence_number"] is None) == bool(damage)
+
+
+def test_query_is_planned_again_after_its_tables_have_changed() -> None:
+    planned, read = pa.schema({"x": pa.int64()}), pa.record_batch({"x": ["text"]})
+    queries = SimpleNamespace(columns=lambda _query: planned, rows=lambda _query: iter([read]))
+    callers = SimpleNamespace(principal=SimpleNamespace(account_id="a", subject="me"))
+    shapes = QueryShapes()
+    context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=shapes))
+    function = QueryFunction(context, "c", cast(Any, None))
+    arguments = {"sql": pa.scalar("FROM t"), "schema": pa.scalar(None, pa.string())}
+    with entered(Request(transaction_id="tx")):
+        assert function.schema_for(arguments) == planned
+        planned = read.schema
+        assert function.schema_for(arguments) != planned, "it is remembered for the statement"
+        with pytest.raises(PreconditionFailed, match="the tables of the query have changed"):
+            list(function.execute(arguments, ScanOptions()))
+        assert [each.to_pylist() for each in function.execute(arguments, ScanOptions())] == [[{"x": "text"}]]
+    with pytest.raises(InvalidArgument, match="query needs SQL"):
+        function.schema_for({**arguments, "sql": pa.scalar("  ")})
