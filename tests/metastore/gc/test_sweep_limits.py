@@ -154,3 +154,23 @@ def test_transactions_are_swept_when_they_are_due(managed: ManagedTableFactory) 
     for now, count in ((moment - timedelta(microseconds=1), 0), (moment, 1)):
         found = gc.sweep_transactions(stores, managed.warehouse, clock=lambda: now, dry_run=True)  # noqa: B023
         assert (len(found.removed), found.looked_at, found.next_token) == (count, 1, None)
+
+
+def test_transactions_are_swept_in_slices_until_one_is_not_due(managed: ManagedTableFactory) -> None:
+    stores, start = managed.factory.stores, managed.factory.clock()
+    for number in range(4):
+        opened(managed.home, f"tx{number}", until=start + timedelta(minutes=number))
+
+    def swept(minutes: float, token: str | None = None, size: int = 2) -> Slice:
+        now = start + timedelta(minutes=minutes, days=30)
+        options: dict[str, Any] = {"size": size, "token": token, "dry_run": True}
+        return gc.sweep_transactions(stores, managed.warehouse, clock=lambda: now, **options)
+
+    first = swept(10)
+    assert (len(first.removed), first.looked_at, first.next_token is None) == (2, 2, False)
+    second = swept(10, first.next_token)
+    assert (len(second.removed), second.next_token) == (2, None)
+    due = sorted(keys.queue_time(each.key) for each in stores.pointers.scan(keys.transaction_due()))
+    early = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=due[0])
+    found = gc.sweep_transactions(stores, managed.warehouse, clock=lambda: early, size=2, dry_run=True)
+    assert (len(found.removed), found.looked_at, found.next_token) == (1, 2, None), "those that follow are not due"
