@@ -9,13 +9,16 @@ import pytest
 
 from skiway.errors import Conflict, LimitExceeded
 from skiway.lake.row_ids import RowIds
-from skiway.lake.scans import MAX_PARTS, PART_BYTES, Part, Plan, PlanLog, split
+from skiway.lake.scans import Part, Plan, PlanLog, split
 
 MEGABYTE = 1 << 20
 
 
-def files(*sizes: int) -> pa.Table:
-    return pa.table({"ordinal": pa.array(range(10, 10 + len(sizes)), pa.int32()), "size_bytes": list(sizes)})
+def files(*sizes: int, kind: str = "parquet") -> pa.Table:
+    ordinals = pa.array(range(10, 10 + len(sizes)), pa.int32())
+    return pa.table(
+        {"ordinal": ordinals, "size_bytes": list(sizes), "format": pa.array([kind] * len(sizes), pa.string())}
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,21 +27,46 @@ def files(*sizes: int) -> pa.Table:
         ([], 0),
         ([0], 1),
         ([0, 0], 1),
-        ([64 * MEGABYTE], 1),
-        ([32 * MEGABYTE] * 2, 1),
-        ([32 * MEGABYTE, 32 * MEGABYTE + 1], 2),
-        ([64 * MEGABYTE] * 2, 2),
+        ([32 * MEGABYTE], 1),
+        ([16 * MEGABYTE] * 2, 1),
+        ([16 * MEGABYTE, 16 * MEGABYTE + 1], 2),
+        ([32 * MEGABYTE] * 2, 2),
         ([1000 * MEGABYTE], 1),
-        ([64 * MEGABYTE] * 16, 16),
-        ([64 * MEGABYTE] * 40, 16),
+        ([32 * MEGABYTE] * 16, 16),
+        ([32 * MEGABYTE] * 40, 16),
     ],
 )
-def test_parts_have_64_megabytes_and_are_at_most_16(sizes: list[int], count: int) -> None:
-    assert (PART_BYTES, MAX_PARTS) == (64 * MEGABYTE, 16)
+def test_parts_have_32_megabytes_and_are_at_most_16(sizes: list[int], count: int) -> None:
     found = split(7, files(*sizes))
     assert len(found) == count
-    assert all(part.snapshot_id == 7 and part.ordinals for part in found)
+    assert all(part.snapshot_id == 7 and part.ordinals and part.share is None for part in found)
     assert sorted(ordinal for part in found for ordinal in part.ordinals) == list(range(10, 10 + len(sizes)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares"),
+    [
+        ([9], {}),
+        ([10], {}),
+        ([11], {10: 2}),
+        ([20], {10: 2}),
+        ([100], {10: 4}),
+        ([40, 1, 1], {10: 3}),
+        ([20, 20], {10: 2, 11: 2}),
+        ([0, 0], {}),
+    ],
+)
+def test_large_parquet_files_are_split_into_shares(sizes: list[int], shares: dict[int, int]) -> None:
+    found = split(7, files(*sizes), part_bytes=10, most=4, within_files=True)
+    split_files = {(part.ordinals[0], part.share) for part in found if part.share is not None}
+    assert split_files == {(file, (number, count)) for file, count in shares.items() for number in range(count)}
+    whole = [ordinal for part in found if part.share is None for ordinal in part.ordinals]
+    assert sorted([*whole, *shares]) == list(range(10, 10 + len(sizes)))
+    for other in (
+        split(7, files(*sizes), part_bytes=10, most=4),
+        split(7, files(*sizes, kind="avro"), part_bytes=10, most=4, within_files=True),
+    ):
+        assert all(part.share is None for part in other)
 
 
 def test_largest_files_are_spread_over_parts() -> None:

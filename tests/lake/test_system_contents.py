@@ -16,7 +16,10 @@ from skiway.lake.scans import Plan, PlanLog
 from skiway.lake.system import events, policy_table, tables, usage_tables
 from skiway.lake.system import schema as system_schema
 from skiway.lake.system.tables import SystemScan, VisibleTable, arrow_table, enum_name, moment_of, readable, unknown
+from skiway.metastore import events as metastore_events
+from skiway.metastore import policies as metastore_policies
 from skiway.metastore.records.realm import timestamp
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.usage import Usage
 from skiway.model import v1
 
@@ -164,7 +167,7 @@ def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
         numbers, cursor = pages[request.after]
         return v1.ListEventsResponse(events=[v1.Event(sequence=number) for number in numbers], cursor=cursor)
 
-    monkeypatch.setattr("skiway.lake.system.events.metastore_events.list_", page)
+    monkeypatch.setattr(metastore_events, "list_", page)
     assert events.events(scan())["sequence"].to_pylist() == [1, 2, 3]
 
 
@@ -174,7 +177,7 @@ def test_rows_of_policies(monkeypatch: pytest.MonkeyPatch) -> None:
         v1.Policy(display_name="m", mask=v1.PolicyMask(kind=v1.MK_HASH, columns=["x"]), description="text"),
         v1.Policy(display_name="d", damage="lost"),
     ]
-    monkeypatch.setattr("skiway.lake.system.policy_table.metastore_policies.scan", lambda _realm: iter(found))
+    monkeypatch.setattr(metastore_policies, "scan", lambda _realm: iter(found))
     filtering, masking, damaged = policy_table.policies(scan()).to_pylist()
     assert [filtering[name] for name in ("rule", "expression", "columns", "subjects")] == ["filter", "x > 1", None, ["me"]]  # fmt: skip
     assert [masking[name] for name in ("rule", "expression", "columns", "comment")] == ["mask hash", None, ["x"], "text"]  # fmt: skip
@@ -203,5 +206,5 @@ def test_sources_that_the_caller_may_not_see_are_hidden(monkeypatch: pytest.Monk
     def missing(*_: Any) -> None:
         raise NotFound("gone")
 
-    monkeypatch.setattr("skiway.lake.system.tables.hierarchy.table", missing)
+    monkeypatch.setattr(hierarchy, "table", missing)
     assert tables.place_of(scan(), "u") is None

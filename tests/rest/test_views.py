@@ -362,7 +362,8 @@ def test_whoever_changes_the_query_becomes_the_definer(server: RestServer) -> No
     commented = {"action": "set-properties", "updates": {"comment": "grown-ups"}}
     assert commit(server, commented, name="adults").status_code == 200
     assert stored() == "ada"
-    both = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in (("spark", "SELECT 1"), ("duckdb", DUCKDB_SQL))]  # fmt: skip
+    queries = {"spark": "SELECT 1", "duckdb": DUCKDB_SQL}
+    both = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in queries.items()]
     changed = {"action": "add-view-version", "view-version": version(representations=both)}
     answer = commit(server, changed, {"action": "set-current-view-version", "view-version-id": -1}, name="adults")
     assert answer.status_code == 200, answer.text

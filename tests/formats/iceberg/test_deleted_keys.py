@@ -21,7 +21,7 @@ def keys_of(rows: list[tuple[Any, ...]], width: int) -> list[pa.Array]:
 
 
 @given(st.data(), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_rows_with_a_deleted_key_match(data: st.DataObject, width: int) -> None:
     some = st.lists(st.tuples(*[KEYS] * width), max_size=8)
     deleted, more, rows = data.draw(some), data.draw(some), data.draw(some)

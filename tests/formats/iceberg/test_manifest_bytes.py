@@ -7,11 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestFile,
+)
 from pyiceberg.typedef import Record
 
 from formats.managed import LooseTable
-from skiway.errors import PreconditionFailed
+from skiway.errors import PreconditionFailed, Unsupported
+from skiway.formats.iceberg import manifest_files
 from skiway.formats.iceberg.deletes import FILE_PATH_ID
 from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.manifest_files import (
@@ -24,6 +32,7 @@ from skiway.formats.iceberg.manifest_files import (
     set_partition,
     vector_place,
 )
+from skiway.formats.iceberg.manifests import _manifest
 from skiway.formats.iceberg.partitions import partition_by
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, evolve
 
@@ -136,3 +145,24 @@ def test_newest_schema_with_all_sources_of_a_spec_is_used(tmp_path: Path) -> Non
     table.change(evolve([DropColumn("x")]))
     assert schema_of(table.metadata, specs[0]) == second != first
     assert schema_of(table.metadata, specs[1]) == table.metadata.schema()
+
+
+@pytest.mark.parametrize("encrypted", ["nothing", "a data file", "the manifest"])
+def test_encrypted_tables_are_rejected(tmp_path: Path, encrypted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LooseTable(tmp_path, ROWS.schema)
+    table.append(ROWS)
+    (manifest,), io = listed(table)
+    found = entries(manifest, io)
+    if encrypted == "a data file":
+        found[0].data_file[[each.name for each in DATA_FILE_TYPE[3].fields].index("key_metadata")] = b"key"
+    monkeypatch.setattr(manifest_files, "entries", lambda _manifest, _io: found)
+    if encrypted == "the manifest":
+        manifest[[each.name for each in MANIFEST_LIST_FILE_SCHEMAS[3].fields].index("key_metadata")] = b"key"
+    schema = table.handle.schema.arrow
+    if encrypted == "nothing":
+        assert _manifest(table.metadata, manifest, schema, io, "t").num_rows == 1
+        return
+    with pytest.raises(Unsupported, match="table 't' is encrypted") as refused:
+        _manifest(table.metadata, manifest, schema, io, "t")
+    file = manifest.manifest_path if encrypted == "the manifest" else found[0].data_file.file_path
+    assert file in str(refused.value)

@@ -32,7 +32,6 @@ def table(tmp_path: Path) -> LooseTable:
 def append(table: LooseTable, count: int) -> list[int]:
     for _ in range(count):
         table.append(ROWS)
-    assert sorted(table.rows()["x"].to_pylist()) == sorted([1, 2, 3] * len(table.metadata.snapshots))
     return listed(table)
 
 
@@ -42,6 +41,7 @@ def test_manifests_are_merged_when_there_are_enough(table: LooseTable) -> None:
     assert append(table, 1) == [1, 3]
     assert append(table, 1) == [1, 1, 3]
     assert append(table, 1) == [1, 5]
+    assert sorted(table.rows()["x"].to_pylist()) == sorted([1, 2, 3] * 6)
 
 
 def test_merging_can_be_switched_off(table: LooseTable) -> None:

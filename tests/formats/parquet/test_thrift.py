@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skiway.formats.parquet.thrift import read_struct, varint
@@ -59,12 +59,14 @@ def struct(fields: dict[int, Any]) -> bytes:
     return out + b"\0"
 
 
+@settings(max_examples=40, deadline=None)
 @given(STRUCTS, st.binary(max_size=3), st.binary(max_size=3))
 def test_encoded_structs_are_read(fields: dict[int, Any], before: bytes, after: bytes) -> None:
     data = struct(fields)
     assert read_struct(before + data + after, len(before)) == (fields, len(before) + len(data))
 
 
+@settings(max_examples=25, deadline=None)
 @given(STRUCTS)
 def test_struct_that_ends_too_early_is_recognized(fields: dict[int, Any]) -> None:
     data = struct(fields)
