@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from rest.rest_server import RestServer, opened
-from skiway.metastore import Realm, views
+from skiway.formats.iceberg.view_metadata import ViewUpdate
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import Realm, managed, views
 from skiway.metastore.gc import sweep_warehouse
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.model import v1
@@ -403,3 +406,26 @@ def test_same_request_with_a_key_creates_one_view(server: RestServer) -> None:
     first, second = (server.call("POST", VIEWS, body, idempotency_key="k1") for _ in range(2))
     assert (first.status_code, second.status_code) == (200, 200)
     assert first.json() == second.json()
+
+
+def test_replacement_that_lost_a_race_is_made_again(server: RestServer, stores: Stores) -> None:
+    """Another server, which shares no locks with this one, commits between reading the view and storing it."""
+    create(server)
+    commits: list[Any] = []
+
+    def clock() -> datetime:
+        if not commits:
+            commits.append(None)
+            commits.append(commit(server, *replacing("SELECT 1 AS id")).status_code)
+        return utc_now()
+
+    view = views.find(server.factory.home, server.factory.first_namespace().resource_id.id, "v")
+    assert view is not None
+    parsed = TypeAdapter(list[ViewUpdate]).validate_python(replacing("SELECT 2 AS id"))
+    other = Warehouse.at(
+        str(server.warehouse.root), approved=[(name, str(each)) for name, each in server.warehouse.approved]
+    )
+    made = managed.commit_view(Realm(stores, "a1", clock=clock), other, view.resource_id, parsed)
+    assert commits == [None, 200]
+    assert [each.version_id for each in made.metadata.versions] == [1, 2, 3]
+    assert len(list(Path(made.metadata.location.removeprefix("file://")).rglob("*.json"))) == 1

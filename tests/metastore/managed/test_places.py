@@ -94,7 +94,7 @@ def test_folder_with_files_is_not_taken_over(managed: ManagedTableFactory, tmp_p
 def test_failed_creation_releases_the_folder(managed: ManagedTableFactory, tmp_path: Path) -> None:
     managed.create("people")
     with pytest.raises(AlreadyExists):
-        managed.create("others", location=f"{tmp_path}/approved/people")
+        managed.create("people", location=f"{tmp_path}/approved/people")
     assert claimed(managed) == []
 
 
