@@ -99,6 +99,12 @@ def test_snapshots(server: RestServer, people: Table) -> None:
     assert some["file-scan-tasks"][0]["residual-filter"] == filtered
 
 
+def test_metadata_columns_can_be_selected(server: RestServer, people: Table) -> None:
+    """Spark does so for UPDATE and DELETE."""
+    body = {"select": ["id", "_file", "_pos", "_partition.x"], "filter": {"type": "eq", "term": "_file", "value": "x"}}
+    assert paths(plan(server, body).json()) == local_paths(people)
+
+
 def test_names_of_an_older_schema(server: RestServer, people: Table) -> None:
     with people.update_schema() as change:
         change.rename_column("id", "number")

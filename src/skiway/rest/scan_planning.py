@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats.iceberg.scan_tasks import appended_files, scan_tasks, scanned_files
+from skiway.formats.iceberg.scan_tasks import METADATA_COLUMNS, appended_files, scan_tasks, scanned_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.source import Snapshot
 from skiway.metastore import managed
@@ -163,6 +163,8 @@ def _check_columns(handle: IcebergTable, made: ScanPlan, names: tuple[str, ...] 
     snapshot = next((each for each in handle.snapshots() if each.id == made.snapshot_id), None)
     schema = _schema(handle, made, snapshot)
     for name in names or ():
+        if name.partition(".")[0].lower() in METADATA_COLUMNS:
+            continue
         try:
             schema.find_field(name, case_sensitive=made.case_sensitive)
         except ValueError:

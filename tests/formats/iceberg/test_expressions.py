@@ -157,6 +157,7 @@ def test_no_file_is_lost_and_pruning_is_as_good_as_pyicebergs(table: LooseTable,
             {"type": "eq", "term": {"type": "transform", "transform": "bucket[4]", "term": "id"}, "value": 1},
             [0, 100, 200, 300],
         ),
+        ({"type": "not", "child": {"type": "eq", "term": "_file", "value": "x"}}, [0, 100, 200, 300]),
         (
             {
                 "type": "not",

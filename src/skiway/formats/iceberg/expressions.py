@@ -46,6 +46,7 @@ from skiway.airport.filters.nodes import (
 )
 from skiway.airport.filters.types import BOOLEAN, LogicalType, plain
 from skiway.errors import InvalidArgument, LimitExceeded
+from skiway.formats.iceberg.scan_tasks import METADATA_COLUMNS
 
 __all__ = ["filter_in"]
 
@@ -94,8 +95,8 @@ def filter_in(expression: Any, schema: Schema, *, case_sensitive: bool = True) -
 class _Parser:
     """Parses one expression, and counts its conditions.
 
-    Nothing is known about functions and comparisons of two columns. With one of them, the expression `is_partial`: it may be
-    negated, so the other conditions cannot be used either.
+    Nothing is known about functions, metadata columns and comparisons of two columns. With one of them, the expression
+    `is_partial`: it may be negated, so the other conditions cannot be used either.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -151,12 +152,10 @@ class _Parser:
         return _iceberg.AlwaysTrue()
 
     def _name(self, term: Any) -> str | None:
-        """The name of a column; None for functions and transforms."""
+        """The name of a column; None for functions, transforms and metadata columns."""
         match term:
-            case str():
-                return term
-            case {"type": "reference", "name": str() as name}:
-                return name
+            case (str() as name) | {"type": "reference", "name": str() as name}:
+                return None if name.lower() in METADATA_COLUMNS else name
             case {"type": "reference", "id": int() as number}:
                 found = self._schema.find_column_name(number)
                 if found is None:

@@ -19,7 +19,15 @@ from skiway.formats.source import Content, Snapshot, data_files
 if TYPE_CHECKING:
     from skiway.airport.filters import Filter
 
-__all__ = ["appended_files", "scan_tasks", "scanned_files"]
+__all__ = ["METADATA_COLUMNS", "appended_files", "scan_tasks", "scanned_files"]
+
+METADATA_COLUMNS: Final = frozenset(
+    {
+        *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"),
+        *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
+    }
+)
+"""Columns that every table has: readers derive them from files and metadata."""
 
 _CONTENTS: Final = {
     Content.DATA: "data",
