@@ -17,6 +17,7 @@ PARTS: Final = (
     "airport_reading",
     "airport_writing",
     "lake",
+    "query",
     "rest",
     "metastore",
     "planning",

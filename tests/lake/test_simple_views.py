@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skiway.sql.simple_views import simple_view
+from skiway.sql.metadata_queries import row_count, simple_view
 
 TABLE = ["id", "name", "Region", "x"]
 
@@ -64,3 +64,44 @@ def test_columns_that_differ_in_case_only_have_no_source() -> None:
 )
 def test_other_views_are_not_simple(sql: str) -> None:
     assert simple_view(sql) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [
+        ("SELECT count(*) FROM s.t", "count_star()"),
+        ("select COUNT(*) AS n from c.s.t;", "n"),
+        ("SELECT count(*) AS n FROM s.t AS x", "n"),
+    ],
+)
+def test_queries_that_count_all_rows(sql: str, name: str) -> None:
+    found = row_count(sql)
+    assert found is not None
+    assert (found.schema, found.table, found.name) == ("s", "t", name)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(id) FROM s.t",
+        "SELECT count(DISTINCT id) FROM s.t",
+        "SELECT count(*) FILTER (WHERE id > 1) FROM s.t",
+        "SELECT count(*) OVER () FROM s.t",
+        "SELECT count(*) + 1 FROM s.t",
+        "SELECT count(*), 1 FROM s.t",
+        "SELECT count(*) FROM s.t WHERE id > 1",
+        "SELECT count(*) FROM s.t GROUP BY id",
+        "SELECT count(*) FROM s.t LIMIT 0",
+        "SELECT count(*) FROM s.t HAVING count(*) > 3",
+        "SELECT count(*) FROM s.t, s.u",
+        "SELECT count(*) FROM s.t AT (VERSION => 3)",
+        "SELECT count(*) FROM s.t TABLESAMPLE 10%",
+        "SELECT count(*) FROM (FROM s.t)",
+        "SELECT count(*) FROM s.t; SELECT 1",
+        "WITH t AS (SELECT 1) SELECT count(*) FROM s.t",
+        "SELECT count(*) FROM read_parquet('x')",
+        "FROM s.t",
+    ],
+)
+def test_other_queries_do_not_count_all_rows(sql: str) -> None:
+    assert row_count(sql) is None

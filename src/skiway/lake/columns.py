@@ -123,11 +123,25 @@ def columns_in(schema: Schema) -> Columns:
 
 
 def _columns(schema: Schema, parsed: dict[str, object]) -> Columns:
-    from skiway.formats.iceberg.types import arrow_schema
+    from skiway.formats.iceberg.types import arrow_schema, write_defaults
 
     if not schema.fields:
         raise ValueError("it has no columns")
-    return Columns(_schema_id(parsed), _with_distinct_names(arrow_schema(schema).arrow))
+    defaults = write_defaults(schema)
+    fields = [_with_default(field, defaults.get(field.name)) for field in arrow_schema(schema).arrow]
+    return Columns(_schema_id(parsed), _with_distinct_names(pa.schema(fields)))
+
+
+def _with_default(field: pa.Field, default: pa.Scalar | None) -> pa.Field:
+    """The field with its default as SQL, which DuckDB's client evaluates when INSERT omits the column."""
+    if default is None:
+        return field
+    try:
+        text = default.cast(pa.string()).as_py().replace("'", "''")
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # such as bytes that are no text
+        return field
+    sql = f"CAST('{text}' AS {duckdb_type(field)})"
+    return field.with_metadata({**(field.metadata or {}), b"default": sql.encode()})
 
 
 def _schema_id(parsed: dict[str, object]) -> str:
@@ -156,6 +170,8 @@ def _announced(field: pa.Field, wanted: pa.Field | None = None) -> pa.Field:
     announced = {key: metadata[key] for key in EXTENSION if key in metadata}
     if b"doc" in (field.metadata or {}):
         announced[b"comment"] = field.metadata[b"doc"]
+    if b"default" in (field.metadata or {}):
+        announced[b"default"] = field.metadata[b"default"]
     return pa.field(field.name, _without_ids(shown.type), field.nullable, metadata=announced or None)
 
 

@@ -33,7 +33,7 @@ from skiway.errors import (
 )
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.types import arrow_schema, format_version, iceberg_schema
+from skiway.formats.iceberg.types import arrow_schema, format_version, iceberg_schema, write_defaults
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.schemas import field_id
 from skiway.lake.bindings import pack, unpack
@@ -173,7 +173,8 @@ class InsertRows(Statement):
         self._writer.abort()
 
     def _check_required(self, now: pa.Schema, table: str) -> None:
-        missing = [field.name for field in now if not field.nullable and field.name not in self._incoming.names]
+        given = {*self._incoming.names, *write_defaults(self._target.metadata.schema())}
+        missing = [field.name for field in now if not field.nullable and field.name not in given]
         if missing:
             raise ConstraintViolation(
                 f"NOT NULL constraint failed: {table}.{missing[0]} is missing: DETACH and ATTACH again to see it",

@@ -47,7 +47,7 @@ from skiway.metastore import Realm, snapshots, statistics
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
 from skiway.model import v1
-from skiway.sql import DirectFiles, Files
+from skiway.sql import CountsRows, DirectFiles, Files
 
 __all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
 
@@ -101,7 +101,7 @@ COMMIT_TIME = timedelta(minutes=1)
 """Longer than a commit takes from the time in its record to the moment when others see it."""
 
 
-class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles):
+class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles, CountsRows):
     """A table, for the duration of one call. `columns` are those that the client knows, by default the current ones."""
 
     def __init__(
@@ -362,6 +362,21 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return None
         self._log_plan(options, snapshot, chosen, 1)
         return Files(paths, ids)
+
+    def counted_rows(self) -> int | None:
+        """The number of rows, from the metadata; None if deletes have to be read, or policies hide rows."""
+        self._context.callers.require("table.read", self.record)
+        snapshot = self._snapshot()
+        if self._is_hidden:
+            return None
+        if snapshot is None:
+            return 0
+        files = self.files(snapshot)
+        if files["deleted_rows"].null_count or files["row_count"].null_count:
+            return None
+        self._log_plan(ScanOptions(columns=[]), snapshot, files.slice(0, 0), 0)
+        deleted = pc.sum(files["deleted_rows"], min_count=0).as_py()
+        return int(pc.sum(files["row_count"], min_count=0).as_py() - deleted)
 
     def row_count(self) -> int | None:
         """The number of rows of the part that is read; None before a scan, and if policies hide some of them."""

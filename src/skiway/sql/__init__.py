@@ -4,8 +4,8 @@ A query runs in the sandbox, with the rights of its caller: its tables are looke
 nothing else can be read. DuckDB reads plain Parquet files itself; everything else is scanned by the table's own reader.
 """
 
+from skiway.sql.metadata_queries import simple_view
 from skiway.sql.queries import Query, QueryEngine
-from skiway.sql.relations import DirectFiles, Files, Find, SqlView, including
-from skiway.sql.simple_views import simple_view
+from skiway.sql.relations import CountsRows, DirectFiles, Files, Find, SqlView, including
 
-__all__ = ["DirectFiles", "Files", "Find", "Query", "QueryEngine", "SqlView", "including", "simple_view"]
+__all__ = ["CountsRows", "DirectFiles", "Files", "Find", "Query", "QueryEngine", "SqlView", "including", "simple_view"]

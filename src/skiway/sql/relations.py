@@ -22,7 +22,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
 from skiway.sql.pushdown import pushdown_filter
 
-__all__ = ["DIRECT_TYPES", "DirectFiles", "Files", "Find", "SqlView", "including", "names_in", "resolved"]
+__all__ = ["DIRECT_TYPES", "CountsRows", "DirectFiles", "Files", "Find", "SqlView", "including", "names_in", "resolved"]
 
 _MAX_DEPTH: Final = 32
 """How deeply views may be nested."""
@@ -53,6 +53,14 @@ class DirectFiles(ABC):
     @abstractmethod
     def direct_files(self, options: ScanOptions) -> Files | None:
         """Files with exactly the rows of the table, except those that the filter excludes; None if it has to be scanned."""
+
+
+class CountsRows(ABC):
+    """A table that may know the number of its rows without reading them."""
+
+    @abstractmethod
+    def counted_rows(self) -> int | None:
+        """The exact number of rows that the caller sees; None if they have to be read."""
 
 
 class SqlView(ABC):

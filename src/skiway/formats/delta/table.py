@@ -39,10 +39,9 @@ from skiway.security.source_access import Location, location
 if TYPE_CHECKING:
     import deltalake
 
-__all__ = ["DeltaTable", "open_delta"]
+__all__ = ["SUPPORTED_FEATURES", "DeltaTable", "open_delta"]
 
-# The supported reader features. A table that needs any other raises Unsupported.
-_FEATURES: Final = {
+SUPPORTED_FEATURES: Final = {
     "columnMapping",
     "deletionVectors",
     "timestampNtz",
@@ -51,6 +50,8 @@ _FEATURES: Final = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
+"""The supported reader features. A table that needs any other raises `Unsupported`."""
+
 _FIRST_PARTITION_ID: Final = 1000
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 _TRUNCATED_US: Final = 999  # timestamps in statistics are truncated to milliseconds
@@ -176,7 +177,7 @@ class DeltaTable(TableHandle):
         check_log(self._files, self._place)
         with self._translated(version):
             table = deltalake.DeltaTable(_url(place), version=version, storage_options=_options(self._files))
-        unknown = sorted(_features(table) - _FEATURES)
+        unknown = sorted(_features(table) - SUPPORTED_FEATURES)
         if unknown:
             raise Unsupported(
                 f"table {str(self.name)!r} needs the unsupported reader feature {', '.join(unknown)}; drop the feature, or "

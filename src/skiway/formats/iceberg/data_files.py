@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from skiway.errors import ConstraintViolation, InvalidArgument
 from skiway.formats.geometry import WkbType, coordinate_system
 from skiway.formats.iceberg.lineage import with_lineage
 from skiway.formats.iceberg.partitions import split_by_partition
-from skiway.formats.iceberg.types import arrow_schema
+from skiway.formats.iceberg.types import arrow_schema, write_defaults
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.parquet.footers import row_groups
 from skiway.formats.schemas import Leaf, field_id, leaves, with_id
@@ -43,8 +44,10 @@ _ROW_GROUP_BYTES: Final = 64 << 20
 _ROW_GROUP_ROWS: Final = 131_072  # what a reader must decode to find one row; DuckDB's files have about as many
 
 
-def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Convert `batch` to `schema`, matching columns by name; missing columns are NULL."""
+def conformed(
+    batch: pa.RecordBatch, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] = MappingProxyType({})
+) -> pa.Table:
+    """Convert `batch` to `schema`, matching columns by name; missing columns have their default, or are NULL."""
     unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
     if unknown:
         raise InvalidArgument(
@@ -57,13 +60,16 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
             f"the rows have duplicate column names: {', '.join(batch.schema.names)}",
             key="column.duplicate",
         )
-    columns = [_column(batch, field) for field in schema]
+    columns = [_column(batch, field, defaults.get(field.name)) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+def _column(batch: pa.RecordBatch, field: pa.Field, default: pa.Scalar | None) -> pa.Array:
     place = batch.schema.get_field_index(field.name)
-    column = pa.nulls(batch.num_rows, field.type) if place < 0 else _cast(batch.column(place), field)
+    if place >= 0:
+        column = _cast(batch.column(place), field)
+    else:
+        column = pa.nulls(batch.num_rows, field.type) if default is None else pa.repeat(default, batch.num_rows)
     if not field.nullable and column.null_count:
         raise ConstraintViolation(
             f"column {field.name!r} is NOT NULL, but {column.null_count} of {batch.num_rows} rows have no value; "
@@ -282,7 +288,7 @@ class DataFileWriter:
         self._schema, self._spec = metadata.schema(), metadata.spec()
         if lineage:
             self._schema = with_lineage(self._schema)
-        self._arrow = arrow_schema(self._schema).arrow
+        self._arrow, self._defaults = arrow_schema(self._schema).arrow, write_defaults(self._schema)
         self._order = _sort_keys(metadata)
         self._buffer_bytes, self._max_open = buffer_bytes, max_open_files
         options = metadata.properties
@@ -293,8 +299,8 @@ class DataFileWriter:
         self._written: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the rows. Columns are matched by name; missing columns are NULL."""
-        rows = conformed(batch, self._arrow)
+        """Write the rows. Columns are matched by name; missing columns have their write default, or are NULL."""
+        rows = conformed(batch, self._arrow, self._defaults)
         if not rows.num_rows:
             return
         self.row_count += rows.num_rows

@@ -49,6 +49,7 @@ __all__ = [
     "iceberg_type",
     "partition_type",
     "schema_json",
+    "write_defaults",
 ]
 
 # mypy: disable-error-code=no-any-return
@@ -113,6 +114,12 @@ def defaults(schema: Schema) -> dict[int, pa.Scalar]:
     fields = [*schema.fields, *_nested(schema.fields)]
     with_default = [field for field in fields if field.initial_default is not None]
     return {field.field_id: _scalar(field.initial_default, _field(field).type) for field in with_default}
+
+
+def write_defaults(schema: Schema) -> dict[str, pa.Scalar]:
+    """The values of columns, by name, in rows that are written without them."""
+    with_default = [field for field in schema.fields if field.write_default is not None]
+    return {field.name: _scalar(field.write_default, _field(field).type) for field in with_default}
 
 
 def _scalar(value: Any, of: pa.DataType) -> pa.Scalar:

@@ -1,6 +1,7 @@
-"""Simple views: those that select columns of one table, with or without a condition.
+"""Queries over one table that are answered by its metadata.
 
-Every value of such a view is a value of its table, so bounds of the table are bounds of the view.
+Every value of a view that selects columns of one table, with or without a condition, is a value of the table, so bounds of the
+table are bounds of the view. The rows of a table are counted without reading them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Final
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-__all__ = ["SimpleView", "simple_view"]
+__all__ = ["RowCount", "SimpleView", "row_count", "simple_view"]
 
 _PARTS: Final = {"expressions", "from_", "from", "where"}
 """The parts of a SELECT that a simple view may have."""
+
+_MAX_PARSED: Final = 20_000
+"""The characters of a query that is parsed here, which takes time in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +40,49 @@ class SimpleView:
         return found[0] if len(found) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """The table of `SELECT count(*) FROM …`, and the name of the only column."""
+
+    catalog: str
+    schema: str
+    table: str
+    name: str
+
+
 @lru_cache(maxsize=2000)
-def simple_view(sql: str) -> SimpleView | None:
-    """What a view reads, if it is a simple one."""
+def row_count(sql: str) -> RowCount | None:
+    """What a query counts, if it counts all rows of one table."""
+    select = _selected(sql)
+    table = None if select is None or select.args.get("where") else _only_table(select)
+    if select is None or table is None or len(select.expressions) != 1:
+        return None
+    (counted,) = select.expressions
+    count = counted.this if isinstance(counted, exp.Alias) else counted
+    if not isinstance(count, exp.Count) or not isinstance(count.this, exp.Star):
+        return None
+    if any(value for name, value in count.args.items() if name not in ("this", "big_int")) or any(
+        count.this.args.values()
+    ):
+        return None
+    name = counted.alias if isinstance(counted, exp.Alias) else "count_star()"
+    return RowCount(table.catalog, table.db, table.name, name)
+
+
+def _selected(sql: str) -> exp.Select | None:
+    """A SELECT with nothing but a table and a condition."""
+    if len(sql) > _MAX_PARSED:
+        return None
     try:
         select = parse_one(sql, dialect="duckdb")
     except (SqlglotError, RecursionError):
         return None
     if not isinstance(select, exp.Select) or {name for name, value in select.args.items() if value} - _PARTS:
         return None
+    return select
+
+
+def _only_table(select: exp.Select) -> exp.Table | None:
     clause = select.args.get("from_") or select.args.get("from")
     table = clause.this if isinstance(clause, exp.From) else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
@@ -52,6 +90,16 @@ def simple_view(sql: str) -> SimpleView | None:
     if {name for name, value in table.args.items() if value} - {"this", "db", "catalog", "alias"}:
         return None  # such as a sample, a pivot, a join or a point in time
     if isinstance(alias := table.args.get("alias"), exp.TableAlias) and alias.columns:
+        return None
+    return table
+
+
+@lru_cache(maxsize=2000)
+def simple_view(sql: str) -> SimpleView | None:
+    """What a view reads, if it is a simple one."""
+    select = _selected(sql)
+    table = None if select is None else _only_table(select)
+    if select is None or table is None:
         return None
     place = (table.catalog, table.db, table.name)
     if len(select.expressions) == 1 and isinstance(star := select.expressions[0], exp.Star):
