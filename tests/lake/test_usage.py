@@ -113,3 +113,12 @@ def test_log_stores_in_the_background_and_when_it_closes() -> None:
         log.close()
         ((_, found),) = usage_of(realm, "t1")
         assert (found.reads, found.writes, found.bytes_read) == (1, 1, 7)
+
+
+def test_commit_of_a_transaction_is_a_write_of_each_table_once(db: AirportClient) -> None:
+    with db.transaction() as transaction:
+        for name in ("s.people", "s.people", "s.copies"):
+            transaction.insert(name, ROWS)
+        before = {row["table_name"]: row["writes"] for row in rows(db, "usage")}
+    after = {row["table_name"]: row["writes"] for row in rows(db, "usage")}
+    assert (before, after) == ({"people": 1}, {"people": 2, "copies": 1})

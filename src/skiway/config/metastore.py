@@ -24,6 +24,7 @@ from skiway.config.fields import (
 )
 
 __all__ = [
+    "Events",
     "Gc",
     "Idempotency",
     "JobStore",
@@ -72,6 +73,13 @@ class Idempotency:
     """Idempotency keys."""
 
     ttl_seconds: int = setting(900, COUNT, "How long a repeated call with the same key returns the first response.")
+
+
+@section
+class Events:
+    """The feed of changes."""
+
+    retention: timedelta = setting(timedelta(days=7), DURATION, "How long an event can be read.")
 
 
 @section

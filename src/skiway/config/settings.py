@@ -8,7 +8,7 @@ from itertools import groupby
 from types import MappingProxyType
 
 from skiway.config.fields import Setting, as_text, section, settings_of, values_of
-from skiway.config.metastore import Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
+from skiway.config.metastore import Events, Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
 from skiway.config.quotas import Quotas
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
 from skiway.config.source_access import Sources
@@ -52,6 +52,7 @@ class Settings:
     query: Query = Query()
     sql: Sql = Sql()
     idempotency: Idempotency = Idempotency()
+    events: Events = Events()
     gc: Gc = Gc()
     reconciler: Reconciler = Reconciler()
     metadata: Metadata = Metadata()

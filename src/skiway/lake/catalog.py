@@ -36,6 +36,7 @@ from skiway.lake.staging import StagedInserts
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
+from skiway.lake.usage import UsageLog
 from skiway.metastore import Realm, catalogs, managed, namespaces, platform
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.schema_names import namespace_path
@@ -204,7 +205,7 @@ def airport_service(
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
     `queries` runs the SQL of `skiway.query`, and `settings` are shown in `skiway.settings`.
     """
-    callers, versions = Callers(access, observers), Versions()
+    callers, versions, usage = Callers(access, observers), Versions(), UsageLog()
     context = Context(
         callers,
         handles,
@@ -212,11 +213,12 @@ def airport_service(
             key,
             caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
             ttl=transaction_ttl,
-            staged=StagedInserts(callers, handles.warehouse, versions),
+            staged=StagedInserts(callers, handles.warehouse, versions, usage),
             leases=TransactionLeases(callers.own_realm),
         ),
         queries=queries or QueryEngine(Queries()),
         versions=versions,
+        usage=usage,
         part_bytes=part_bytes,
         max_parts=max_parts,
         key=key,

@@ -162,7 +162,7 @@ class Callers:
         assert call is not None, "the Airport server enters `observe` before a view is read"
         assert principal.account_id == self.authenticated.account_id, "rights end with the account"
         acting = copy(call)
-        acting.principal, acting.decision = principal, self._pipeline.access.decide(principal)
+        acting.principal, acting.decision, acting.realm = principal, self._pipeline.access.decide(principal), None
         context = copy_context()
         context.run(_acting.set, acting)
         found = context.run(rows)

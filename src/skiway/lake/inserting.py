@@ -41,6 +41,7 @@ from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.commits import Changes
 from skiway.lake.infinity import check_finite
 from skiway.lake.transactions import is_explicit
+from skiway.sql import unknown_column
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -105,9 +106,7 @@ def _position(schema: pa.Schema, name: str, table: str) -> int:
     for index, known in enumerate(schema.names):
         if known.casefold() == name.casefold():
             return index
-    raise InvalidArgument(
-        f"table {table!r} has no column {name!r}; it has {', '.join(schema.names)}", key="column.unknown", column=name
-    )
+    raise unknown_column(f"table {table!r}", name, schema.names)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from skiway.airport import TransactionStatus
 from skiway.errors import NotFound
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake.context import Callers, Versions
+from skiway.lake.usage import UsageLog
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.transactions import staged_writes
 from skiway.model import v1
@@ -34,8 +35,8 @@ _STATUS = {
 class StagedInserts:
     """The rows that callers have inserted in transactions which they commit themselves."""
 
-    def __init__(self, callers: Callers, warehouse: Warehouse, versions: Versions) -> None:
-        self._callers, self._warehouse, self._versions = callers, warehouse, versions
+    def __init__(self, callers: Callers, warehouse: Warehouse, versions: Versions, usage: UsageLog) -> None:
+        self._callers, self._warehouse, self._versions, self._usage = callers, warehouse, versions, usage
 
     def add(
         self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int, until: datetime
@@ -56,9 +57,12 @@ class StagedInserts:
     def commit(self, transaction_id: str) -> None:
         """Make all rows of a transaction visible at once. One without rows has nothing to commit."""
         realm = self._callers.realm()
-        if self.status(transaction_id) is not None:
-            staged_writes.commit(realm, self._warehouse, transaction_id)
-            self._versions.changed(realm)
+        if self.status(transaction_id) in (None, TransactionStatus.COMMITTED):  # repeating a commit changes nothing
+            return
+        done = staged_writes.commit(realm, self._warehouse, transaction_id)
+        self._versions.changed(realm)
+        for table_id in dict.fromkeys(each.table_id.id for each in done.committed):
+            self._usage.written(realm, table_id, caller=self._callers.principal.subject, unit=transaction_id)
 
     def abort(self, transaction_id: str) -> None:
         """Discard all rows of a transaction."""

@@ -125,7 +125,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
-        worker = parts.enter_context(working(settings.reconciler, stores, reconciler, observers.metrics))
+        worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics))
         measure_queue(observers.metrics, JobQueue(stores))
         queries = queries_of(settings.sql)
         parts.callback(queries.close)
@@ -182,7 +182,12 @@ def access_of(settings: Settings, stores: Stores, secrets: SecretsStore | None =
 
     @lru_cache(REALMS)
     def realm_of(account_id: str) -> Realm:
-        return Realm(stores, account_id, idempotency_ttl_s=settings.idempotency.ttl_seconds)
+        return Realm(
+            stores,
+            account_id,
+            idempotency_ttl_s=settings.idempotency.ttl_seconds,
+            events_s=settings.events.retention.total_seconds(),
+        )
 
     return Access(
         lambda principal: realm_of(principal.account_id),

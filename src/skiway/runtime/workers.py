@@ -11,9 +11,8 @@ from pathlib import Path
 from socket import gethostname
 from typing import Final
 
-from skiway.config import Settings as AllSettings
+from skiway.config import Settings
 from skiway.config.metastore import JobStore, Spark
-from skiway.config.metastore import Reconciler as Settings
 from skiway.errors import SkiwayError
 from skiway.metastore import Realm
 from skiway.metastore.jobs.queue import JobQueue, JobRules
@@ -30,14 +29,14 @@ from skiway.runtime.telemetry import count_attempts, logging_as_configured, meas
 from skiway.storage import Stores
 from skiway.telemetry.metrics import Metrics
 
-__all__ = ["at_work", "job_rules", "spark_place", "work", "worker_of", "working"]
+__all__ = ["at_work", "job_rules", "realms_of", "spark_place", "work", "worker_of", "working"]
 
 STOP_S: Final = 10.0
 
 log = logging.getLogger("skiway.runtime")
 
 
-def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = lambda: None) -> None:
+def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambda: None) -> None:
     """Run the jobs of a store until SIGTERM or SIGINT, alongside servers; then return unfinished jobs to the queue.
 
     A second signal ends the process at once. Main thread only.
@@ -52,7 +51,7 @@ def work(settings: AllSettings, home: Path, *, on_ready: Callable[[], None] = la
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         opener = opener_of(warehouse, sources)
         reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources)
-        parts.enter_context(at_work(settings.reconciler, stores, reconciler, metrics))
+        parts.enter_context(at_work(settings, stores, reconciler, metrics))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
         log.info("received %s: returning unfinished jobs to the queue", signals.wait().name)
@@ -64,7 +63,7 @@ def working(settings: Settings, stores: Stores, reconciler: Reconciler, metrics:
 
     Yields the worker, if there is one.
     """
-    if settings.backend != "local":
+    if settings.reconciler.backend != "local":
         yield None
         return
     with at_work(settings, stores, reconciler, metrics) as worker:
@@ -74,8 +73,8 @@ def working(settings: Settings, stores: Stores, reconciler: Reconciler, metrics:
 @contextmanager
 def at_work(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Iterator[Worker]:
     """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
-    schedule = JobSchedule(stores, lambda account_id: Realm(stores, account_id))
-    every_s = settings.poll_every.total_seconds()
+    schedule = JobSchedule(stores, realms_of(settings, stores))
+    every_s = settings.reconciler.poll_every.total_seconds()
     with worker_of(settings, stores, reconciler, metrics) as worker, scheduling(schedule, every_s=every_s):
         yield worker
 
@@ -108,14 +107,20 @@ def spark_place(settings: Spark) -> SparkPlace:
     return SparkPlace(settings.master, settings.remote or "", conf)
 
 
+def realms_of(settings: Settings, stores: Stores) -> Callable[[str], Realm]:
+    """The accounts whose jobs are run."""
+    retention_s = settings.events.retention.total_seconds()
+    return lambda account_id: Realm(stores, account_id, events_s=retention_s)
+
+
 def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Worker:
     """A worker for the jobs of all accounts."""
     return Worker(
-        JobQueue(stores, rules=job_rules(settings.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(lambda account_id: Realm(stores, account_id), reconciler),
+        JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
+        jobs_of(realms_of(settings, stores), reconciler),
         name=worker_name(),
-        poll_s=settings.poll_every.total_seconds(),
-        at_once=settings.parallel_jobs,
+        poll_s=settings.reconciler.poll_every.total_seconds(),
+        at_once=settings.reconciler.parallel_jobs,
     )
 
 

@@ -6,6 +6,17 @@ nothing else can be read. DuckDB reads plain Parquet files itself; everything el
 
 from skiway.sql.metadata_queries import simple_view
 from skiway.sql.queries import Query, QueryEngine
-from skiway.sql.relations import CountsRows, DirectFiles, Files, Find, SqlView, including
+from skiway.sql.relations import CountsRows, DirectFiles, Files, Find, SqlView, including, unknown_column
 
-__all__ = ["CountsRows", "DirectFiles", "Files", "Find", "Query", "QueryEngine", "SqlView", "including", "simple_view"]
+__all__ = [
+    "CountsRows",
+    "DirectFiles",
+    "Files",
+    "Find",
+    "Query",
+    "QueryEngine",
+    "SqlView",
+    "including",
+    "simple_view",
+    "unknown_column",
+]

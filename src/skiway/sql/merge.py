@@ -15,6 +15,7 @@ from sqlglot.errors import SqlglotError
 
 from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import InvalidArgument
+from skiway.sql.relations import unknown_column
 
 __all__ = ["DEFAULT_CLAUSES", "MERGE_ACTION", "MERGE_ROWID", "MergeQuery"]
 
@@ -162,9 +163,7 @@ class MergeQuery:
         for known in self._columns:
             if known.casefold() == name.casefold():
                 return known
-        raise InvalidArgument(
-            f"the table has no column {name!r}; it has {', '.join(self._columns)}", key="column.unknown", column=name
-        )
+        raise unknown_column("the table", name, self._columns)
 
 
 def _chosen(clauses: Sequence[_Clause]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,18 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
 from skiway.sql.pushdown import pushdown_filter
 
-__all__ = ["DIRECT_TYPES", "CountsRows", "DirectFiles", "Files", "Find", "SqlView", "including", "names_in", "resolved"]
+__all__ = [
+    "DIRECT_TYPES",
+    "CountsRows",
+    "DirectFiles",
+    "Files",
+    "Find",
+    "SqlView",
+    "including",
+    "names_in",
+    "resolved",
+    "unknown_column",
+]
 
 _MAX_DEPTH: Final = 32
 """How deeply views may be nested."""
@@ -92,6 +103,12 @@ def including(find: Find, name: TableName, table: Table) -> Find:
     """A lookup in which a name, in any case, is that of `table`."""
     own = tuple(map(str.casefold, name))
     return lambda *wanted: table if tuple(map(str.casefold, wanted)) == own else find(*wanted)
+
+
+def unknown_column(table: str, name: str, names: Iterable[str]) -> InvalidArgument:
+    """The error that a table has no column of this name."""
+    message = f"{table} has no column {name!r}; it has {', '.join(names)}"
+    return InvalidArgument(message, key="column.unknown", column=name)
 
 
 def names_in(parsed: Parsed, find: Find, default: tuple[str, str]) -> list[TableName]:

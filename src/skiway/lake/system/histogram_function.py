@@ -12,7 +12,7 @@ from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import InvalidArgument, NotFound
 from skiway.lake.context import Context
 from skiway.lake.system.effects import table_name
-from skiway.sql import Find, Query
+from skiway.sql import Find, Query, unknown_column
 
 __all__ = ["HistogramFunction"]
 
@@ -75,11 +75,7 @@ def _field(table: Table, name: str, full_name: str) -> pa.Field:
     for field in table.schema:
         if field.name.casefold() == name.casefold():
             return field
-    raise InvalidArgument(
-        f"table {full_name} has no column {name!r}; it has {', '.join(table.schema.names)}",
-        key="column.unknown",
-        column=name,
-    )
+    raise unknown_column(f"table {full_name}", name, table.schema.names)
 
 
 def _as_number(field: pa.Field) -> str | None:
