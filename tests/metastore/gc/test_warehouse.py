@@ -193,6 +193,20 @@ def test_files_of_the_state_before_are_deleted_when_its_successor_is_older_than_
     assert managed.rows(table) == []
 
 
+def test_files_of_a_state_that_was_replaced_before_the_age_began_are_deleted(
+    managed: ManagedTableFactory, folder: Path
+) -> None:
+    table = managed.append(managed.create(), 1)
+    (data,) = folder.rglob("*.parquet")
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), delete_all())
+    expired = [RemoveSnapshotsUpdate(snapshot_ids=[table.metadata.current_snapshot_id])]
+    managed_tables.commit(managed.home, managed.warehouse, id_of(table), [], expired)
+    age(folder)
+    managed.append(table, 2)
+    assert data in set(map(path_of, sweep(managed).removed))
+    assert managed.rows(table) == [2]
+
+
 def test_referenced_statistics_files_are_kept(managed: ManagedTableFactory, folder: Path) -> None:
     """Puffin files of the table's statistics are named by its metadata only, not by any manifest."""
     table = managed.append(managed.create(), 1)
