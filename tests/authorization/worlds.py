@@ -25,6 +25,7 @@ from skiway.storage import Stores, open_stores
 from skiway.storage.pointers.memory import MemoryPointerStore
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "small": pa.int32()})
+LEFT_BY_READING = ("/expected/", "/folders/", "/usage/")
 
 
 @dataclass
@@ -60,7 +61,7 @@ class World:
 
     def state(self) -> list[Any]:
         """Everything but what reading leaves behind."""
-        return [each for each in self.stores.pointers.scan("") if not each.key.startswith(("/expected/", "/folders/"))]
+        return [each for each in self.stores.pointers.scan("") if not each.key.startswith(LEFT_BY_READING)]
 
 
 def _table(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, name: str) -> v1.Table:
