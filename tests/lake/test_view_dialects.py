@@ -23,6 +23,21 @@ def test_first_other_dialect_is_translated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spark", "expected"),
+    [
+        ("SELECT x FROM t", 'SELECT x FROM "deep.er"."t" AS "t"'),
+        ("SELECT x FROM other.t", 'SELECT x FROM "other"."t" AS "t"'),
+        ("SELECT x FROM mine.other.t", 'SELECT x FROM "other"."t" AS "t"'),
+        ("SELECT t.x FROM main.t AS u", 'SELECT t.x FROM "main_"."t" AS u'),
+        ("WITH t AS (SELECT 1 AS x) SELECT x FROM t", "WITH t AS (SELECT 1 AS x) SELECT x FROM t"),
+    ],
+)
+def test_names_are_completed_with_the_namespace_of_the_view(spark: str, expected: str) -> None:
+    found = duckdb_sql([v1.ViewSql(dialect="spark", sql=spark)], namespace=["deep", "er"], catalogs={"mine"})
+    assert found == expected
+
+
+@pytest.mark.parametrize(
     ("definition", "message"),
     [
         (("spark", "SELECT FROM WHERE (\nx"), "its SQL in the dialect spark cannot be translated"),
