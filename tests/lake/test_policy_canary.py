@@ -299,7 +299,7 @@ def test_rest(policed: PolicedLake, sent: Sent) -> None:
     access = Access(lambda principal: Realm(lake.stores, principal.account_id), ByToken(), PermissionAuthorizer())
     handles = Handles(Sources(MemorySecrets()), Warehouse.at(str(lake.folder / "warehouse")))
     app = RestApp(access, warehouse=lake.warehouse, mirrors=lambda realm, table: handles.open(realm, table).handle)
-    names = {"prefix": "managed", "namespace": "s", "table": "people", "plan-id": "unknown"}
+    names = {"prefix": "managed", "namespace": "s", "table": "people", "view": "unknown", "plan-id": "unknown"}
     statuses = {}
     try:
         with listening(app) as uri, httpx.Client(headers={"authorization": "Bearer analyst"}) as client:

@@ -123,18 +123,18 @@ def test_a_rejected_call_is_recorded_with_its_caller(
 
 def test_a_call_has_one_realm_that_follows_what_is_decided_about_it(recorded: Recorded) -> None:
     served, pipeline = call(), recorded.pipeline
-    assert pipeline.realm(served).caller == pipeline.realm(served).account_id == ""
-    pipeline.authenticate(served)
-    realm = pipeline.realm(served)
-    assert pipeline.realm(served) is realm
-    assert (realm.caller, realm.account_id, realm.access) == ("ada", "a1", None)
-    assert served.decision is not None
-    assert realm.policies is served.decision.policies
-    served.is_narrowed = True
-    assert pipeline.realm(served).access is served.decision
-    served.is_narrowed = False
-    assert pipeline.realm(served).access is None
-    served.release()
+    with pipeline.observe(served):
+        assert pipeline.realm(served).caller == pipeline.realm(served).account_id == ""
+        pipeline.authenticate(served)
+        realm = pipeline.realm(served)
+        assert pipeline.realm(served) is realm
+        assert (realm.caller, realm.account_id, realm.access) == ("ada", "a1", None)
+        assert served.decision is not None
+        assert realm.policies is served.decision.policies
+        served.is_narrowed = True
+        assert pipeline.realm(served).access is served.decision
+        served.is_narrowed = False
+        assert pipeline.realm(served).access is None
 
 
 def test_a_call_with_an_invalid_header_is_rejected_before_anybody_is_authenticated(recorded: Recorded) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from metastore.resource_factory import ResourceFactory, mask
+from skiway import __version__
 from skiway.config import Settings, load
 from skiway.errors import InvalidArgument, NotFound, Unauthorized
 from skiway.metastore.resources import catalogs
@@ -50,7 +51,8 @@ def test_ready_file_exists_during_the_block(tmp_path):
     file = tmp_path / "new" / "ready.json"
     with announced(file, {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}):
         found = json.loads(file.read_text())
-        assert found == {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2", "pid": os.getpid()}
+        addresses = {"rpc": "127.0.0.1:1", "http": "http://127.0.0.1:2"}
+        assert found == {**addresses, "pid": os.getpid(), "version": __version__}
         assert list(file.parent.iterdir()) == [file]
     assert not file.exists()
 

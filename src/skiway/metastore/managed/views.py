@@ -35,6 +35,7 @@ from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, views
+from skiway.metastore.resources.definers import set_definer
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.resources.ownership import writable_id, writer
 from skiway.model import v1
@@ -170,7 +171,7 @@ def commit_view(
         if _definitions(metadata) != _definitions(
             base.metadata
         ):  # nobody may change what is read with the rights of another
-            views.set_definer(realm, desired)
+            set_definer(realm, desired)
 
         def publish() -> Stored[v1.View]:
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from skiway.errors import InvalidArgument
@@ -15,11 +14,12 @@ from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.definers import set_definer, without_claims
 from skiway.metastore.resources.ownership import remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "scan", "set_definer", "update"]
+__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "scan", "update"]
 
 FIELDS = (
     "display_name",
@@ -59,14 +59,14 @@ def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
     """Return the view and its stored version."""
     view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
     found = realm.all(VIEW).require(keys.view(realm.account_id, view_id), name=view_id)
-    return v1.GetViewResponse(view=_public(found.value), meta=found.meta)
+    return v1.GetViewResponse(view=without_claims(found.value), meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
     """List the views of a namespace by name."""
     namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
     views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
-    return v1.ListViewsResponse(views=map(_public, views), page=page)
+    return v1.ListViewsResponse(views=map(without_claims, views), page=page)
 
 
 def find(realm: Realm, namespace_id: str, name: str) -> v1.View | None:
@@ -118,7 +118,7 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
         )
 
     updated = retrying(attempt)
-    return v1.UpdateViewResponse(view=_public(updated.value), meta=updated.meta)
+    return v1.UpdateViewResponse(view=without_claims(updated.value), meta=updated.meta)
 
 
 def delete(realm: Realm, request: v1.DeleteViewRequest) -> v1.DeleteViewResponse:
@@ -178,30 +178,7 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     checks = hierarchy.entering(realm, view)
 
     def also(stored: Stored[v1.View]) -> tuple[Operation, ...]:
-        return *checks, *claim.storing(v1.CreateViewResponse(view=_public(stored.value), meta=stored.meta))
+        return *checks, *claim.storing(v1.CreateViewResponse(view=without_claims(stored.value), meta=stored.meta))
 
     created = writer(realm, VIEW).create(view, also=also)
-    return v1.CreateViewResponse(view=_public(created.value), meta=created.meta)
-
-
-def set_definer(realm: Realm, view: v1.View) -> None:
-    """Record who defines the view, if it has definer rights: the caller."""
-    view.ClearField("definer")
-    if view.rights != v1.VR_DEFINER:
-        return
-    subject = None if realm.policies is None else realm.policies.subject
-    if subject is None or not subject.name:
-        raise failure(InvalidArgument, "view.definer.missing", field="rights")
-    view.definer.subject = subject.name
-    view.definer.roles.extend(sorted(subject.roles))
-    view.definer.groups.extend(sorted(subject.groups))
-    view.definer.claims_json = json.dumps(dict(subject.claims), sort_keys=True)
-
-
-def _public(view: v1.View) -> v1.View:
-    """The view without the roles, groups and claims of its definer."""
-    if not view.HasField("definer"):
-        return view
-    shown = updates.copied(view)
-    shown.definer.CopyFrom(v1.ViewDefiner(subject=view.definer.subject))
-    return shown
+    return v1.CreateViewResponse(view=without_claims(created.value), meta=created.meta)
