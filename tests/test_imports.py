@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sql": {"airport", "client"},
     "lake": {"requests", "sql", "airport", "metastore", "formats", "security"},
     "rpc": {"requests", "metastore", "security"},
-    "vending": {"metastore", "formats"},
+    "vending": {"metastore", "formats", "security"},
     "rest": {"requests", "vending", "metastore", "formats", "security"},
     "web": {"requests", "metastore", "formats", "lake", "security"},
     "spark": {"client"},

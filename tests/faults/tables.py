@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -64,8 +65,9 @@ def rows(*ids: int, word: str = "old") -> pa.Table:
 
 
 def stored_files(deployment: Deployment) -> set[str]:
-    """All files in the warehouse."""
-    return {str(path) for path in Path(deployment.warehouse.root.path).rglob("*") if path.is_file()}
+    """All files in the warehouse, which a server may be changing: folders that vanish meanwhile count as empty."""
+    walked = os.walk(deployment.warehouse.root.path)
+    return {f"{folder}/{name}" for folder, _, names in walked for name in names}
 
 
 @dataclass(frozen=True, slots=True)

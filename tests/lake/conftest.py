@@ -29,7 +29,7 @@ def queries() -> Iterator[QueryEngine]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path, queries: QueryEngine) -> Iterator[Lake]:
     """A lake with an empty managed catalog."""
-    with opened_lake(tmp_path) as lake:
+    with opened_lake(tmp_path, queries=queries) as lake:
         yield lake

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,22 +13,15 @@ from pyiceberg.table import StaticTable
 from pyiceberg.types import LongType, NestedField
 from pyiceberg.view.metadata import ViewVersion
 
-from lake.lakes import Lake, opened_lake
+from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.formats.iceberg.view_metadata import ViewUpdate
 from skiway.metastore import catalogs, managed, namespaces, tables, views
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.sql import QueryEngine
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64()), "a b": [f"r{number % 2}" for number in range(10)]})
 SCHEMA = Schema(NestedField(1, "id", LongType()))
-
-
-@pytest.fixture
-def lake(tmp_path: Path, queries: QueryEngine) -> Iterator[Lake]:
-    with opened_lake(tmp_path, queries=queries) as lake:
-        yield lake
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-from lake.lakes import Lake, opened_lake
+from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake.context import QueryShapes
@@ -33,12 +32,6 @@ ROWS = pa.table(
 NESTED = ROWS.append_column(
     "price", pa.array([Decimal(i) / 100 for i in range(COUNT)], pa.decimal128(9, 2))
 ).append_column("tags", pa.array([[i, None] for i in range(COUNT)]))
-
-
-@pytest.fixture
-def lake(tmp_path: Path, queries: QueryEngine) -> Iterator[Lake]:
-    with opened_lake(tmp_path, queries=queries) as lake:
-        yield lake
 
 
 @pytest.fixture

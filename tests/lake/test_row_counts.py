@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from lake.lakes import Lake, opened_lake
+from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, PermissionDenied
 from skiway.lake.policy_checks import PolicyChecks
@@ -18,12 +17,6 @@ from skiway.sandbox.queries import Queries
 from skiway.sql import QueryEngine
 
 ROWS = pa.table({"id": list(range(100))})
-
-
-@pytest.fixture
-def lake(tmp_path: Path, queries: QueryEngine) -> Iterator[Lake]:
-    with opened_lake(tmp_path, queries=queries) as lake:
-        yield lake
 
 
 @pytest.fixture

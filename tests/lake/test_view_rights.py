@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lake.lakes import Lake, opened_lake
+from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError
 from skiway.lake.policy_checks import PolicyChecks
@@ -19,12 +18,6 @@ from skiway.model import v1
 from skiway.sql import QueryEngine
 
 ROWS = pa.table({"id": list(range(10)), "name": [f"n{i}" for i in range(10)], "region": ["EU", "US"] * 5})
-
-
-@pytest.fixture
-def lake(tmp_path: Path, queries: QueryEngine) -> Iterator[Lake]:
-    with opened_lake(tmp_path, queries=queries) as lake:
-        yield lake
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-from lake.lakes import Lake, opened_lake
+from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import (
     AlreadyExists,
@@ -34,12 +33,6 @@ ROWS = pa.table(
         "tags": [[f"t{number % 3}"] for number in range(1000)],
     }
 )
-
-
-@pytest.fixture
-def lake(tmp_path: Path, queries: QueryEngine) -> Iterator[Lake]:
-    with opened_lake(tmp_path, queries=queries) as lake:
-        yield lake
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def attach(
         if name not in visible:
             hint = suggestion(name, visible)
             raise NotFound(f"there is no catalog {name}{f'; {hint}' if hint else ''}")
-    location = call.address if "://" in call.address else f"grpc://{call.address}"
+    location = call.location
     statements = ["INSTALL airport FROM community;", "LOAD airport;"]
     if call.token is not None:
         statements.append(secret_statement(location, call.token if show_token else None))

@@ -55,6 +55,14 @@ class Call:
         """The server's address: the given one, that of the server in the home, or the default."""
         return self.server or _address_in(Path(os.environ.get("SKIWAY_HOME") or HOME)) or DEFAULT_SERVER
 
+    @property
+    def location(self) -> str:
+        """The server's address as a location of Airport."""
+        prepare_grpc()
+        from skiway.client.connection import Location
+
+        return Location.with_scheme(self.address)
+
     @cached_property
     def lake(self) -> Metastore:
         """The client of the metastore."""
@@ -74,8 +82,7 @@ class Call:
 
         if self.account not in (None, "", DEFAULT_ACCOUNT):
             raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
-        location = self.address if "://" in self.address else f"grpc://{self.address}"
-        return AirportClient(location, catalog, token=self.token)
+        return AirportClient(self.location, catalog, token=self.token)
 
     def close(self) -> None:
         """Close the client of the metastore, if it was used."""

@@ -76,7 +76,10 @@ def create(
     dialect: Annotated[str, typer.Option(metavar="NAME", help="The dialect of the SQL, such as spark.")] = "duckdb",
     rights: Annotated[
         str,
-        typer.Option(metavar="RIGHTS", help="Whose rights on the tables count: those of the invoker or the definer."),
+        typer.Option(
+            metavar="RIGHTS",
+            help="Read the tables with the rights of the reader (invoker) or of the creator (definer).",
+        ),
     ] = "invoker",
     description: Description = None,
 ) -> None:

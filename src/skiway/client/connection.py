@@ -75,6 +75,11 @@ class Location:
     target: str
     is_tls: bool
 
+    @staticmethod
+    def with_scheme(address: str) -> str:
+        """An address as a location: `host:port` means `grpc://host:port`."""
+        return address if "://" in address else f"grpc://{address}"
+
     @classmethod
     def parse(cls, text: str) -> Location:
         """Parse `grpc://host:port`, `grpc+tcp://…`, `grpc+tls://…` or `grpc+unix:///path`."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from skiway.errors import SkiwayError
 
-__all__ = ["Check", "Finding", "Problem", "State", "examine"]
+__all__ = ["MAX_SKEW_S", "Check", "Finding", "Problem", "State", "examine"]
+
+MAX_SKEW_S: Final = 5.0
+"""By how much clocks may differ."""
 
 
 class State(StrEnum):
@@ -26,7 +30,7 @@ Check = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: what was found, and what to do about it."""
+    """The result of one check: the evidence and, if something is wrong, a fix."""
 
     check: str
     state: State

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from skiway.config import Settings, store_urls
 from skiway.config.server import Tls
-from skiway.doctor.findings import Check, Problem, State
+from skiway.doctor.findings import MAX_SKEW_S, Check, Problem, State
 from skiway.metastore.migrations import STEPS, pending_steps, store_format
 from skiway.metastore.platform import store_checks
+from skiway.runtime.home import OTHERS
 from skiway.runtime.http_door import DEFAULT_ADDRESS
 from skiway.runtime.lifecycle import Announced, read_announced
 from skiway.runtime.stores import secrets_of
@@ -33,9 +34,7 @@ __all__ = ["home_checks"]
 GIB: Final = 1 << 30
 MIN_FREE: Final = 1 * GIB
 LOW_FREE: Final = 10 * GIB
-MAX_SKEW_S: Final = 5.0
 SOON: Final = timedelta(days=14)
-OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def home_checks(

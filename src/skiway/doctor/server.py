@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway import __version__
-from skiway.doctor.findings import Check, Problem, State
+from skiway.doctor.findings import MAX_SKEW_S, Check, Problem, State
 
 if TYPE_CHECKING:
     import grpc
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ServerAddress", "server_checks"]
 
 TIMEOUT_S: Final = 10.0
-MAX_SKEW_S: Final = 5.0
+MAX_MESSAGE_BYTES: Final = 4 << 20
 UNDECODABLE: Final = b"\xff\xff\xff"
 NOWHERE: Final = "skiway-doctor-no-such-name"
 FLIGHT: Final = "/arrow.flight.protocol.FlightService"
@@ -95,10 +96,10 @@ def readiness(server: ServerAddress) -> str:
 def server_clock(server: ServerAddress, clock: Callable[[], float]) -> str:
     """The clocks of the server and of this machine agree."""
     sent, found = clock(), _get(server, "/healthz")
-    told = found.headers.get("date")
-    if told is None:
-        raise Problem("the server does not tell its time", state=State.skipped)
-    at_server = parsedate_to_datetime(told).timestamp()
+    date = found.headers.get("date")
+    if date is None:
+        raise Problem("the response of the server has no date", state=State.skipped)
+    at_server = parsedate_to_datetime(date).timestamp()
     # The header has whole seconds, and the answer took some time.
     skew = max(sent - (at_server + 1), at_server - clock(), 0.0)
     if skew > MAX_SKEW_S:
@@ -212,15 +213,16 @@ def _metadata(server: ServerAddress) -> list[tuple[str, str]]:
     return [*found, (ACCOUNT, server.account)] if server.account else found
 
 
-def _channel(server: ServerAddress) -> grpc.Channel:
-    import grpc
+@contextmanager
+def _channel(server: ServerAddress) -> Iterator[grpc.Channel]:
+    from skiway.client.connection import Channel, Location
 
-    from skiway.client.connection import Location, TlsOptions
-
-    location = Location.parse(server.grpc if "://" in server.grpc else f"grpc://{server.grpc}")
-    if location.is_tls:
-        return grpc.secure_channel(location.target, TlsOptions().credentials())
-    return grpc.insecure_channel(location.target)
+    location = Location.parse(Location.with_scheme(server.grpc))
+    channel = Channel(location, tls=None, max_message_bytes=MAX_MESSAGE_BYTES)
+    try:
+        yield channel.open()
+    finally:
+        channel.close()
 
 
 def _get(server: ServerAddress, path: str) -> httpx.Response:

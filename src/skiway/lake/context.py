@@ -153,7 +153,7 @@ class Callers:
 
     @property
     def principal(self) -> Principal:
-        """The one whose rights decide: the caller or, while a view with definer rights is read, its definer."""
+        """The principal that permissions are checked for: the caller or, while a view with definer rights is read, its definer."""
         return _principal(_acting.get() or _call.get())
 
     def acting_as(self, principal: Principal, rows: Callable[[], Iterator[T]]) -> Iterator[T]:

@@ -75,7 +75,7 @@ def plan(request: RestRequest) -> RestResponse:
         snapshot_schema=wanted.snapshot_schema,
     )
     snapshot, files = _planned(handle, made)
-    _check_columns(handle, made, wanted.select)
+    _check_columns(_schema(handle, made, snapshot), wanted.select, case_sensitive=made.case_sensitive)
     plan_id = add_plan(request.realm, table.resource_id.id, made)
     completed = {**_completed(handle, plan_id, made, snapshot, files), "plan-id": plan_id}
     answer = json_response(completed | _access(request, table))
@@ -159,14 +159,12 @@ def _schema(handle: IcebergTable, made: ScanPlan, snapshot: Snapshot | None) -> 
     return next(each for each in handle.metadata.schemas if each.schema_id == number)
 
 
-def _check_columns(handle: IcebergTable, made: ScanPlan, names: tuple[str, ...] | None) -> None:
-    snapshot = next((each for each in handle.snapshots() if each.id == made.snapshot_id), None)
-    schema = _schema(handle, made, snapshot)
+def _check_columns(schema: Any, names: tuple[str, ...] | None, *, case_sensitive: bool) -> None:
     for name in names or ():
         if name.partition(".")[0].lower() in METADATA_COLUMNS:
             continue
         try:
-            schema.find_field(name, case_sensitive=made.case_sensitive)
+            schema.find_field(name, case_sensitive=case_sensitive)
         except ValueError:
             raise InvalidArgument(
                 f"select names column {name[:100]!r}, which the table does not have",

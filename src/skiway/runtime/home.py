@@ -13,9 +13,10 @@ from skiway.config import FILE_NAME, Settings
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.security.secrets.files import KEY_FILE
 
-__all__ = ["prepare_home"]
+__all__ = ["OTHERS", "prepare_home"]
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+"""The permissions of all users but the owner."""
 
 log = logging.getLogger("skiway.runtime")
 

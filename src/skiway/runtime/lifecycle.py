@@ -61,26 +61,27 @@ def read_announced(path: Path) -> Announced | None:
     try:
         found = json.loads(path.read_text())
         pid, version = int(found.pop(PID)), str(found.pop(VERSION, ""))
-        os.kill(pid, 0)
-        return Announced({name: str(address) for name, address in found.items()}, pid, version)
-    except PermissionError:  # the process exists, and belongs to another user
-        return Announced({name: str(address) for name, address in found.items()}, pid, version)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+    return Announced({name: str(address) for name, address in found.items()}, pid, version) if _runs(pid) else None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # it belongs to another user
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def remove_stale(path: Path) -> None:
     """Remove the ready file of a server that was killed, so that nobody takes it for the one of a new server."""
-    try:
-        number = json.loads(path.read_text())[PID]
-        if number != os.getpid():  # the id of a server in a container is always the same
-            os.kill(number, 0)
-            return
+    running = read_announced(path)
+    is_stale = running is None or running.pid == os.getpid()  # the id of a server in a container is always the same
+    if is_stale and os.access(path, os.R_OK):
         path.unlink(missing_ok=True)
-    except (ProcessLookupError, ValueError, TypeError, KeyError):  # it has ended, or the file is not one of ours
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # there is no file, or the process belongs to another user
 
 
 def _remove(path: Path, text: str) -> None:

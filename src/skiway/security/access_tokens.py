@@ -8,17 +8,14 @@ static token again.
 
 from __future__ import annotations
 
-import binascii
-import hmac
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from typing import Final
 
 import msgspec
 
 from skiway.clock import Clock, utc_now
 from skiway.errors import Unauthorized
+from skiway.security.signed_text import SignedText
 
 __all__ = ["ACCESS_PREFIX", "AccessToken", "AccessTokens"]
 
@@ -44,7 +41,7 @@ class AccessTokens:
     def __init__(
         self, key: bytes, *, lifetime_s: float = 3600, session_s: float = 43200, clock: Clock = utc_now
     ) -> None:
-        self._key = hmac.new(key, b"access tokens", sha256).digest()
+        self._signed = SignedText(key, "access tokens")
         self._lifetime, self._session = timedelta(seconds=lifetime_s), timedelta(seconds=session_s)
         self._clock = clock
 
@@ -63,17 +60,13 @@ class AccessTokens:
                 key="token.session",
             )
         content = msgspec.json.encode(AccessToken(digest, int(start.timestamp()), int(ends.timestamp())))
-        return f"{ACCESS_PREFIX}{_text(content)}.{_text(self._mac(content))}", int((ends - now).total_seconds())
+        return f"{ACCESS_PREFIX}{self._signed.seal(content)}", int((ends - now).total_seconds())
 
     def read(self, token: str, *, expired: bool = False) -> AccessToken:
         """The content of a token; raises `Unauthorized` if it was not issued here or, unless `expired`, has expired."""
-        content, _, mac = token.removeprefix(ACCESS_PREFIX).partition(".")
-        try:
-            found, given = _bytes(content), _bytes(mac)
-        except (ValueError, binascii.Error):
-            raise _unknown() from None
-        if not hmac.compare_digest(self._mac(found), given):
-            raise _unknown()
+        found = self._signed.open(token.removeprefix(ACCESS_PREFIX))
+        if found is None:
+            raise Unauthorized("the access token is unknown: request a new one", key="token.unknown")
         read = msgspec.json.decode(found, type=AccessToken)
         if not expired and self._clock() >= read.expires_at:
             raise Unauthorized(
@@ -81,18 +74,3 @@ class AccessTokens:
                 key="token.expired",
             )
         return read
-
-    def _mac(self, content: bytes) -> bytes:
-        return hmac.new(self._key, content, sha256).digest()
-
-
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _bytes(text: str) -> bytes:
-    return urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
-
-
-def _unknown() -> Unauthorized:
-    return Unauthorized("the access token is unknown: request a new one", key="token.unknown")

@@ -199,7 +199,7 @@ class Metastore:
 def _parse_target(target: str, tls: TlsOptions | None) -> Location:
     """Parse `host:port`, or a location with a scheme such as `grpc+tls://host:port`."""
     try:
-        found = Location.parse(target if "://" in target else f"grpc://{target}")
+        found = Location.parse(Location.with_scheme(target))
     except InvalidArgument:
         raise InvalidArgument(
             f"{target!r} is not an address of a metastore: write host:port, such as 127.0.0.1:50051",

@@ -290,7 +290,7 @@ class View(PathResource[v1.View]):
 
     @property
     def rights(self) -> str:
-        """With whose rights the view reads its tables: `invoker` or `definer`."""
+        """The rights with which the view reads its tables: `invoker` or `definer`."""
         return v1.ViewRights.Name(self.message.rights).removeprefix("VR_").lower()
 
     def _parent_path(self) -> Sequence[str]:

@@ -24,7 +24,7 @@ from skiway.metastore.records.schema_names import namespace_path
 from skiway.model import v1
 from skiway.sql import Find
 
-__all__ = ["ChangeTable", "EffectFunction", "Place", "table_name"]
+__all__ = ["ActingFunction", "ChangeTable", "EffectFunction", "Place", "table_name"]
 
 
 class Place(NamedTuple):
@@ -38,29 +38,42 @@ class Place(NamedTuple):
         return f"{self.schema}.{self.name}"
 
 
-class EffectFunction(TableFunction):
-    """A function that changes a table or view, which its first argument names."""
+class ActingFunction(TableFunction):
+    """A function that acts when it is executed, and returns one row about it."""
 
-    permission: str
     result: pa.Schema
-
-    def __init__(self, context: Context, catalog: v1.Catalog, find: Find) -> None:
-        self._context, self._catalog, self._find = context, catalog, find
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:  # noqa: ARG002
         """The columns of the result. Nothing changes yet."""
         return self.result
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """Make the change, and return one row about it."""
-        given = {name: value.as_py() for name, value in arguments.items()}
+        """Act, and return one row about it."""
+        values = self.act({name: value.as_py() for name, value in arguments.items()})
+        row = pa.RecordBatch.from_pydict({key: [value] for key, value in values.items()}, self.result)
+        yield row.select(self.result.names if options.columns is None else options.columns)
+
+    @abstractmethod
+    def act(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Act on the arguments; return the values of the result."""
+
+
+class EffectFunction(ActingFunction):
+    """A function that changes a table or view, which its first argument names."""
+
+    permission: str
+
+    def __init__(self, context: Context, catalog: v1.Catalog, find: Find) -> None:
+        self._context, self._catalog, self._find = context, catalog, find
+
+    def act(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the change, if the caller may."""
         place = self._place(given["name"] or "")
         self.check(place)
         check_auto_commit()
         values = self.change(place, given)
         self._context.versions.changed(self._context.callers.realm())
-        row = pa.RecordBatch.from_pydict({key: [value] for key, value in values.items()}, self.result)
-        yield row.select(self.result.names if options.columns is None else options.columns)
+        return values
 
     def check(self, place: Place) -> None:
         """Raise unless the caller may make the change."""

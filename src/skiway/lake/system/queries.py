@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport import Parameter, ScanOptions, TableFunction
+from skiway.airport import Parameter
 from skiway.errors import InvalidArgument
 from skiway.lake.context import Context
+from skiway.lake.system.effects import ActingFunction
 from skiway.lake.system.tables import MOMENT, SystemScan, arrow_table, enum_name, moment_of, place_of
 from skiway.metastore import queries as metastore_queries
 from skiway.model import v1
@@ -68,13 +69,7 @@ def _running(scan: SystemScan) -> Iterator[tuple[Any, ...]]:
 
 def _leases(scan: SystemScan) -> Iterator[tuple[Any, ...]]:
     names: dict[str, str] = {}
-    request = v1.ListQueriesRequest(page=v1.PageRequest(page_size=1000))
-    while True:
-        response = metastore_queries.list_(scan.realm, request)
-        yield from (_row(scan, each, names) for each in response.queries)
-        request.page.page_token = response.page.next_page_token
-        if not request.page.page_token:
-            return
+    yield from (_row(scan, each, names) for each in metastore_queries.scan(scan.realm))
 
 
 def _row(scan: SystemScan, query: v1.QueryDescriptor, names: dict[str, str]) -> tuple[Any, ...]:
@@ -97,30 +92,24 @@ def _row(scan: SystemScan, query: v1.QueryDescriptor, names: dict[str, str]) -> 
     )
 
 
-class EndQueryFunction(TableFunction):
+class EndQueryFunction(ActingFunction):
     """`end_query(id)`: ends a transaction or query, and releases its snapshots."""
 
     name = "end_query"
     comment = "Ends a transaction or query that skiway.queries lists: end_query('…')."
     parameters = (Parameter("query_id", pa.string()),)
-    result: Final = pa.schema({"query_id": pa.string(), "state": pa.string()})
+    result = pa.schema({"query_id": pa.string(), "state": pa.string()})
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:  # noqa: ARG002
-        """The columns of the result. Nothing ends yet."""
-        return self.result
-
-    def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
+    def act(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """End the query. Callers end their own, administrators those of the account."""
-        query_id = (arguments["query_id"].as_py() or "").strip()
+        query_id = (given["query_id"] or "").strip()
         if not query_id:
             raise InvalidArgument("end_query needs an id: skiway.queries lists them", key="query.id")
         self._context.callers.require("catalog.read")
         realm = self._context.callers.realm()
         metastore_queries.end(realm, v1.EndQueryRequest(query_id=query_id))
         state = metastore_queries.get(realm, v1.GetQueryRequest(query_id=query_id)).query.state
-        values = {"query_id": [query_id], "state": [enum_name(v1.LeaseState, state, "LS_")]}
-        row = pa.RecordBatch.from_pydict(values, self.result)
-        yield row.select(self.result.names if options.columns is None else options.columns)
+        return {"query_id": query_id, "state": enum_name(v1.LeaseState, state, "LS_")}

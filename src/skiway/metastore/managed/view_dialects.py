@@ -11,6 +11,7 @@ translation. In it, names of tables are written as the other engine needs them:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ __all__ = ["DUCKDB", "SPARK", "duckdb_sql", "iceberg_columns", "spark_sql", "tab
 
 DUCKDB: Final = "duckdb"
 SPARK: Final = "spark"
+TRANSLATIONS: Final = 2000
 
 Parts = tuple[str, ...]
 
@@ -44,13 +46,17 @@ def duckdb_sql(
         if definition.dialect == DUCKDB:
             return definition.sql
     first = definitions[0]
+    return _translated_for_duckdb(first.sql, first.dialect, tuple(namespace), frozenset(catalogs))
 
+
+@lru_cache(maxsize=TRANSLATIONS)  # a view is translated for every column of which DuckDB requests statistics
+def _translated_for_duckdb(sql: str, dialect: str, namespace: Parts, catalogs: frozenset[str]) -> str:
     def renamed(levels: Parts) -> Parts:
         *path, name = levels[1:] if len(levels) > 1 and levels[0] in catalogs else levels
-        inside = path or list(namespace)
+        inside = path or namespace
         return (schema_name(inside), name) if inside else (name,)
 
-    return _translated(first.sql, first.dialect, DUCKDB, renamed)
+    return _translated(sql, dialect, DUCKDB, renamed)
 
 
 def spark_sql(sql: str, *, namespace: Sequence[str], catalogs: Collection[str]) -> str:

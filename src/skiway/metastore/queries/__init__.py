@@ -4,7 +4,7 @@ The calls of `QueryService` are exported here. `inputs` resolves names, `pins` f
 `transaction_leases` stores those of transactions.
 """
 
-from skiway.metastore.queries.leases import RULES, QueryRules, begin, end, get, list_, pinned, renew
+from skiway.metastore.queries.leases import RULES, QueryRules, begin, end, get, list_, pinned, renew, scan
 from skiway.metastore.queries.transaction_leases import TransactionUse, check_transaction, use_in_transaction
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "list_",
     "pinned",
     "renew",
+    "scan",
     "use_in_transaction",
 ]

@@ -13,7 +13,7 @@ A query belongs to the caller who began it. Administrators reach all queries of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -53,6 +53,7 @@ __all__ = [
     "list_",
     "pinned",
     "renew",
+    "scan",
 ]
 
 ENDED = (v1.LS_ENDED_COMMIT, v1.LS_ENDED_ABORT)
@@ -134,12 +135,16 @@ def get(realm: Realm, request: v1.GetQueryRequest, *, rules: QueryRules = RULES)
     return v1.GetQueryResponse(query=lease.descriptor)
 
 
-def list_(realm: Realm, request: v1.ListQueriesRequest) -> v1.ListQueriesResponse:
-    """List the active queries of the caller; for administrators, those of the whole account."""
+def scan(realm: Realm) -> Iterator[v1.QueryDescriptor]:
+    """All active queries of the caller; for administrators, those of the whole account."""
     now = realm.clock()
     found = (each.value.descriptor for each in realm.all(LEASE).entries(keys.lease_active(realm.account_id)))
-    shown = [each for each in found if _is_own(realm, each) and each.expires_at.ToDatetime(UTC) > now]
-    shown.sort(key=lambda each: each.query_id)
+    return (each for each in found if _is_own(realm, each) and each.expires_at.ToDatetime(UTC) > now)
+
+
+def list_(realm: Realm, request: v1.ListQueriesRequest) -> v1.ListQueriesResponse:
+    """List the active queries of the caller; for administrators, those of the whole account."""
+    shown = sorted(scan(realm), key=lambda each: each.query_id)
     queries, page = sliced(shown, request.page, listing="queries", name=lambda each: each.query_id)
     return v1.ListQueriesResponse(queries=queries, page=page)
 
