@@ -60,7 +60,7 @@ mutants: setup  ## change a sample of the code in small ways, in a copy, and see
 # Libraries that the client preloads must not reach the servers.
 live: setup  ## compare DuckDB over Airport with plain DuckDB, and run the SQL of the documentation, in the real client
 	SKIWAY_LIVE=1 CLIENT_LD_PRELOAD="$$LD_PRELOAD" CLIENT_LD_LIBRARY_PATH="$$LD_LIBRARY_PATH" \
-	env -u LD_PRELOAD -u LD_LIBRARY_PATH $(BIN)/pytest --override-ini testpaths=tests/live --timeout 1800 $(ARGS)
+	env -u LD_PRELOAD -u LD_LIBRARY_PATH $(BIN)/pytest --override-ini testpaths=tests/live --timeout 7200 $(ARGS)
 
 iceberg-kit: setup  ## run Apache Iceberg's own catalog suites against a server; needs Java 17 and Maven; ARGS="--tests 'ViewsTest#rename*'"
 	PYTHONPATH=tests $(RUN) -m iceberg_kit $(ARGS)

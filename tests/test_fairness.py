@@ -99,3 +99,51 @@ def _settled(call: Any) -> Any:
     except grpc.FutureTimeoutError:
         return None
     return call.code()
+
+
+def test_parked_calls_leave_their_places_to_others() -> None:
+    threads, go, parked = FairThreads(1, "test", parked=4), threading.Event(), threading.Semaphore(0)
+
+    def wait_parked() -> bool:
+        with threads.parked() as is_parked:
+            parked.release()
+            return go.wait(10) and is_parked
+
+    waiting = [threads.submit("a", wait_parked) for _ in range(3)]
+    assert all(parked.acquire(timeout=10) for _ in waiting), "each leaves its place to the next"
+    assert threads.submit("a", lambda: "answered").result(timeout=10) == "answered"
+    fourth = threads.submit("a", wait_parked)
+    assert parked.acquire(timeout=10)
+    assert threads.submit("b", lambda: "late").cancel(), "a lane parks three quarters; its fourth call keeps its place"
+    go.set()
+    assert [each.result(timeout=10) for each in waiting] == [True] * 3
+    assert fourth.result(timeout=10) is False
+    assert threads.submit("a", lambda: "answered").result(timeout=10) == "answered"
+    blocked, done = threading.Event(), threading.Event()
+
+    def block() -> bool:
+        blocked.set()
+        return done.wait(10)
+
+    busy = threads.submit("a", block)
+    assert blocked.wait(10)
+    second = threads.submit("a", lambda: None)
+    assert not second.running(), "places are counted as before"
+    done.set()
+    assert busy.result(timeout=10)
+    second.result(timeout=10)
+    threads.shutdown(wait=True)
+
+
+def test_errors_end_parking() -> None:
+    threads = FairThreads(1, "test", parked=4)
+
+    def fail() -> None:
+        with threads.parked():
+            raise LookupError
+
+    for _ in range(10):
+        with pytest.raises(LookupError):
+            threads.submit("a", fail).result(timeout=10)
+    assert threads.submit("a", lambda: "answered").result(timeout=10) == "answered"
+    threads.shutdown(wait=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -34,14 +35,22 @@ def lane_share(threads: int) -> int:
 class _Lane:
     waiting: deque[tuple[Future[Any], Callable[[], Any]]] = field(default_factory=deque)
     running: int = 0
+    parked: int = 0
 
 
 class FairThreads:
-    """`threads` threads. A lane may use `per_lane` of them, and `waiting` more calls may wait in it."""
+    """`threads` threads. A lane may use `per_lane` of them, and `waiting` more calls may wait in it.
 
-    def __init__(self, threads: int, name: str, *, per_lane: int | None = None, waiting: int = 1000) -> None:
+    Up to `parked` calls that wait for others may leave their places to other calls, and have threads in addition.
+    """
+
+    def __init__(
+        self, threads: int, name: str, *, per_lane: int | None = None, waiting: int = 1000, parked: int = 0
+    ) -> None:
         self.threads, self.per_lane, self._waiting = threads, per_lane or threads, waiting
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._pool = ThreadPoolExecutor(threads + parked, thread_name_prefix=name)
+        self._parked, self._max_parked = 0, parked
+        self._current = threading.local()
         self._refusers = ThreadPoolExecutor(_REFUSERS, thread_name_prefix=f"{name}-refused")
         self._lanes: dict[str, _Lane] = {}
         self._turns: deque[str] = deque()  # the lanes with waiting calls
@@ -73,6 +82,38 @@ class FairThreads:
             self._start()
         return future
 
+    @contextmanager
+    def parked(self) -> Iterator[bool]:
+        """A block in which the current call only waits, and leaves its place to another call.
+
+        It yields False, and the call keeps its place, if too many calls are parked, of all lanes or of this one.
+        """
+        name: str = self._current.lane
+        if not self._park(name):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with self._lock:
+                lane = self._lanes[name]
+                lane.parked -= 1
+                lane.running += 1
+                self._parked -= 1
+                self._running += 1
+
+    def _park(self, name: str) -> bool:
+        with self._lock:
+            lane = self._lanes[name]
+            if self._parked >= self._max_parked or lane.parked >= lane_share(self._max_parked):
+                return False
+            lane.parked += 1
+            lane.running -= 1
+            self._parked += 1
+            self._running -= 1
+            self._start()
+            return True
+
     def shutdown(self, *, wait: bool = False) -> None:
         """End the threads, once no calls run; `wait` for them if wanted."""
         for pool in (self._pool, self._refusers):
@@ -103,6 +144,7 @@ class FairThreads:
                 self._turns.append(name)
 
     def _run(self, name: str, future: Future[Any], act: Callable[[], Any]) -> None:
+        self._current.lane = name
         try:
             if future.set_running_or_notify_cancel():
                 try:
@@ -114,7 +156,7 @@ class FairThreads:
                 lane = self._lanes[name]
                 lane.running -= 1
                 self._running -= 1
-                if not lane.running and not lane.waiting:
+                if not lane.running and not lane.waiting and not lane.parked:
                     del self._lanes[name]
                 self._start()
 

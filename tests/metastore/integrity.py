@@ -13,6 +13,7 @@ PLAIN = (
     "/closing/",
     "/dropped/",
     "/events/",
+    "/expected/",
     "/folders/",
     "/history/",
     "/pins/",

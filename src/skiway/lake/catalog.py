@@ -179,6 +179,12 @@ class LakeCatalogs:
         # The same object for the same record, because listings are cached with the object.
         return self._cache.get((realm.account_id, found.etag), lambda: LakeCatalog(self.context, found.value))
 
+    def state(self) -> Hashable | None:
+        """A value that changes when anything in the store does, or the rights of the caller; None if the store cannot tell."""
+        callers = self.context.callers
+        stored = callers.realm().stored_state()
+        return None if stored is None else (stored, callers.rights)
+
     def names(self) -> Sequence[str]:
         """The names of the account's catalogs."""
         callers = self.context.callers

@@ -224,6 +224,13 @@ class Callers:
         decision = self._decision()
         return None if decision is None else decision.visibility
 
+    @property
+    def rights(self) -> Hashable:
+        """Equal for calls that, in the same state of the store, may see the same: grants and policies are stored."""
+        decision, caller = self._decision(), self.principal
+        by_roles = None if decision is None else decision.by_roles
+        return (caller.account_id, caller.subject, caller.roles, caller.groups, repr(caller.claims), by_roles)
+
     def _decision(self) -> AccessDecision | None:
         call = _acting.get() or _call.get()
         return None if call is None else call.decision

@@ -22,6 +22,7 @@ from skiway.doors import disclosed
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.fairness import FairThreads, lane_share
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore.managed import ClientTurns
 from skiway.metastore.records.realm import random_id
 from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries, read_context
 from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse, TokenIssuer
@@ -38,6 +39,8 @@ __all__ = ["RestApp", "RestOptions"]
 T = TypeVar("T")
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+MAX_HELD = 64
+"""How many commits may wait for their turn; see `ClientTurns`."""
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
@@ -71,13 +74,14 @@ class RestApp:
         options: RestOptions | None = None,
         ids: Callable[[], str] = random_id,
     ) -> None:
-        self._lake = Lake(warehouse, mirrors, vending or Vending(), tokens)
+        self._options = options or RestOptions()
+        workers = self._options.workers
+        self._threads = FairThreads(workers, "rest", per_lane=lane_share(workers), parked=MAX_HELD)
+        self._lake = Lake(warehouse, mirrors, vending or Vending(), tokens, ClientTurns(self._threads.parked))
         self._pipeline = Pipeline(
             access, observers or Observers(), log=logging.getLogger("skiway.rest"), status_of=status_of
         )
-        self._options = options or RestOptions()
         self._ids = ids
-        self._threads = FairThreads(self._options.workers, "rest", per_lane=lane_share(self._options.workers))
         self._running = 0
         self._router = Router([AnyPath("/{path:path}", self._serve, methods=METHODS)])
 

@@ -12,7 +12,7 @@ from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.source import TableHandle
-from skiway.metastore import Realm
+from skiway.metastore import Realm, managed
 from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.metastore.records.access import AccessDecision
 from skiway.model import v1
@@ -84,13 +84,15 @@ class TokenIssuer(Protocol):
 class Lake:
     """Access to tables. `mirrors` opens tables of connectors; without it only managed tables are served.
 
-    `vending` gives clients access to the files of tables. `tokens` issues access tokens; without it there are none.
+    `vending` gives clients access to the files of tables. `tokens` issues access tokens; without it there are none. `turns`
+    are those of clients that commit to the same table.
     """
 
     warehouse: Warehouse
     mirrors: Mirrors | None = None
     vending: Vending = field(default_factory=Vending)
     tokens: TokenIssuer | None = None
+    turns: managed.ClientTurns = field(default_factory=managed.ClientTurns)
     rendered: Cache[tuple[str, ...], str] = field(default_factory=lambda: Cache(RENDERED_BYTES, weigh=len))
     """Rendered metadata by location: metadata files never change."""
 

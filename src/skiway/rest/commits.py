@@ -68,14 +68,18 @@ def commit(request: RestRequest) -> RestResponse:
     request.realm.require_unrestricted(table)
     with _applying():
         made = managed.commit(
-            request.realm, request.lake.warehouse, table.resource_id, wanted.requirements, wanted.updates
+            request.realm,
+            request.lake.warehouse,
+            table.resource_id,
+            wanted.requirements,
+            wanted.updates,
+            turns=request.lake.turns,
         )
     return _response(request, made)
 
 
 def commit_transaction(request: RestRequest) -> RestResponse:
     """Apply the updates of several tables if all requirements of all of them hold: all updates, or none."""
-    from skiway.formats.iceberg.commits import plain
     from skiway.rest.table_bodies import transaction_in
 
     catalog = resolve.writable(request)
@@ -91,9 +95,9 @@ def commit_transaction(request: RestRequest) -> RestResponse:
         table = resolve.table_at(request.realm, catalog, wanted.identifier.namespace, wanted.identifier.name)
         resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
         request.realm.require_unrestricted(table)
-        changes.append(managed.TableChange(table.resource_id, plain(wanted.requirements, wanted.updates)))
+        changes.append(managed.TableChange.of_client(table.resource_id, wanted.requirements, wanted.updates))
     with _applying():
-        managed.commit_all(request.realm, request.lake.warehouse, changes)
+        managed.commit_all(request.realm, request.lake.warehouse, changes, turns=request.lake.turns)
     return NO_CONTENT
 
 

@@ -15,7 +15,8 @@ from skiway.errors import Conflict
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.managed import commits
-from skiway.metastore.managed.commits import CLIENT_RETRY_S, LOCK_TIMEOUT_S, MAX_WAIT_S
+from skiway.metastore.managed.client_turns import CLIENT_RETRY_S, MAX_WAIT_S, ClientTurns, wait_for_clients
+from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
 from storage.homes import Clock
 
 
@@ -35,17 +36,17 @@ class FakeTime:
 
 def time_waited(factory: ResourceFactory, clock: Clock, table_id: str = "t") -> float:
     fake_time = FakeTime(clock)
-    commits.wait_for_clients(factory.home, table_id, sleep=fake_time.sleep, monotonic=fake_time.monotonic)
+    wait_for_clients(factory.home, table_id, sleep=fake_time.sleep, monotonic=fake_time.monotonic)
     return fake_time.seconds
 
 
 def lose_commit(factory: ResourceFactory, table_id: str = "t") -> None:
-    with pytest.raises(Conflict), commits.expecting_retry(factory.home, table_id):
+    with pytest.raises(Conflict), ClientTurns().taken(factory.home, table_id, None):
         raise Conflict("another was faster", key="commit.failed")
 
 
 def test_statement_does_not_wait_without_a_conflict(factory: ResourceFactory, clock: Clock) -> None:
-    with commits.expecting_retry(factory.home, "t"):
+    with ClientTurns().taken(factory.home, "t", None):
         pass
     assert time_waited(factory, clock) == 0
 
@@ -65,7 +66,7 @@ def test_statement_waits_a_limited_time_for_clients_that_keep_losing(factory: Re
         lose_commit(factory)
 
     lose_commit(factory)
-    commits.wait_for_clients(factory.home, "t", sleep=sleep, monotonic=fake_time.monotonic)
+    wait_for_clients(factory.home, "t", sleep=sleep, monotonic=fake_time.monotonic)
     assert fake_time.seconds == pytest.approx(MAX_WAIT_S, abs=0.1)
 
 

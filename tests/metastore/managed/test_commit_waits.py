@@ -13,7 +13,7 @@ from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, Contention, InvalidArgument
 from skiway.formats.iceberg.commits import plain
 from skiway.metastore import managed as managed_tables
-from skiway.metastore.managed import commits
+from skiway.metastore.managed.client_turns import wait_for_clients
 from skiway.metastore.managed.commits import TableChange
 from storage.homes import Clock
 
@@ -32,7 +32,7 @@ def test_statements_wait_five_seconds_at_most(factory: ResourceFactory, clock: C
         lose_commit(factory)
 
     lose_commit(factory)
-    commits.wait_for_clients(factory.home, "t", sleep=sleep, monotonic=fake_time.monotonic)
+    wait_for_clients(factory.home, "t", sleep=sleep, monotonic=fake_time.monotonic)
     assert 4.95 < fake_time.seconds < 5.1
     assert 0 < max(pauses) < 0.1, "they notice soon that the client has retried"
 

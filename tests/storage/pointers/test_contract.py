@@ -554,3 +554,27 @@ def test_snapshot_has_all_pointers_of_one_moment(pointers, clock):
     )
     found += reading
     assert sorted(found, key=lambda each: each.key) == expected
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_change_changes_the_state_of_stores_that_know_it(home):
+    with home.pointers() as pointers, home.pointers() as second:
+        other = pointers if home.kind == "memory" else second
+        states = [pointers.state()]
+        if home.kind not in ("memory", "sqlite"):
+            assert states == [None]
+            return
+        assert pointers.state() == states[0]
+        pointers.get("/a")
+        assert pointers.state() == states[0], "reads change nothing"
+        other.compare_and_set("/a", "one", expect=ABSENT)
+        states.append(pointers.state())
+        pointers.compare_and_set("/a", "two", expect=1)
+        states.append(pointers.state())
+        other.apply([Put("/b", "one", expect=ABSENT), Put("/c", "one", expect=ABSENT)])
+        states.append(pointers.state())
+        other.compare_and_delete("/a", expect=2)
+        states.append(pointers.state())
+        assert len(set(states)) == 5

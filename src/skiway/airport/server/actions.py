@@ -22,10 +22,10 @@ from skiway.airport.server.discovery import catalog_version, table_info
 from skiway.airport.server.exchange import in_out_key
 from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import JSON_ACTIONS
-from skiway.airport.server.lookup import open_table, open_table_function, read_arguments
+from skiway.airport.server.lookup import OpenedTable, open_table, open_table_function, read_arguments
 from skiway.airport.server.scans import announce, check_announced, endpoints
 from skiway.airport.server.statistics import statistics_response
-from skiway.airport.server.tickets import parse_descriptor
+from skiway.airport.server.tickets import object_path, parse_descriptor
 from skiway.airport.wire.payloads import (
     CatalogRequest,
     EndpointsRequest,
@@ -84,10 +84,17 @@ def flight_info(host: Host, request: Request, body: bytes) -> bytes:
 def column_statistics(host: Host, request: Request, body: bytes) -> bytes:
     """Return the statistics of a column, as a one-row Arrow stream."""
     args = decode(body, StatisticsRequest, "column_statistics")
-    request, catalog, path = host.open(request, parse_descriptor(binary(args.flight_descriptor)))
-    if path.kind == "table":
+    request, path = host.authorize_path(request, object_path(parse_descriptor(binary(args.flight_descriptor))))
+
+    def find() -> OpenedTable:
+        catalog = host.find(path.catalog or "")
+        if path.kind != "table":
+            raise Unsupported(f"{path} is a function and has no statistics")
         opened = open_table(catalog, path)
         check_announced(host, request, opened)
+        return opened
+
+    def answer(opened: OpenedTable) -> bytes:
         table = opened.table
         if not isinstance(table, HasStatistics):
             raise Unsupported(f"table {path} has no statistics")
@@ -95,10 +102,11 @@ def column_statistics(host: Host, request: Request, body: bytes) -> bytes:
         place = opened.schema.get_field_index(args.column_name)
         if place < 0:
             raise NotFound(f"column {args.column_name!r} not found in table '{path}'")
-        field = opened.schema.field(place)
-        batch = statistics_response(field, table.column_statistics, args.type, path)
+        batch = statistics_response(opened.schema.field(place), table.column_statistics, args.type, path)
         return arrow_stream(batch.schema, [batch])
-    raise Unsupported(f"{path} is a function and has no statistics")
+
+    scanned = host.scanned_tables.of(request, path, find)
+    return host.scanned_tables.response(scanned, (args.column_name, args.type), answer)
 
 
 def table_function_flight_info(host: Host, request: Request, body: bytes) -> bytes:

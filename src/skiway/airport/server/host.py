@@ -17,6 +17,7 @@ from skiway.airport.request import Authenticator, Request, authorize, call_of, e
 from skiway.airport.server.bindings import Announcements
 from skiway.airport.server.discovery import ListingCache
 from skiway.airport.server.lookup import Catalogs
+from skiway.airport.server.scanned_tables import ScannedTables
 from skiway.airport.server.tickets import ObjectPath, TicketOffice, object_path
 from skiway.airport.wire import headers
 from skiway.airport.wire.sizes import MAX_DECODED_BYTES
@@ -42,6 +43,7 @@ class Host:
     transactions: TransactionManager | None = None
     listings: ListingCache = field(default_factory=ListingCache)
     announcements: Announcements = field(default_factory=Announcements)
+    scanned_tables: ScannedTables = field(default_factory=ScannedTables)
 
     def open_catalog(
         self, request: Request, fallback: str = "", *, schema: str = "", name: str = ""
@@ -50,19 +52,8 @@ class Host:
 
         `schema` and `name` say which object the call is about, for observers.
         """
-        call = call_of(request)
-        call.schema, call.name = schema, name
-        catalog_name = request.catalog or fallback
-        request = authorize(request.within(catalog_name), self.auth)
-        catalog = self.catalogs.find(catalog_name)
-        if catalog is None:
-            raise NotFound(
-                f"catalog {catalog_name!r} is not served here"
-                if catalog_name
-                else "the call names no catalog, and there is no default catalog",
-                key="catalog",
-            )
-        return request, catalog
+        catalog = request.catalog or fallback
+        return self._authorized(request, catalog, schema, name), self.find(catalog)
 
     def open(self, request: Request, descriptor: flight.FlightDescriptor) -> tuple[Request, Catalog, ObjectPath]:
         """The catalog and the path of the object that a descriptor names, after authorization."""
@@ -70,16 +61,35 @@ class Host:
 
     def open_path(self, request: Request, path: ObjectPath) -> tuple[Request, Catalog, ObjectPath]:
         """The catalog of `path`, after authorization, and `path` with the catalog's name."""
+        catalog = request.catalog or path.catalog or ""
+        request, path = self.authorize_path(request, path)
+        return request, self.find(catalog), path
+
+    def authorize_path(self, request: Request, path: ObjectPath) -> tuple[Request, ObjectPath]:
+        """Authorize the caller, and return `path` with the name of its catalog, which is not looked up."""
         if path.catalog and request.catalog and path.catalog != request.catalog:
             raise InvalidArgument(
                 f"the descriptor names catalog {path.catalog!r}, but the header names {request.catalog!r}"
             )
-        request, catalog = self.open_catalog(request, path.catalog or "", schema=path.schema, name=path.label)
-        return (
-            request,
-            catalog,
-            path if path.catalog == request.catalog else structs.replace(path, catalog=request.catalog),
-        )
+        request = self._authorized(request, request.catalog or path.catalog or "", path.schema, path.label)
+        return request, path if path.catalog == request.catalog else structs.replace(path, catalog=request.catalog)
+
+    def _authorized(self, request: Request, catalog: str, schema: str, name: str) -> Request:
+        call = call_of(request)
+        call.schema, call.name = schema, name
+        return authorize(request.within(catalog), self.auth)
+
+    def find(self, name: str) -> Catalog:
+        """The catalog called `name`; raises `NotFound`."""
+        catalog = self.catalogs.find(name)
+        if catalog is None:
+            raise NotFound(
+                f"catalog {name!r} is not served here"
+                if name
+                else "the call names no catalog, and there is no default catalog",
+                key="catalog",
+            )
+        return catalog
 
     def visible_catalogs(self, request: Request) -> Iterator[str]:
         """The names of the catalogs that the caller may use."""

@@ -36,6 +36,7 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
 from skiway.airport.server.origins import author_location
+from skiway.airport.server.scanned_tables import HasState, ScannedTables
 from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
 from skiway.airport.server.status import Details, Disclosure, failure
 from skiway.airport.server.tickets import TicketOffice
@@ -128,8 +129,9 @@ class AirportService:
         check_callbacks(observers, actions or {})
         self.limits = limits or Limits()
         location = flight.FlightEndpoint(location=[flight.Location(uri=endpoint_location)])
+        served = catalogs_of(catalogs)
         self.host = Host(
-            catalogs_of(catalogs),
+            served,
             auth,
             tickets or TicketOffice(),
             location.SerializeToString(),
@@ -139,6 +141,7 @@ class AirportService:
             transactions=transactions,
             memory_pool=memory_pool,
             max_decoded_bytes=self.limits.decoded_bytes,
+            scanned_tables=ScannedTables(served.state if isinstance(served, HasState) else None),
         )
         self.actions = dict(actions or {})
         self.log = logger or logging.getLogger("skiway.airport")

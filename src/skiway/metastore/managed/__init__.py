@@ -1,9 +1,11 @@
 """Managed tables and views: Iceberg tables and views whose catalog is the metastore.
 
 `tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
-`commits` changes one or several of them. `views` does the same for views, and `view_dialects` translates their SQL.
+`commits` changes one or several of them, in `client_turns` if clients compete. `views` does the same for views, and
+`view_dialects` translates their SQL.
 """
 
+from skiway.metastore.managed.client_turns import ClientTurns
 from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit, commit_all
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.registering import register
@@ -32,6 +34,7 @@ from skiway.metastore.managed.views import (
 )
 
 __all__ = [
+    "ClientTurns",
     "DroppedTable",
     "IcebergView",
     "ManagedTable",

@@ -8,18 +8,15 @@ applies. A process that dies on the way leaves the old states or the new ones, a
 Two measures keep concurrent commits from wasting work. Neither affects correctness, which the compare-and-set ensures:
 
 - Commits of one server to one table run one after another, under a lock of the warehouse.
-- An Iceberg REST client that lost a race has to load the table and write its manifests again before it can retry, while a
-  statement that runs here retries at once. So for a short time after such a loss, statements on all servers wait;
-  otherwise remote clients might lose forever.
+- Iceberg REST clients that lose races take turns, and statements that run here wait for them (`client_turns`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -28,6 +25,7 @@ from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayErr
 from skiway.formats.iceberg.commits import Change, Producer, append, plain
 from skiway.formats.iceberg.metadata import updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore.managed.client_turns import ClientTurns, Sleep, wait_for_clients
 from skiway.metastore.managed.locations import check_updates, folder_of
 from skiway.metastore.managed.places import chosen_folder, claim_place, release_place, table_files
 from skiway.metastore.managed.states import (
@@ -39,10 +37,8 @@ from skiway.metastore.managed.states import (
     nothing_else,
     publish,
 )
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.updates import set_plain
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import writable_id
 from skiway.model import v1
@@ -53,37 +49,38 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
 __all__ = [
-    "CLIENT_RETRY_S",
     "LOCK_TIMEOUT_S",
-    "MAX_WAIT_S",
     "TableChange",
     "append_with_retry",
     "change",
     "change_all",
     "commit",
     "commit_all",
-    "expecting_retry",
-    "wait_for_clients",
 ]
 
 ATTEMPTS: Final = 40
 LOCK_TIMEOUT_S: Final = 10.0
 """After this time a commit proceeds without the lock: whoever holds it may be waiting for a store that hangs."""
-CLIENT_RETRY_S: Final = 2.0
-"""How long statements wait for a client that lost a race: its own pause, loading the table, writing manifests."""
-MAX_WAIT_S: Final = 5.0
-"""How long a statement waits at most, however many clients are expected."""
-_POLL_S: Final = 0.02
-
-Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A change of one table. `producer` makes it for the table's current state, and again after a lost race."""
+    """A change of one table. `producer` makes it for the table's current state, and again after a lost race.
+
+    `snapshot_id` is the snapshot that a client adds, by which its retries are recognized.
+    """
 
     table_id: v1.ResourceId
     producer: Producer
+    snapshot_id: int | None = None
+
+    @classmethod
+    def of_client(
+        cls, table_id: v1.ResourceId, requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]
+    ) -> TableChange:
+        """The updates of a client, which are made if the requirements hold."""
+        added = [each.snapshot.snapshot_id for each in updates if each.action == "add-snapshot"]
+        return cls(table_id, plain(requirements, updates), added[-1] if added else None)
 
 
 def commit(
@@ -92,21 +89,27 @@ def commit(
     table_id: v1.ResourceId,
     requirements: Sequence[TableRequirement],
     updates: Sequence[TableUpdate],
+    *,
+    turns: ClientTurns | None = None,
 ) -> ManagedTable:
     """Apply the updates of a REST client. Raise `Conflict` (`commit.failed`) if a requirement does not hold.
 
-    The client then has to make the updates again. Statements that run here wait for it for a short time.
+    The client then has to make the updates again. Statements that run here wait for it for a short time, and with `turns`
+    other clients do so too.
     """
-    (made,) = commit_all(realm, warehouse, [TableChange(table_id, plain(requirements, updates))])
+    (made,) = commit_all(realm, warehouse, [TableChange.of_client(table_id, requirements, updates)], turns=turns)
     return made
 
 
-def commit_all(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange]) -> list[ManagedTable]:
+def commit_all(
+    realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange], *, turns: ClientTurns | None = None
+) -> list[ManagedTable]:
     """Apply the updates of a REST client to several tables, all or none, like `commit` does to one."""
     _check_distinct(changes)
-    with ExitStack() as expecting:
+    turns = turns or ClientTurns()
+    with ExitStack() as waiting:
         for each in changes:
-            expecting.enter_context(expecting_retry(realm, each.table_id.id))
+            waiting.enter_context(turns.taken(realm, each.table_id.id, each.snapshot_id))
         return _change(realm, warehouse, changes)
 
 
@@ -268,34 +271,3 @@ def _check_identity(base: TableMetadata, updates: Sequence[TableUpdate]) -> None
             raise InvalidArgument(
                 f"the table's uuid cannot change from {base.table_uuid} to {update.uuid}", key="update.invalid"
             )
-
-
-# --- clients that retry -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def expecting_retry(realm: Realm, table_id: str) -> Iterator[None]:
-    """A block in which a remote client commits. If it loses a race, statements wait for its retry for a short time."""
-    try:
-        yield
-    except Conflict:
-        _expect_retry(realm, table_id)
-        raise
-
-
-def _expect_retry(realm: Realm, table_id: str) -> None:
-    until = realm.clock() + timedelta(seconds=CLIENT_RETRY_S)
-    set_plain(realm.stores, keys.expected_client(realm.account_id, table_id), "expected", expires_at=until)
-
-
-def wait_for_clients(
-    realm: Realm,
-    table_id: str,
-    *,
-    sleep: Sleep = time.sleep,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> None:
-    """Wait while remote clients that lost a race are expected to retry."""
-    until, key = monotonic() + MAX_WAIT_S, keys.expected_client(realm.account_id, table_id)
-    while monotonic() < until and realm.stores.pointers.get(key) is not None:
-        sleep(_POLL_S)

@@ -158,11 +158,16 @@ class AccessDecision:
             raise _denied(permission, f"namespace {'.'.join(place[1])}" if place and place[1] else "the catalog")
 
     @property
+    def by_roles(self) -> tuple[bool, ...]:
+        """Which kinds of objects the caller's roles show it in the whole account."""
+        return tuple(map(self.everywhere, READ))
+
+    @property
     def visibility(self) -> Hashable:
         """Equal for callers who see the same of all objects: they have the same grants, unless roles show them everything,
         and are restricted by the same policies.
         """
-        everything = tuple(map(self.everywhere, READ))
+        everything = self.by_roles
         restricted = () if self.policies is None else self.policies.key
         return (everything, () if all(everything) else tuple(sorted(self._privileges.items())), restricted)
 

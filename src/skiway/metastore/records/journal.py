@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -303,6 +303,10 @@ class JournaledPointers(PointerStore):
     def max_batch(self) -> int:  # type: ignore[override]
         """That of the inner store."""
         return self.inner.max_batch
+
+    def state(self) -> Hashable | None:
+        """That of the inner store."""
+        return self.inner.state()
 
     def retire(self, reason: str) -> None:
         """Retire the inner store."""

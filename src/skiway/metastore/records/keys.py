@@ -42,7 +42,7 @@ __all__ = [
     "event_account",
     "event_head",
     "event_pending",
-    "expected_client",
+    "expected_clients",
     "folder",
     "folder_claim",
     "gc_turn",
@@ -356,9 +356,12 @@ def place_owner(account_id: str, table_id: str, folder: str) -> str:
     return "/".join(map(encoded, (account_id, table_id, folder)))
 
 
-def expected_client(account_id: str, table_id: str) -> str:
-    """Marks, until it expires, that a REST client lost a commit race for a table and is about to retry."""
-    return f"/expected/{encoded(account_id)}/{encoded(table_id)}"
+def expected_clients(account_id: str, table_id: str) -> str:
+    """Prefix of the REST clients that lost a commit race for a table and are about to retry, by the snapshots they add.
+
+    Each pointer holds the client's place in the line, not a blob's address, until it expires.
+    """
+    return f"/expected/{encoded(account_id)}/{encoded(table_id)}/"
 
 
 def dropped(account_id: str, namespace_id: str, name: str = "", table_id: str = "") -> str:

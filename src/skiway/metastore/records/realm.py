@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
@@ -60,6 +60,10 @@ class Realm:
     def __post_init__(self) -> None:
         stores = journaled(self.stores, clock=self.clock, caller=self.caller, retention_s=self.events_s)
         object.__setattr__(self, "stores", stores)
+
+    def stored_state(self) -> Hashable | None:
+        """A value that every change of the stores changes, in any account; None if they cannot tell."""
+        return self.stores.pointers.state()
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from threading import Lock
@@ -26,10 +26,16 @@ class MemoryPointerStore(PointerStore):
         self._lock = Lock()
         self._pointers: dict[str, Pointer] = {}
         self._keys: list[str] = []
+        self._changes = 0
         self._recorded = StoreFormat(FORMAT_VERSION)
         self._expiries: list[
             tuple[datetime, str]
         ] = []  # a heap; entries of pointers that have changed since are skipped
+
+    def state(self) -> Hashable:
+        """The number of changes so far."""
+        with self._lock:
+            return self._changes
 
     def _get(self, key: str) -> Pointer | None:
         with self._lock:
@@ -97,6 +103,7 @@ class MemoryPointerStore(PointerStore):
                 yield pointer
 
     def _set(self, pointer: Pointer) -> None:
+        self._changes += 1
         if pointer.key not in self._pointers:
             insort(self._keys, pointer.key)
         self._pointers[pointer.key] = pointer
@@ -104,6 +111,7 @@ class MemoryPointerStore(PointerStore):
             heapq.heappush(self._expiries, (pointer.expires_at, pointer.key))
 
     def _drop(self, key: str) -> None:
+        self._changes += 1
         del self._pointers[key]
         del self._keys[bisect_left(self._keys, key)]
 

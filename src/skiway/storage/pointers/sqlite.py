@@ -106,6 +106,7 @@ class UnchangedReads:
         self._connect = connect
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
+        self._opened = 0
         self._count = -1
         self._kept: dict[Hashable, Any] = {}
 
@@ -120,6 +121,12 @@ class UnchangedReads:
         result: T = found
         return result
 
+    def state(self) -> Hashable:
+        """A value that changes with each commit."""
+        with self._lock:
+            self._update()
+            return self._opened, self._count
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
@@ -130,12 +137,16 @@ class UnchangedReads:
     def _current(self) -> dict[Hashable, Any]:
         """The results that are valid now."""
         with self._lock:
-            if self._connection is None:
-                self._connection, self._count = self._connect(), -1
-            count = self._connection.execute("PRAGMA data_version").fetchone()[0]
-            if count != self._count:
-                self._count, self._kept = count, {}
+            self._update()
             return self._kept
+
+    def _update(self) -> None:
+        """Discard the results if the database has changed. Each connection counts for itself."""
+        if self._connection is None:
+            self._connection, self._count, self._opened = self._connect(), -1, self._opened + 1
+        count = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if count != self._count:
+            self._count, self._kept = count, {}
 
 
 class SqlitePointerStore(SqlPointerStore):
@@ -175,6 +186,13 @@ class SqlitePointerStore(SqlPointerStore):
         self._unchanged.close()
         self._reading.close()
         super().close()
+
+    def state(self) -> Hashable:
+        """The number of commits that this process has seen."""
+        try:
+            return self._unchanged.state()
+        except sqlite3.Error as error:
+            raise self._to_skiway_error(error) from error
 
     def _get(self, key: str) -> Pointer | None:
         return self._kept(key, lambda: super(SqlitePointerStore, self)._get(key))

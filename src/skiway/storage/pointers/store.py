@@ -11,7 +11,7 @@ like the whole key.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
@@ -174,6 +174,13 @@ class PointerStore(ABC):
         _check_prefix(prefix)
         with self._reported("count"):
             return self._count(prefix, now=self._clock())
+
+    def state(self) -> Hashable | None:
+        """A value that every change of the store changes, wherever it is made; None if the backend cannot tell.
+
+        To compare it takes much less time than to read a pointer. Pointers expire without changing it.
+        """
+        return None
 
     def purge_expired(self, *, limit: int = 1000) -> int:
         """Delete up to `limit` expired pointers and return their number. This has no visible effect."""
