@@ -42,6 +42,7 @@ JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MAX_HELD = 64
 """How many commits may wait for their turn; see `ClientTurns`."""
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+WITH_BODY = ("POST", "PUT", "PATCH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class RestApp:
             return failed(_overloaded(), call.context.correlation_id)
         self._running += 1
         try:
+            if call.route.permissions and request.method not in WITH_BODY:
+                return await self._on_thread(call, lambda: self._admitted(call))
             refusal: Exception | None = None
             try:
                 if call.route.permissions:
@@ -132,6 +135,14 @@ class RestApp:
     def _admit(self, call: RestCall) -> None:
         with serving(call.context):
             self._pipeline.admit(call)
+
+    def _admitted(self, call: RestCall) -> RestResponse:
+        """Admit the caller and answer, on the same thread, because there is no body to wait for in between."""
+        try:
+            self._admit(call)
+        except Exception as error:  # noqa: BLE001 - raised again inside the pipeline
+            return self._observed(call, error)
+        return self._observed(call, None)
 
     def _observed(self, call: RestCall, refusal: Exception | None) -> RestResponse:
         try:
@@ -176,8 +187,6 @@ def _raw_path(scope: Scope) -> str:
 
 async def _body(request: Request, options: RestOptions) -> bytes:
     """The body, which must be JSON if there is one."""
-    if request.method not in ("POST", "PUT", "PATCH"):
-        return b""
     received = await _received(request, options, options.max_body_bytes)
     _check_media(request.headers.get("content-type", ""), received, JSON)
     return received

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from skiway.clock import utc_now
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
 from skiway.formats.files import decoding
 from skiway.formats.iceberg.warehouse import TableFiles
@@ -216,7 +217,6 @@ def updated(
     Raises Conflict with key `commit.failed` if a requirement does not hold, or a snapshot was made for an older state.
     """
     from pyiceberg.exceptions import CommitFailedException
-    from pyiceberg.table.update import update_table_metadata
 
     for requirement in requirements:
         try:
@@ -229,15 +229,43 @@ def updated(
     if any(update.action == "upgrade-format-version" and update.format_version == 3 for update in updates):
         start = _upgraded_to_version_3(start)
     with _translated("the update"):
-        made = update_table_metadata(
-            base_metadata=start,
-            updates=with_assigned_ids(base, updates),
-            enforce_validation=base is None,
-            metadata_location=location or None,
-        )
+        assigned = with_assigned_ids(base, updates)
+        made = _created(start, assigned) if base is None else _changed(start, assigned, location)
     # A replacement may start at a lower number, but the sequence number of a table never decreases.
     last = max(getattr(each, "last_sequence_number", None) or 0 for each in (base, made))
     return made.model_copy(update={"last_sequence_number": last}) if made.format_version > 1 else made
+
+
+def _created(start: TableMetadata, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+    from pyiceberg.table.update import update_table_metadata
+
+    return update_table_metadata(start, updates, enforce_validation=True)
+
+
+def _changed(base: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
+    """What PyIceberg's `update_table_metadata` returns, without a deep copy of it.
+
+    The copy takes longer than anything else in a commit to a table with a long history. It is not necessary, because
+    neither PyIceberg nor this project ever changes metadata in place.
+    """
+    from pyiceberg.table.update import (
+        _apply_table_update,
+        _TableMetadataUpdateContext,
+        _update_table_metadata_log,
+    )
+    from pyiceberg.utils.datetime import datetime_to_millis
+
+    context, made = _TableMetadataUpdateContext(), base
+    for update in updates:
+        made = _apply_table_update(update, made, context)
+    if context.has_changes():
+        if location:
+            made = _update_table_metadata_log(made, location, base.last_updated_ms)
+        if made.last_updated_ms == base.last_updated_ms:
+            made = made.model_copy(update={"last_updated_ms": datetime_to_millis(utc_now())})
+    made.spec().check_compatible(made.schema())
+    made.sort_order().check_compatible(made.schema())
+    return made
 
 
 def commit_failed(reason: str) -> Conflict:
