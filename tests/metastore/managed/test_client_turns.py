@@ -12,9 +12,9 @@ import pytest
 from metastore.managed.test_commit_order import time_waited
 from metastore.resource_factory import ResourceFactory
 from runtime.servers import eventually
-from skiway.errors import Conflict
+from skiway.errors import Conflict, InvalidArgument, Unavailable
 from skiway.metastore.managed import client_turns
-from skiway.metastore.managed.client_turns import CLIENT_RETRY_S, TURN_S, ClientTurns
+from skiway.metastore.managed.client_turns import CLIENT_RETRY_S, MAX_HELD_S, TURN_S, ClientTurns
 from storage.homes import Clock
 
 
@@ -60,6 +60,11 @@ def started(pool: ThreadPoolExecutor, act: Callable[[], None]) -> Future[None]:
     return pool.submit(act)
 
 
+def at_once(pool: ThreadPoolExecutor, act: Callable[[], None]) -> None:
+    """Run a function that must not wait for a turn."""
+    started(pool, act).result(MAX_HELD_S / 2)
+
+
 def is_held(future: Future[None]) -> bool:
     return not threading.Event().wait(0.2) and not future.done()
 
@@ -67,10 +72,10 @@ def is_held(future: Future[None]) -> bool:
 MakeClient = Callable[[int | None], Client]
 
 
-def test_first_loss_holds_nobody(client: MakeClient) -> None:
+def test_first_loss_holds_nobody(client: MakeClient, pool: ThreadPoolExecutor) -> None:
     client(1).lose()
-    client(2).lose()
-    client(3).win()
+    at_once(pool, client(2).lose)
+    at_once(pool, client(3).win)
 
 
 def test_second_loss_gives_the_client_a_turn_in_which_others_wait(client: MakeClient, pool: ThreadPoolExecutor) -> None:
@@ -119,11 +124,48 @@ def test_client_that_waited_and_lost_is_called_next(client: MakeClient, pool: Th
     held.result(10)
 
 
-def test_client_that_loses_in_its_turn_lets_others_go_on(client: MakeClient) -> None:
+def test_client_that_loses_in_its_turn_lets_others_go_on(client: MakeClient, pool: ThreadPoolExecutor) -> None:
     stubborn = client(1)
     for _ in range(3):
         stubborn.lose()
-    client(2).win()
+    at_once(pool, client(2).win)
+
+
+def test_client_that_fails_for_another_reason_lets_others_go_on(
+    client: MakeClient, factory: ResourceFactory, turns: ClientTurns, pool: ThreadPoolExecutor
+) -> None:
+    first = client(1)
+    first.lose()
+    first.lose()
+
+    def fail() -> None:
+        with pytest.raises(InvalidArgument), turns.taken(factory.home, "t", 2):
+            raise InvalidArgument("the updates are inconsistent")
+
+    failing = started(pool, fail)
+    assert is_held(failing)
+    first.win()
+    failing.result(10)
+    at_once(pool, client(3).win)
+
+
+def test_store_that_fails_afterwards_does_not_change_the_outcome(
+    client: MakeClient, factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 0
+
+    def fail(*_: object) -> None:
+        nonlocal failures
+        failures += 1
+        raise Unavailable("the store is down")
+
+    first = client(1)
+    with monkeypatch.context() as patched, first.turns.taken(factory.home, "t", 1):
+        patched.setattr(client_turns._Line, "get", fail)
+    with monkeypatch.context() as patched:
+        patched.setattr(client_turns._Line, "get", fail)
+        first.lose()
+    assert failures == 2
 
 
 def test_turn_of_a_client_that_vanished_ends(client: MakeClient, clock: Clock, pool: ThreadPoolExecutor) -> None:
@@ -146,22 +188,22 @@ def test_request_is_held_for_a_limited_time(
     started(pool, client(2).win).result(10)  # the clock stands still, so the turn does not end
 
 
-def test_commits_without_a_snapshot_take_no_turns(client: MakeClient) -> None:
+def test_commits_without_a_snapshot_take_no_turns(client: MakeClient, pool: ThreadPoolExecutor) -> None:
     first, plain = client(1), client(None)
     first.lose()
     first.lose()
-    plain.win()
+    at_once(pool, plain.win)
     for _ in range(3):
-        plain.lose()
-    first.win()
+        at_once(pool, plain.lose)
+    at_once(pool, first.win)
 
 
-def test_nobody_is_held_if_too_many_wait(factory: ResourceFactory) -> None:
+def test_nobody_is_held_if_too_many_wait(factory: ResourceFactory, pool: ThreadPoolExecutor) -> None:
     turns = ClientTurns()
     first, second = (Client(factory, turns, number) for number in (1, 2))
     first.lose()
     first.lose()
-    second.win()
+    at_once(pool, second.win)
 
 
 def test_servers_share_the_line(factory: ResourceFactory, pool: ThreadPoolExecutor) -> None:
@@ -186,12 +228,18 @@ def test_statements_wait_for_the_line(client: MakeClient, factory: ResourceFacto
     assert time_waited(factory, clock) == 0
 
 
-def test_tables_have_lines_of_their_own(client: MakeClient, factory: ResourceFactory, turns: ClientTurns) -> None:
+def test_tables_have_lines_of_their_own(
+    client: MakeClient, factory: ResourceFactory, turns: ClientTurns, pool: ThreadPoolExecutor
+) -> None:
     first = client(1)
     first.lose()
     first.lose()
-    with turns.taken(factory.home, "another table", 2):
-        pass
+
+    def commit() -> None:
+        with turns.taken(factory.home, "another table", 2):
+            pass
+
+    at_once(pool, commit)
 
 
 def test_eight_clients_need_few_attempts(

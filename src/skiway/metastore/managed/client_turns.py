@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Condition
@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from skiway.errors import Conflict
+from skiway.errors import Conflict, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import delete_plain, set_plain
@@ -122,10 +122,13 @@ class ClientTurns:
         try:
             yield
         except Conflict:
-            self._lost(line, client)
+            with suppress(SkiwayError):  # the caller needs to know about the conflict
+                self._lost(line, client)
             raise
-        if client and line.get(client) is not None:
-            self._leave(line, client)
+        except BaseException:
+            self._done(line, client)
+            raise
+        self._done(line, client)
 
     def _lost(self, line: _Line, client: int) -> None:
         before = line.get(client)
@@ -148,6 +151,12 @@ class ClientTurns:
                 while line.first() not in (None, client) and time.monotonic() < until:
                     with self._changed:
                         self._changed.wait(_OTHERS_S)
+
+    def _done(self, line: _Line, client: int) -> None:
+        """Let the next client go on. A failure of the store does not change the outcome of the commit."""
+        with suppress(SkiwayError):
+            if client and line.get(client) is not None:
+                self._leave(line, client)
 
     def _leave(self, line: _Line, client: int) -> None:
         line.remove(client)
