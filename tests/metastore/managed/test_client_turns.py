@@ -131,6 +131,30 @@ def test_client_that_loses_in_its_turn_lets_others_go_on(client: MakeClient, poo
     at_once(pool, client(2).win)
 
 
+def test_client_that_loses_in_the_turn_of_another_waits_for_it(
+    client: MakeClient, factory: ResourceFactory, turns: ClientTurns, pool: ThreadPoolExecutor
+) -> None:
+    slow, other = client(1), client(2)
+    slow.lose()
+    other.lose()
+    running, proceed = threading.Event(), threading.Event()
+
+    def commit() -> None:
+        with turns.taken(factory.home, "t", 1):
+            running.set()
+            proceed.wait(10)
+            raise Conflict("another was faster", key="commit.failed")
+
+    losing = pool.submit(commit)
+    assert running.wait(10)
+    other.lose()
+    proceed.set()
+    assert is_held(losing)
+    other.win()
+    with pytest.raises(Conflict):
+        losing.result(10)
+
+
 def test_client_that_fails_for_another_reason_lets_others_go_on(
     client: MakeClient, factory: ResourceFactory, turns: ClientTurns, pool: ThreadPoolExecutor
 ) -> None:
