@@ -1,6 +1,6 @@
-"""Signed text: content that a server hands out and later accepts only if nobody has changed it.
+"""Signed text: content that a server gives to a client and later accepts only if it is unchanged.
 
-The content is readable for everybody; the signature needs a key that the servers share. Each purpose has its own key, so a text
+Everybody can read the content; the signature needs a key that the servers share. Each purpose has its own key, so a text
 that was signed for one purpose is not accepted for another.
 """
 

@@ -28,12 +28,12 @@ class HasState(Protocol):
     """Catalogs that can tell whether anything has changed."""
 
     def state(self) -> Hashable | None:
-        """A value that is equal only if the current caller finds and may see the same as before; None if that is unknown."""
+        """A value that changes whenever the caller could find or see something different; None if the catalogs cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedTable:
-    """A table that a scan has found, and the responses to its client so far, by what was requested."""
+    """A table that was looked up for a scan, and the responses that were sent to the client, by request."""
 
     opened: OpenedTable
     key: Hashable = None

@@ -1,8 +1,8 @@
 """Turns of REST clients that lose commit races.
 
-A client whose commit fails has to load the table and write its manifests again before it can retry, and gives up after a
-few attempts; PyIceberg and Iceberg's Java library retry four times. Statements that run here, and other clients, may be
-faster each time. So clients that lose take turns:
+When a commit fails, the client has to load the table and write its manifests again. Clients give up after a few attempts;
+PyIceberg and Iceberg's Java library retry four times. Other clients, and statements that run on the server, may commit
+first each time. So clients that lose take turns:
 
 - After the first loss, statements on all servers wait for the retry for a short time.
 - After the second loss, the client joins the line of the table. Its response is held until all clients before it are done.
@@ -39,7 +39,7 @@ CLIENT_RETRY_S: Final = 2.0
 MAX_WAIT_S: Final = 5.0
 """How long a statement waits at most, however many clients are expected."""
 TURN_S: Final = 3.0
-"""How long others wait for the client whose turn it is."""
+"""How long other clients wait while a client has its turn."""
 MAX_HELD_S: Final = 15.0
 """How long a request of a client is held at most. Clients wait at least a minute for a response."""
 _KNOWN_S: Final = 60.0  # how long the losses of a client are counted
@@ -54,7 +54,7 @@ class _Lost(msgspec.Struct, frozen=True):
     """A client that has lost. It is in the line if it has a place, and its turn has begun if it `is_called`."""
 
     until: float
-    """When nobody waits for it any longer, in seconds since 1970."""
+    """Other commits wait for the client until this time, in seconds since 1970."""
     place: float | None = None
     is_called: bool = False
 
@@ -78,7 +78,7 @@ class _Line:
         delete_plain(self.realm.stores, self._key(client))
 
     def first(self) -> int | None:
-        """The client whose turn it is, or else the one that is first in the line; None if it is empty."""
+        """The client that has its turn, or else the first client in the line; None if the line is empty."""
         waiting = [
             (not lost.is_called, lost.place, client) for client, lost in self._expected() if lost.place is not None
         ]
@@ -93,14 +93,18 @@ class _Line:
         return self.realm.clock().timestamp()
 
     def _expected(self) -> Iterator[tuple[int, _Lost]]:
-        now, prefix = self.now, keys.expected_clients(self.realm.account_id, self.table_id)
+        now, prefix = self.now, self._prefix
         for pointer in self.realm.stores.pointers.scan(prefix):
             lost = msgspec.json.decode(pointer.blob_uri, type=_Lost)
             if lost.until > now:
                 yield int(pointer.key.removeprefix(prefix)), lost
 
+    @property
+    def _prefix(self) -> str:
+        return keys.expected_clients(self.realm.account_id, self.table_id)
+
     def _key(self, client: int) -> str:
-        return f"{keys.expected_clients(self.realm.account_id, self.table_id)}{client}"
+        return f"{self._prefix}{client}"
 
 
 class ClientTurns:
