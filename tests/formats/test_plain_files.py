@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from formats.delete_files import add_position_deletes
 from formats.managed import LooseTable
-from skiway.errors import Conflict, InvalidArgument
-from skiway.formats import TableHandle, open_source
+from skiway.errors import Conflict, InvalidArgument, PermissionDenied, PreconditionFailed
+from skiway.formats import Location, TableHandle, WholeFile, open_source
+from skiway.formats.reach import Reach
 from skiway.formats.schemas import field_id
 
 ROWS = pa.table({"p": ["a", "b"], "x": [1, 2]})
@@ -57,6 +59,106 @@ def test_files_with_deleted_rows_are_not_plain(tmp_path: Path) -> None:
     assert pq.read_table(found[0]).num_rows == 2
     add_position_deletes(table, f"file://{found[0]}", 0)
     assert plain(table.handle) is None
+
+
+# -- files for other processes -------------------------------------------------------------------------------------------
+
+
+def whole(table: TableHandle) -> list[WholeFile] | None:
+    snapshot = table.current()
+    assert snapshot is not None
+    return table.whole_files(snapshot, table.plan(snapshot))
+
+
+def folder(place: Path) -> list[WholeFile]:
+    (place / "t").mkdir()
+    for name in ("a", "b"):
+        pq.write_table(ROWS, place / "t" / f"{name}.parquet")
+    found = whole(open_source("parquet", str(place)).load((), "t"))
+    assert found is not None
+    return found
+
+
+def opened(file: WholeFile) -> pa.Table:
+    with os.fdopen(file.open(), "rb") as content:
+        return pq.read_table(content)
+
+
+def test_partition_values_are_constants_of_whole_files(tmp_path: Path) -> None:
+    table = delta(tmp_path, partition_by=["p"])
+    found = whole(table)
+    assert found is not None
+    p, x = (field_id(each) for each in table.schema.arrow)
+    assert sorted((each.constants[p or 0].as_py(), *opened(each)["x"].to_pylist()) for each in found) == [
+        *[("a", 1)] * 2,
+        *[("b", 2)] * 2,
+    ]
+    assert [list(each.columns) for each in found] == [[x]] * 4
+
+
+def test_changed_file_is_not_opened(tmp_path: Path) -> None:
+    first, second = folder(tmp_path)
+    pq.write_table(ROWS.slice(1), second.path.removeprefix("file://"))
+    assert opened(first) == ROWS
+    with pytest.raises(Conflict, match="has changed since the table was listed"):
+        second.open()
+
+
+def test_missing_file_is_not_opened(tmp_path: Path) -> None:
+    first, second = folder(tmp_path)
+    Path(second.path.removeprefix("file://")).unlink()
+    with pytest.raises(PreconditionFailed, match="is missing"):
+        second.open()
+    assert opened(first) == ROWS
+
+
+def test_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    place = Path(folder(tmp_path / "source")[1].path.removeprefix("file://"))
+    found = whole(open_source("parquet", str(tmp_path / "source")).load((), "t"))
+    assert found is not None
+    pq.write_table(ROWS, tmp_path / "secret.parquet")
+    place.unlink()
+    place.symlink_to(tmp_path / "secret.parquet")
+    with pytest.raises(PermissionDenied, match="outside of the folders"):
+        found[1].open()
+
+
+def test_link_that_replaces_a_folder_between_check_and_opening_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").mkdir()
+    found = folder(tmp_path / "source")
+    (tmp_path / "other").mkdir()
+    pq.write_table(ROWS, tmp_path / "other" / "b.parquet")
+    check = Reach.check
+
+    def checked(self: Reach, place: Location) -> Location:
+        real = check(self, place)
+        (tmp_path / "source" / "t").rename(tmp_path / "source" / "old")
+        (tmp_path / "source" / "t").symlink_to(tmp_path / "other")
+        return real
+
+    monkeypatch.setattr(Reach, "check", checked)
+    with pytest.raises(PreconditionFailed, match="is missing"):
+        found[1].open()
+
+
+def test_files_with_deleted_rows_are_not_whole(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, ROWS.schema)
+    table.append(ROWS)
+    found = whole(table.handle)
+    assert found is not None
+    assert opened(found[0]).num_rows == 2
+    add_position_deletes(table, found[0].path, 0)
+    assert whole(table.handle) is None
+
+
+def test_files_with_int96_are_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    rows = pa.table({"at": pa.array([1], pa.timestamp("us", "UTC"))})
+    pq.write_table(rows, tmp_path / "t" / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert whole(open_source("parquet", str(tmp_path)).load((), "t")) is None
 
 
 def test_newest_spec_partitions_new_files(tmp_path: Path) -> None:

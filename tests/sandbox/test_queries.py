@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound, SkiwayError, TimedOut, Unavailable
 from skiway.sandbox import Sandbox, pool
 from skiway.sandbox import queries as module
-from skiway.sandbox.queries import FileColumn, Queries, QueryProcess, Relation
+from skiway.sandbox.queries import FileColumn, FileGroup, Queries, QueryProcess, Relation
 
 ROWS = pa.table(
     {
@@ -53,7 +55,6 @@ def scanned(rows: pa.Table = ROWS, asked: list[Any] | None = None) -> Relation:
 def result(process: QueryProcess, sql: str, *relations: Relation) -> list[dict[str, Any]]:
     parsed = process.parse(sql)
     found = process.run(parsed.sql, relations, default=["lake"])
-    assert found is not None
     rows: list[dict[str, Any]] = pa.Table.from_batches(found[1], found[0]).to_pylist()
     return rows
 
@@ -270,56 +271,79 @@ def test_process_that_cannot_start_is_no_question_of_memory(monkeypatch: pytest.
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
-
-def with_ids(rows: pa.Table, ids: dict[str, int]) -> pa.Table:
-    fields = [field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) for field in rows.schema]
-    return rows.cast(pa.schema(fields))
+COLUMNS = [FileColumn("id", "BIGINT", "id"), FileColumn("v", "DOUBLE", "v"), FileColumn("text", "VARCHAR", "text")]
 
 
-COLUMNS = [FileColumn(1, "id", "BIGINT"), FileColumn(2, "v", "DOUBLE"), FileColumn(3, "text", "VARCHAR")]
+def group(columns: Sequence[FileColumn], *paths: Path) -> FileGroup:
+    return FileGroup([partial(os.open, path, os.O_RDONLY) for path in paths], columns)
 
 
-def in_files(*paths: Path) -> Relation:
+def in_files(*groups: FileGroup) -> Relation:
     def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         raise AssertionError("DuckDB reads the files itself")
 
-    return Relation(NAME, ROWS.schema, scan, [str(path) for path in paths], COLUMNS)
+    return Relation(NAME, ROWS.schema, scan, groups)
 
 
-def test_files_are_read_by_field_id(process: QueryProcess, tmp_path: Path) -> None:
+def test_columns_of_files_have_names_of_their_own_and_constant_values(process: QueryProcess, tmp_path: Path) -> None:
     now, then = tmp_path / "it's now.parquet", tmp_path / "then.parquet"
-    pq.write_table(with_ids(ROWS, {"id": 1, "v": 2, "text": 3}), now, row_group_size=5)
-    old = pa.table({"number": pa.array([100], pa.int32()), "text": [7]})
-    pq.write_table(with_ids(old, {"number": 1, "text": 9}), then)
-    relation = in_files(now, then)
+    pq.write_table(ROWS, now, row_group_size=5)
+    pq.write_table(pa.table({"nu'm\"ber": pa.array([100], pa.int32()), "text": [7], "id": [8]}), then)
+    older = [
+        FileColumn("id", "BIGINT", "nu'm\"ber"),
+        FileColumn("v", "DOUBLE"),
+        FileColumn("text", "VARCHAR", value="it's"),
+    ]
+    relation = in_files(group(COLUMNS, now), group(older, then))
     assert result(process, "SELECT count(*) AS n, max(id) AS m FROM s.t", relation) == [{"n": 31, "m": 100}]
     assert result(process, "SELECT count(*) AS n FROM s.t WHERE v > 1000", relation) == [{"n": 3}]
-    assert result(process, "SELECT * FROM s.t WHERE id = 100", relation) == [{"id": 100, "v": None, "text": None}]
+    assert result(process, "SELECT * FROM s.t WHERE id = 100", relation) == [{"id": 100, "v": None, "text": "it's"}]
+    assert result(process, "SELECT count(*) AS n FROM s.t WHERE text = 'it''s'", relation) == [{"n": 1}]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(pa.table({"id": [1]}), id="no ids"),
-        pytest.param(with_ids(pa.table({"id": ["1"]}), {"id": 1}), id="another type"),
-        pytest.param(with_ids(pa.table({"v": pa.array([1], pa.timestamp("us"))}), {"v": 1}), id="a time as a number"),
-        pytest.param(with_ids(pa.table({"v": [[1]]}), {"v": 1}), id="a list"),
-    ],
-)
-def test_files_with_other_columns_are_left_to_scans(process: QueryProcess, rows: pa.Table, tmp_path: Path) -> None:
-    pq.write_table(rows, tmp_path / "a.parquet")
-    assert process.run("SELECT * FROM s.t", [in_files(tmp_path / "a.parquet")], default=["lake"]) is None
-    assert result(process, "SELECT 1 AS one") == [{"one": 1}]
+def test_more_files_than_fit_into_one_message(process: QueryProcess, tmp_path: Path) -> None:
+    pq.write_table(ROWS, tmp_path / "a.parquet")
+    relation = in_files(group(COLUMNS, *[tmp_path / "a.parquet"] * 250), group(COLUMNS, tmp_path / "a.parquet"))
+    before = open_descriptors()
+    for _ in range(5):  # the process closes its files, too: it may have as many again
+        assert result(process, "SELECT count(*) AS n FROM s.t", relation) == [{"n": 30 * 251}]
+    assert open_descriptors() <= before
+
+
+def test_file_that_cannot_be_opened_ends_the_query_and_its_process(queries: Queries, tmp_path: Path) -> None:
+    pq.write_table(ROWS, tmp_path / "a.parquet")
+    process = queries.start()
+    process.parse("SELECT * FROM s.t")
+    relation = in_files(group(COLUMNS, *[tmp_path / "a.parquet"] * 150, tmp_path / "missing.parquet"))
+    with pytest.raises(FileNotFoundError):
+        process.run("SELECT * FROM s.t", [relation], default=["lake"])
+    process.close()
+    assert not process.is_alive, "it waits for files, and would take those of the next query for them"
+
+
+def test_files_can_be_replaced_after_they_were_opened(process: QueryProcess, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(ROWS, path)
+
+    def opened() -> int:
+        descriptor = os.open(path, os.O_RDONLY)
+        path.unlink()
+        return descriptor
+
+    relation = in_files(FileGroup([opened], COLUMNS))
+    assert result(process, "SELECT count(*) AS n FROM s.t", relation) == [{"n": 30}]
 
 
 def test_only_files_of_relations_can_be_read(process: QueryProcess, tmp_path: Path) -> None:
     for name in ("mine", "other"):
-        pq.write_table(with_ids(ROWS, {"id": 1, "v": 2, "text": 3}), tmp_path / f"{name}.parquet")
-    relation = in_files(tmp_path / "mine.parquet")
+        pq.write_table(ROWS, tmp_path / f"{name}.parquet")
+    relation = in_files(group(COLUMNS, tmp_path / "mine.parquet"))
     for sql in (
         f"SELECT * FROM '{tmp_path}/other.parquet'",
         f"SELECT * FROM '{tmp_path}/*.parquet'",
         f'SELECT * FROM "{tmp_path}/mine.parquet/../other.parquet"',
+        "SELECT * FROM '/proc/self/fd/0'",
+        "SELECT * FROM '/proc/self/environ'",
     ):
         with pytest.raises(SkiwayError, match=r"disabled by configuration|does not exist"):
             result(process, sql, relation)

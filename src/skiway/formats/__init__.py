@@ -27,6 +27,7 @@ from skiway.formats.source import (
     Source,
     TableHandle,
     TableName,
+    WholeFile,
     data_files,
 )
 from skiway.security.source_access import Location, location
@@ -48,6 +49,7 @@ __all__ = [
     "TableHandle",
     "TableName",
     "TableSchema",
+    "WholeFile",
     "canonical_columns",
     "data_files",
     "field_id",

@@ -113,14 +113,28 @@ class Files:
         """Open a file whose path has no links. For callers, it must still have none when it is open."""
         if not self.reach.access.for_callers or not _DESCRIPTORS.is_dir():
             return self._local.open_input_file(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = _descriptor(path)
         try:
-            opened = _DESCRIPTORS / str(descriptor)
-            if str(opened.readlink()) != path:
-                raise _missing(path)  # a folder was replaced by a link meanwhile
-            return self._local.open_input_file(str(opened))
+            return self._local.open_input_file(str(_DESCRIPTORS / str(descriptor)))
         finally:
             os.close(descriptor)
+
+    def can_open_descriptor(self, uri: str) -> bool:
+        """Whether `open_descriptor` can open the file: it is on a local disk, and the system lists open files."""
+        return location(uri).scheme == "file" and _DESCRIPTORS.is_dir()
+
+    def open_descriptor(self, uri: str, etag: str | None = None) -> int:
+        """Open a file on a local disk for another process; raises Conflict unless it has this `etag`.
+
+        The other process gets exactly this file, even if its path is replaced by a link afterwards.
+        """
+        place = self.reach.check(location(uri))
+        with self.translated(uri):
+            descriptor = _descriptor(place.path)
+        if etag is not None and _on_disk(place, os.fstat(descriptor)).etag != etag:
+            os.close(descriptor)
+            raise _changed(uri)
+        return descriptor
 
     def read(self, uri: str, *, offset: int = 0, size: int | None = None) -> bytes:
         """Read the file, or `size` bytes of it from `offset` on."""
@@ -173,11 +187,7 @@ class Files:
         if found is None:
             raise _missing(uri)
         if found.etag != etag:
-            raise Conflict(
-                f"file {uri!r} has changed since the table was listed; synchronise the table again",
-                key="file.changed",
-                file=uri,
-            )
+            raise _changed(uri)
 
     def _s3_level(self, folder: Location) -> tuple[list[Location], list[Found]]:
         import obstore
@@ -294,6 +304,23 @@ def _on_disk(place: Location, stat: os.stat_result) -> Found:
 def _in_s3(bucket: str, listed: ObjectMeta) -> Found:
     modified_us = round(listed["last_modified"].timestamp() * 1_000_000)
     return Found(Location("s3", bucket, listed["path"]), listed["size"], listed["e_tag"] or "", modified_us)
+
+
+def _descriptor(path: str) -> int:
+    """Open a file whose path has no links, and still has none when it is open."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if str((_DESCRIPTORS / str(descriptor)).readlink()) != path:
+        os.close(descriptor)
+        raise _missing(path)  # a folder was replaced by a link meanwhile
+    return descriptor
+
+
+def _changed(place: str) -> Conflict:
+    return Conflict(
+        f"file {place!r} has changed since the table was listed; synchronise the table again",
+        key="file.changed",
+        file=place,
+    )
 
 
 def _missing(place: str) -> PreconditionFailed:

@@ -10,10 +10,11 @@ nothing else: files are pruned by filtering it, and `read` takes the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -22,12 +23,12 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
-from skiway.formats.parquet.footers import file_columns
+from skiway.formats.parquet.footers import file_columns, has_int96
 from skiway.formats.parquet.reading import open_file
 from skiway.formats.pruning import pruned
 from skiway.formats.reading import read_rows
 from skiway.formats.scanning import DataFile, IdAssigner, Scan
-from skiway.formats.schemas import TableSchema
+from skiway.formats.schemas import TableSchema, field_id
 
 __all__ = [
     "FILE_COLUMNS",
@@ -40,6 +41,7 @@ __all__ = [
     "Source",
     "TableHandle",
     "TableName",
+    "WholeFile",
     "data_files",
 ]
 
@@ -62,6 +64,8 @@ class Content(StrEnum):
     POSITION_DELETES = "position_deletes"
     EQUALITY_DELETES = "equality_deletes"
 
+
+_FIELD_BYTES: Final = 300  # of a column in the cache
 
 FILE_COLUMNS: Final = pa.schema(
     {
@@ -131,6 +135,20 @@ class Snapshot:
     refs: tuple[str, ...] = ()
     manifest_list: str = ""
     digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeFile:
+    """A Parquet file on a local disk without deleted rows.
+
+    `columns` are those of the file that belong to the table, as they are stored, and `constants` are the values of other
+    columns, both by field id. `open` returns a descriptor for another process.
+    """
+
+    path: str
+    columns: Mapping[int, pa.Field]
+    constants: Mapping[int, pa.Scalar]
+    open: Callable[[], int]
 
 
 class Source(ABC):
@@ -266,6 +284,38 @@ class TableHandle(ABC):
                 return None
             paths.append(path)
         return paths
+
+    def whole_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
+        """The files, for another reader of Parquet; None if one of them has deleted rows, is not Parquet, or is remote."""
+        is_deleted = pc.any(pc.fill_null(pc.not_equal(files["deleted_rows"], 0), True))
+        if is_deleted.as_py() or set(files["format"].unique().to_pylist()) - {"parquet"}:
+            return None
+        assign_ids = self._id_assigner(snapshot)
+        found = []
+        for file in self._data_files(snapshot, files):
+            is_whole = file.deleted is None and not file.deleted_keys
+            if not is_whole or not self._files.can_open_descriptor(file.path):
+                return None
+            stored = self._files.cached(
+                "parquet columns",
+                file.path,
+                file.etag,
+                load=partial(self._stored_columns, file),
+                size_of=lambda schema: _FIELD_BYTES * (1 + len(schema or ())),
+            )
+            if stored is None:
+                return None
+            columns = {number: each for each in assign_ids(stored, file.path) if (number := field_id(each)) is not None}
+            opens = partial(self._files.open_descriptor, file.path, file.etag)
+            found.append(WholeFile(file.path, columns, file.constants, opens))
+        return found
+
+    def _stored_columns(self, file: DataFile) -> pa.Schema | None:
+        """The columns of a file; None if readers differ in what its timestamps mean."""
+        if file.etag is not None:
+            self._files.check_unchanged(file.path, file.etag)
+        with open_file(self._files, file.path) as parquet:
+            return None if has_int96(parquet) else file_columns(parquet)
 
     def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:
         """Read the schema of a data file from its footer, with the field ids of the table.

@@ -15,14 +15,13 @@ from typing import Final, cast
 import pyarrow as pa
 
 from skiway.airport import FunctionCall, Request, ScanOptions
-from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.cache import Cache
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID, Columns
+from skiway.lake.direct_files import is_direct
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
-from skiway.sql.relations import DIRECT_TYPES
 
 __all__ = ["CheckedFiles", "file_calls", "may_read_files", "scan_mode"]
 
@@ -76,7 +75,7 @@ def file_calls(
     checked: CheckedFiles,
 ) -> list[FunctionCall] | None:
     """The calls with which the client reads the files of each part; None if it would not read what the server does."""
-    if len(columns.wanted) or any(duckdb_type(field) not in DIRECT_TYPES for field in columns.stored):
+    if len(columns.wanted) or not all(is_direct(field.type) for field in columns.stored):
         return None
     calls = []
     for files in parts:

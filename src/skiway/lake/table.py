@@ -38,6 +38,7 @@ from skiway.lake.bindings import Binding
 from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
+from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
 from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, with_optional
 from skiway.lake.row_ids import RowIds
@@ -47,7 +48,8 @@ from skiway.metastore import Realm, snapshots, statistics
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
 from skiway.model import v1
-from skiway.sql import CountsRows, DirectFiles, Files
+from skiway.sandbox.queries import FileGroup
+from skiway.sql import CountsRows, DirectFiles
 
 __all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
 
@@ -347,21 +349,23 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             for each in split(snapshot.id, chosen):
                 yield from self._read(each, options)
 
-    def direct_files(self, options: ScanOptions) -> Files | None:
+    def direct_files(self, options: ScanOptions) -> list[FileGroup] | None:
         """The files for DuckDB to read in a query on the server, if it reads them as `scan` does."""
         self._context.callers.require("table.read", self.record)
         snapshot = self._snapshot()
         if self._is_hidden or snapshot is None or len(self.columns.wanted):
             return None
+        if not all(is_direct(field.type) for field in self.columns.stored):
+            return None  # without a plan, which a scan makes
         readable = self._readable(snapshot)
         handle = self._opened.at(snapshot)
         chosen = handle.plan(snapshot, options.filter or None, schema=readable)
-        paths = handle.plain_files(snapshot, chosen)
-        ids = {field.name: number for field in readable if (number := field_id(field)) is not None}
-        if not paths or not {field.name for field in self.columns.stored} <= ids.keys():
-            return None
-        self._log_plan(options, snapshot, chosen, 1)
-        return Files(paths, ids)
+        has_all = len(readable) == len(self.columns.stored) and chosen.num_rows <= MAX_FILES
+        files = handle.whole_files(snapshot, chosen) if has_all else None
+        groups = None if files is None else file_groups(readable, files)
+        if groups is not None:
+            self._log_plan(options, snapshot, chosen, 1)
+        return groups
 
     def counted_rows(self) -> int | None:
         """The number of rows, from the metadata; None if deletes have to be read, or policies hide rows."""

@@ -17,18 +17,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
-from skiway.sandbox.messages import encode_table
+from skiway.sandbox.messages import FILES_AT_ONCE, batched, encode_table
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
 
 __all__ = [
     "Expression",
     "FileColumn",
+    "FileGroup",
     "NamedTable",
     "Parsed",
     "Queries",
@@ -55,11 +56,23 @@ TableName = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """A column of Parquet files: its field id, its name in the table, and its type in DuckDB."""
+    """A column of a table in Parquet files: its name and its type in DuckDB, and its name in the files.
 
-    id: int
+    A column that the files do not have is the same `value`, as text, in all rows.
+    """
+
     name: str
     type: str
+    stored_as: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Parquet files with the same columns. Each of `files` opens a file, and returns its descriptor."""
+
+    files: Sequence[Callable[[], int]]
+    columns: Sequence[FileColumn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +82,7 @@ class Relation:
     name: TableName
     schema: pa.Schema
     scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
-    files: Sequence[str] = ()
-    columns: Sequence[FileColumn] = ()
+    files: Sequence[FileGroup] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +95,16 @@ class StoredQuery:
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """A table that a query names; `unit` and `value` are its point in time, and `alias` is its name in the rewritten query."""
+    """A table that a query names; `unit` and `value` are its point in time, and `alias` is its name in the rewritten query.
+
+    With `is_defined`, the name may be that of a common table expression of the query.
+    """
 
     name: TableName
     unit: str = ""
     value: str = ""
     alias: str = ""
+    is_defined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +242,9 @@ class QueryProcess:
             raise self._error(kind, payload)
         found = json.loads(payload)
         tables = [
-            NamedTable(tuple(each["name"]), each.get("unit", ""), each.get("value", ""), each.get("as", ""))
+            NamedTable(
+                tuple(each["name"]), each.get("unit", ""), each.get("value", ""), each.get("as", ""), each["is_defined"]
+            )
             for each in found["tables"]
         ]
         return Parsed(found["sql"], tables)
@@ -250,8 +268,8 @@ class QueryProcess:
         default: Sequence[str],
         views: Sequence[StoredQuery] = (),
         describe: bool = False,
-    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]] | None:
-        """The columns and the rows of a query; None if DuckDB cannot read the files of a relation as its format requires.
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The columns and the rows of a query.
 
         Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
         the relations and the views before it. With `describe`, there are no rows.
@@ -262,8 +280,10 @@ class QueryProcess:
         for each in relations:
             entry: dict[str, Any] = {"name": list(each.name)}
             if each.files:
-                columns = [[column.id, column.name, column.type] for column in each.columns]
-                entry |= {"files": list(each.files), "columns": columns}
+                entry["files"] = [
+                    {"count": len(group.files), "columns": [asdict(column) for column in group.columns]}
+                    for group in each.files
+                ]
             else:
                 entry["schema"] = len(parts)
                 parts.append(encode_table(each.schema.empty_table()))
@@ -271,10 +291,8 @@ class QueryProcess:
         self._scans.serve(relations)
         self._is_clean = False
         self._send(header, parts)
+        self._send_files(opens for each in relations for group in each.files for opens in group.files)
         kind, payload = self._frame()
-        if kind == b"F":
-            self._is_clean = True
-            return None
         if kind != b"S":
             raise self._error(kind, payload)
         schema = pa.ipc.read_schema(pa.py_buffer(payload))
@@ -317,6 +335,19 @@ class QueryProcess:
             self._process.send(header, parts)
         except OSError:
             raise self._ended() from None
+
+    def _send_files(self, files: Iterable[Callable[[], int]]) -> None:
+        """Open files, and give them to the process: it has no access to their folders."""
+        for some in batched(files, FILES_AT_ONCE):
+            with contextlib.ExitStack() as opened:
+                descriptors = []
+                for opens in some:
+                    descriptors.append(opens())
+                    opened.callback(os.close, descriptors[-1])
+                try:
+                    socket.send_fds(self._socket, [b"."], descriptors)
+                except OSError:
+                    raise self._ended() from None
 
     def _frame(self) -> tuple[bytes, bytes]:
         try:

@@ -8,10 +8,12 @@ then the query runs.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, BinaryIO, Final
 
 import duckdb
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from skiway.sandbox.expressions import RefusedExpression, compiled
-from skiway.sandbox.messages import READY, decode_table, exactly, read_message
+from skiway.sandbox.messages import FILES_AT_ONCE, READY, decode_table, exactly, read_message
 from skiway.sandbox.worker import REQUEST_BYTES, first_line, limit_process
 
 __all__ = ["main"]
@@ -32,31 +34,14 @@ _SETTINGS: Final = {
     "temp_directory": "",
 }
 _BATCH_ROWS: Final = 16_384
-_DESCRIPTORS: Final = 512
+_DESCRIPTORS: Final = "/proc/self/fd"
+_MAX_DESCRIPTORS: Final = 4096
+"""Of open files: each file of a table is opened twice, by the server and by DuckDB."""
+
 _TABLE_FUNCTIONS: Final = frozenset(
     {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree", "regexp_split_to_table"}
 )
 """The table functions that a query may call: they read nothing but their arguments."""
-
-_FILE_TYPES: Final[dict[str, tuple[str, ...]]] = {
-    "BOOLEAN": ("BOOLEAN",),
-    "INTEGER": ("INT32",),
-    "BIGINT": ("INT32", "INT64"),
-    "FLOAT": ("FLOAT",),
-    "DOUBLE": ("FLOAT", "DOUBLE"),
-    "VARCHAR": ("BYTE_ARRAY UTF8",),
-    "BLOB": ("BYTE_ARRAY",),
-    "DATE": ("INT32 DATE",),
-    "TIMESTAMP": ("INT64 TIMESTAMP_MICROS local",),
-    "TIMESTAMP WITH TIME ZONE": ("INT64 TIMESTAMP_MICROS",),
-}
-"""The types in a Parquet file that DuckDB reads as a type of a table, as the table's own format would."""
-
-_FILE_COLUMNS: Final = """
-    SELECT DISTINCT field_id, num_children, concat_ws(' ', type, converted_type,
-        CASE WHEN logical_type LIKE 'TimestampType(isAdjustedToUTC=0%' THEN 'local' END) AS type
-    FROM parquet_schema(?) WHERE type IS NOT NULL OR field_id IS NOT NULL
-"""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -70,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.from_arrow(pa.table({"warm": pa.nulls(1)})).fetchall()  # loads what DuckDB loads late
     parser.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()
     _lock(parser)  # the points in time of a query are expressions, which are evaluated
-    limit_process(memory_bytes, descriptors=_DESCRIPTORS)
+    limit_process(memory_bytes, descriptors=_MAX_DESCRIPTORS)
     responses.write(READY)
     responses.flush()
     while True:
@@ -92,6 +77,7 @@ def _answer(
     server: socket.socket,
     responses: BinaryIO,
 ) -> None:
+    files: list[str] = []
     try:
         if "parse" in header:
             _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
@@ -100,10 +86,9 @@ def _answer(
             found = compiled(database, header["expressions"], header["claims"])
             _write(responses, b"P", json.dumps(found).encode())
             return
-        relation = _bound(database, header, parts, server)
-        if relation is None:
-            _write(responses, b"F", b"")
-            return
+        counts = [group["count"] for each in header["relations"] for group in each.get("files", ())]
+        files.extend(_received(server, sum(counts)))
+        relation = _bound(database, header, parts, server, files)
         reader = (relation.limit(0) if header["describe"] else relation).to_arrow_reader(_BATCH_ROWS)
         schema = _with_unique_names(reader.schema)
         _write(responses, b"S", schema.serialize())
@@ -117,6 +102,9 @@ def _answer(
         _write(responses, b"E", str(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         _write(responses, b"E", first_line(error).encode())
+    finally:
+        for each in files:
+            os.close(int(each.rpartition("/")[2]))
 
 
 def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:
@@ -152,10 +140,13 @@ def _parsed(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[
             if name not in _TABLE_FUNCTIONS:
                 raise _Refused(f"table function {name} cannot be used here: queries read tables of the lake")
     tables: list[dict[str, Any]] = []
+    defined = {str(each["key"]).lower() for node in _nodes(tree) for each in (node.get("cte_map") or {}).get("map", ())}
     for node in _nodes(tree):
         if node.get("type") == "BASE_TABLE":
+            is_defined = not node.get("schema_name") and node["table_name"].lower() in defined
             found: dict[str, Any] = {
-                "name": [node.get("catalog_name") or "", node.get("schema_name") or "", node["table_name"]]
+                "name": [node.get("catalog_name") or "", node.get("schema_name") or "", node["table_name"]],
+                "is_defined": is_defined,
             }
             if node.get("at_clause"):
                 found |= {"unit": node["at_clause"]["unit"], "value": _value(database, node["at_clause"]["expr"])}
@@ -200,22 +191,24 @@ def _one(database: duckdb.DuckDBPyConnection, sql: str, *parameters: str) -> str
 
 
 def _bound(
-    database: duckdb.DuckDBPyConnection, header: Mapping[str, Any], parts: Sequence[bytes], server: socket.socket
-) -> duckdb.DuckDBPyRelation | None:
-    """The query over its relations; None if files of one of them cannot be read here."""
+    database: duckdb.DuckDBPyConnection,
+    header: Mapping[str, Any],
+    parts: Sequence[bytes],
+    server: socket.socket,
+    files: Sequence[str],
+) -> duckdb.DuckDBPyRelation:
+    """The query over its relations, of which some are files."""
     lock = threading.Lock()
-    allowed: list[str] = []
+    upcoming = iter(files)
     for number, relation in enumerate(header["relations"]):
         if "files" in relation:
-            if not _is_readable(database, relation):
-                return None
-            allowed += relation["files"]
-            _create(database, relation["name"], _file_scan(relation))
+            groups = [_file_scan(group, list(islice(upcoming, group["count"]))) for group in relation["files"]]
+            _create(database, relation["name"], " UNION ALL ".join(groups))
         else:
             scan = _Scan(decode_table(parts[relation["schema"]]).schema, number, server, lock)
             database.register(f"scan_{number}", scan)
             _create(database, relation["name"], f"SELECT {_columns(scan.schema)} FROM temp.main.scan_{number}")  # noqa: S608 - quoted
-    _lock(database, allowed)
+    _lock(database, files)
     for view in header["views"]:  # each after those that it reads
         database.execute(f"USE {_place(database, view['name'][:-1])}")
         _create(database, view["name"], view["sql"])
@@ -246,22 +239,31 @@ def _place(database: duckdb.DuckDBPyConnection, path: Sequence[str]) -> str:
     return f"{catalog}.{_quoted(path[1])}"
 
 
-def _is_readable(database: duckdb.DuckDBPyConnection, relation: Mapping[str, Any]) -> bool:
-    """Whether DuckDB reads the files as the table's format would: columns have ids, and types that convert without a loss."""
-    wanted = {number: _FILE_TYPES[kind] for number, _, kind in relation["columns"]}
-    for number, children, kind in database.execute(_FILE_COLUMNS, [relation["files"]]).fetchall():
-        if number is None or (number in wanted and (children or kind not in wanted[number])):
-            return False
-    return True
+def _received(server: socket.socket, count: int) -> Iterator[str]:
+    """The paths under which DuckDB opens the files that the server sends."""
+    while count > 0:
+        found = socket.recv_fds(server, 1, FILES_AT_ONCE)[1]
+        if not found:
+            raise EOFError
+        count -= len(found)
+        yield from (f"{_DESCRIPTORS}/{each}" for each in found)
 
 
-def _file_scan(relation: Mapping[str, Any]) -> str:
-    columns = ", ".join(
-        f"{int(number)}: {{name: {_literal(name)}, type: {_literal(kind)}, default_value: NULL}}"
-        for number, name, kind in relation["columns"]
-    )
+def _file_scan(group: Mapping[str, Any], paths: Sequence[str]) -> str:
+    """A query over files with the same columns."""
+    stored, shown = [], []
+    for column in group["columns"]:
+        name, kind = _quoted(column["name"]), column["type"]
+        if column["stored_as"] is None:
+            value = "NULL" if column["value"] is None else _literal(column["value"])
+            shown.append(f"CAST({value} AS {kind}) AS {name}")
+        else:
+            definition = f"{{name: {_literal(column['name'])}, type: {_literal(kind)}, default_value: NULL}}"
+            stored.append(f"{_literal(column['stored_as'])}: {definition}")
+            shown.append(name)
     # Without `can_have_nan`, DuckDB skips row groups with NaN, which is greater than the maximum in their statistics.
-    return f"SELECT * FROM read_parquet({_literal(relation['files'])}, schema = MAP {{{columns}}}, can_have_nan = true)"  # noqa: S608 - quoted
+    files = f"read_parquet({_literal(paths)}, schema = MAP {{{', '.join(stored)}}}, can_have_nan = true)"
+    return f"SELECT {', '.join(shown)} FROM {files}"  # noqa: S608 - quoted
 
 
 def _columns(schema: pa.Schema) -> str:

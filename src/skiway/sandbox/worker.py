@@ -61,7 +61,9 @@ def limit_process(memory_bytes: int, *, descriptors: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    allowed = descriptors if most_files == resource.RLIM_INFINITY else min(descriptors, most_files)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
 
 
 def _answer(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -113,14 +112,9 @@ class QueryEngine:
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         parsed = process.parse(query.sql)
         relations, views = resolved(process, parsed, query.find, (query.catalog, query.schema), plan=not describe)
-        run = partial(process.run, parsed.sql, views=views, describe=describe)
         default = [query.catalog, *filter(None, [query.schema])]
         before = _is_inside.set(True)  # for the scans, which the process starts
         try:
-            found = run(relations, default=default)
-            if found is None:
-                found = run([replace(each, files=()) for each in relations], default=default)
-                assert found is not None
-            return found
+            return process.run(parsed.sql, relations, views=views, default=default, describe=describe)
         finally:
             _is_inside.reset(before)

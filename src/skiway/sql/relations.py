@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,17 +16,14 @@ from skiway.airport import ScanOptions, Table, TimePoint
 from skiway.airport.results import record_batches
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.lookup import table_at
-from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client.airport.filters import filter_json
 from skiway.errors import InvalidArgument, NotFound
-from skiway.sandbox.queries import FileColumn, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
+from skiway.sandbox.queries import FileGroup, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
 from skiway.sql.pushdown import pushdown_filter
 
 __all__ = [
-    "DIRECT_TYPES",
     "CountsRows",
     "DirectFiles",
-    "Files",
     "Find",
     "SqlView",
     "including",
@@ -41,28 +38,12 @@ _MAX_DEPTH: Final = 32
 _MAX_PARSED: Final = 20_000
 """The characters of a query in which filters for its tables are searched, which takes time in this process."""
 
-DIRECT_TYPES: Final = frozenset(
-    {
-        *("BOOLEAN", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB"),
-        *("DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"),
-    }
-)
-"""The types that DuckDB reads from Parquet files exactly as the readers of table formats do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Local Parquet files, and the ids of the fields that are the columns of their table."""
-
-    paths: Sequence[str]
-    ids: Mapping[str, int]
-
 
 class DirectFiles(ABC):
     """A table of which DuckDB may read the files itself."""
 
     @abstractmethod
-    def direct_files(self, options: ScanOptions) -> Files | None:
+    def direct_files(self, options: ScanOptions) -> Sequence[FileGroup] | None:
         """Files with exactly the rows of the table, except those that the filter excludes; None if it has to be scanned."""
 
 
@@ -153,6 +134,7 @@ class _Resolver:
         for named in parsed.tables:
             full = _completed(named, default)
             if full is None:
+                _check_name(named, named.name[2])
                 continue
             key = (named.alias,) if named.alias else tuple(part.casefold() for part in full)
             if key in self.tables:
@@ -171,7 +153,8 @@ class _Resolver:
         table, dotted = self._find(*full), ".".join(full)
         if table is None:
             if named.name[1]:  # otherwise it is a common table expression
-                raise NotFound(f"table {dotted} does not exist", key="table", table=dotted)
+                raise _no_table(dotted)
+            _check_name(named, dotted)
         elif isinstance(table, SqlView):
             self._add_view(key, full, table, named, within)
         else:
@@ -201,6 +184,16 @@ class _Resolver:
         self.views[key] = StoredQuery(full, parsed.sql)
 
 
+def _check_name(named: NamedTable, dotted: str) -> None:
+    """Raise if the name is a path: DuckDB would read the files of the query's tables under their own names."""
+    if "/" in named.name[2] and not named.is_defined:
+        raise _no_table(dotted)
+
+
+def _no_table(dotted: str) -> NotFound:
+    return NotFound(f"table {dotted} does not exist", key="table", table=dotted)
+
+
 def _visible(table: Table) -> pa.Schema:
     rowid = find_rowid_column(table.schema)
     return pa.schema([field for index, field in enumerate(table.schema) if index != rowid])
@@ -217,12 +210,10 @@ def _relation(name: tuple[str, str, str], table: Table, json_filters: str, *, pl
         for batch in record_batches(table.scan(options), schema):
             yield batch.select(list(columns))
 
-    if plan and isinstance(table, DirectFiles) and all(duckdb_type(field) in DIRECT_TYPES for field in visible):
+    files: Sequence[FileGroup] | None = None
+    if plan and isinstance(table, DirectFiles):
         files = table.direct_files(ScanOptions(json_filters=json_filters))
-        if files is not None:
-            columns = [FileColumn(files.ids[each.name], each.name, duckdb_type(each)) for each in visible]
-            return Relation(name, visible, scan, files.paths, columns)
-    return Relation(name, visible, scan)
+    return Relation(name, visible, scan, files or ())
 
 
 class _Filters:

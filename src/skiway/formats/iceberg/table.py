@@ -35,6 +35,7 @@ from skiway.formats.source import (
     Snapshot,
     TableHandle,
     TableName,
+    WholeFile,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class IcebergTable(TableHandle):
     def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[str] | None:
         # Other readers do not return variants as JSON.
         return None if self._variants else super().plain_files(snapshot, files)
+
+    def whole_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
+        return None if self._variants else super().whole_files(snapshot, files)
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""

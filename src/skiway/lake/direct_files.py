@@ -1,0 +1,89 @@
+"""Files that DuckDB reads itself in a query on the server, because it reads in them exactly what a scan returns.
+
+DuckDB finds columns by the names that they have in each file, so files with other names, missing columns or partition values
+are read as well: files that are alike form a group. Tables with types that other readers convert differently are scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from skiway.airport.layouts import plain_type
+from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.formats import WholeFile, field_id
+from skiway.sandbox.queries import FileColumn, FileGroup
+
+__all__ = ["DIRECT_TYPES", "MAX_FILES", "file_groups", "is_direct"]
+
+MAX_FILES: Final = 1000
+"""How many files of a table DuckDB reads itself: each is an open file of its process."""
+
+_MAX_GROUPS: Final = 200
+"""How many groups of files a table may have, each of which is a part of the query."""
+
+DIRECT_TYPES: Final = frozenset(
+    {
+        *(pa.bool_(), pa.string(), pa.binary(), pa.float32(), pa.float64(), pa.date32()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
+    }
+)
+"""The types, besides decimals, that DuckDB reads from Parquet files exactly as the readers of table formats do."""
+
+_WIDENED: Final[Mapping[pa.DataType, frozenset[pa.DataType]]] = {
+    pa.int32(): frozenset({pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}),
+    pa.int64(): frozenset({pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()}),
+    pa.float64(): frozenset({pa.float32()}),
+}
+"""The types in files, by the type in their table, that DuckDB converts without a loss."""
+
+_AS_TEXT: Final[Sequence[Callable[[pa.DataType], bool]]] = (
+    *(pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_date32, pa.types.is_decimal),
+)
+"""The types of partition values that DuckDB reads from their text."""
+
+
+def is_direct(of: pa.DataType) -> bool:
+    """Whether DuckDB reads columns of this type as a scan does."""
+    return pa.types.is_decimal128(of) or of in DIRECT_TYPES
+
+
+def file_groups(schema: pa.Schema, files: Sequence[WholeFile]) -> list[FileGroup] | None:
+    """The files, for DuckDB to read them as a table with these columns; None if it would return something else."""
+    if not files or len(files) > MAX_FILES or not all(is_direct(column.type) for column in schema):
+        return None
+    groups: dict[tuple[FileColumn, ...], list[WholeFile]] = {}
+    for file in files:
+        columns = [_column(each, file) for each in schema]
+        found = tuple(each for each in columns if each is not None)
+        if len(found) < len(columns) or not _is_unambiguous(file.columns, found):
+            return None
+        groups.setdefault(found, []).append(file)
+        if len(groups) > _MAX_GROUPS:
+            return None
+    return [FileGroup([file.open for file in alike], columns) for columns, alike in groups.items()]
+
+
+def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
+    """How DuckDB gets a column of the table from a file; None if it cannot."""
+    kind, number = duckdb_type(column), field_id(column)
+    stored = None if number is None else file.columns.get(number)
+    if stored is not None:
+        there = None if isinstance(stored.type, pa.BaseExtensionType) else plain_type(stored.type)
+        is_same = there == column.type or there in _WIDENED.get(column.type, ())
+        return FileColumn(column.name, kind, stored_as=stored.name) if is_same else None
+    value = None if number is None else file.constants.get(number)
+    if value is None or not value.is_valid:
+        return FileColumn(column.name, kind) if column.nullable else None
+    if not any(is_kind(column.type) for is_kind in _AS_TEXT):
+        return None
+    return FileColumn(column.name, kind, value=str(value.cast(column.type).cast(pa.string()).as_py()))
+
+
+def _is_unambiguous(stored: Mapping[int, pa.Field], columns: Sequence[FileColumn]) -> bool:
+    """Whether each name is that of one column only, and some column is read: DuckDB does not distinguish the cases of names."""
+    names = [field.name.casefold() for field in stored.values()]
+    return len(set(names)) == len(names) and any(each.stored_as is not None for each in columns)
