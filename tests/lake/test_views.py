@@ -202,7 +202,7 @@ def test_view_in_another_dialect_is_translated(db: AirportClient) -> None:
         ("s.v", "SELECT * FROM s.missing", NotFound, "s.missing does not exist"),
         ("s.v", "SELECT nope FROM s.t", InvalidArgument, "nope"),
         ("s.v", "SELECT * FROM read_csv('/etc/passwd')", InvalidArgument, "table function read_csv cannot be used"),
-        ("s.v", "SELECT * FROM '/etc/passwd'", InvalidArgument, "passwd"),
+        ("s.v", "SELECT * FROM '/etc/passwd'", NotFound, "passwd"),
     ],
 )
 def test_invalid_views_are_rejected_and_nothing_is_stored(
