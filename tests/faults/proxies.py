@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,9 +13,13 @@ from urllib.parse import urlsplit
 
 
 class TcpProxy:
-    """Forwards connections to `address`. While it is frozen, it forwards nothing and closes nothing: half-open connections."""
+    """Forwards connections to `address`. While it is frozen, it forwards nothing and closes nothing: half-open connections.
 
-    def __init__(self, address: str) -> None:
+    `watch` gets the bytes that the server sends.
+    """
+
+    def __init__(self, address: str, *, watch: Callable[[bytes], object] = lambda _: None) -> None:
+        self._watch = watch
         host, _, port = address.rpartition(":")
         self._to = (host, int(port))
         self._flowing = threading.Event()
@@ -40,14 +44,17 @@ class TcpProxy:
     def _forward(self, client: socket.socket) -> None:
         with socket.create_connection(self._to) as server:
             self._sockets += [client, server]
-            back = threading.Thread(target=self._copy, args=(server, client), daemon=True)
+            back = threading.Thread(target=self._copy, args=(server, client, self._watch), daemon=True)
             back.start()
             self._copy(client, server)
             back.join()
 
-    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+    def _copy(
+        self, source: socket.socket, target: socket.socket, watch: Callable[[bytes], object] = lambda _: None
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                watch(data)
                 self._flowing.wait()
                 target.sendall(data)
         with suppress(OSError):

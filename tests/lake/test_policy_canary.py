@@ -20,11 +20,12 @@ import pyarrow as pa
 import pytest
 
 import scope
+from faults.proxies import TcpProxy
 from lake.lakes import ByToken
 from lake.policed_lake import CANARY, NUMBERS, ROWS, PolicedLake, policed_lake
 from rest.rest_server import listening
 from rpc.rpc_server import opened as opened_rpc
-from skiway.client import col
+from skiway.client import AirportClient, col
 from skiway.client.airport.predicates import Predicate
 from skiway.client.connection import Connection, Stream
 from skiway.errors import SkiwayError
@@ -96,10 +97,11 @@ PREDICATES: list[Predicate] = [
 
 
 class Sent:
-    """Everything that servers sent to the restricted caller."""
+    """Everything that servers sent to the restricted caller: messages, and the bytes of their connections."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
+        self.raw = bytearray()
 
     def add(self, message: bytes) -> None:
         self.messages.append(message)
@@ -107,13 +109,15 @@ class Sent:
     def check(self, *also: object) -> None:
         """Raise if a canary was sent, as bytes or in what the client makes of them."""
         texts = [CANARY, *map(str, NUMBERS)]
-        for message in (*self.messages, *(repr(each).encode() for each in also)):
+        received = [*self.messages, bytes(self.raw)]
+        for message in (*received, *(repr(each).encode() for each in also)):
             for text in texts:
                 assert text.encode() not in message, (text, message[:3000])
-        for message in self.messages:
+        for message in received:
             for number in NUMBERS:
                 assert number.to_bytes(8, "little") not in message, number
         self.messages.clear()
+        del self.raw[:-64]  # a value may be continued in the next bytes
 
 
 @pytest.fixture
@@ -193,7 +197,8 @@ def outcome(run: Callable[[], pa.Table]) -> tuple[bool, list[str]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_statements(policed: PolicedLake, sent: Sent, peer: duckdb.DuckDBPyConnection, seed: int) -> None:
     random_ = random.Random(seed)
-    with policed.lake.client(token="analyst") as analyst:
+    proxy = TcpProxy(policed.lake.location.removeprefix("grpc://"), watch=sent.raw.extend)
+    with proxy.serving(), AirportClient(f"grpc://{proxy.address}", "managed", token="analyst") as analyst:
         for sql in [statement(random_) for _ in range(PER_SEED)]:
             found = outcome(partial(lambda sql: analyst.call("skiway.query", sql).read_all(), sql))
             sent.check(found)
@@ -206,6 +211,7 @@ def test_statements(policed: PolicedLake, sent: Sent, peer: duckdb.DuckDBPyConne
             assert table.num_rows <= peer.execute("SELECT count(*) FROM s.people").fetchall()[0][0]
             if "region" in columns:
                 assert set(table["region"].to_pylist()) <= {"EU"}
+            assert sent.raw
 
 
 def test_system_tables_and_statistics(policed: PolicedLake, sent: Sent) -> None:
