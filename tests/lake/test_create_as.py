@@ -209,7 +209,7 @@ def test_empty_and_wide_tables_can_be_created(db: AirportClient) -> None:
     assert db.scan("s.t").read_all().to_pydict() == {"name": [], "extra": []}
     wide = pa.table({f"a column with a long name, number {number}": [number] for number in range(1500)})
     db.create_table_as("s.wide", wide)
-    assert db.scan("s.wide", plan=False).read_all().to_pydict() == wide.to_pydict()
+    assert db.scan("s.wide").read_all().to_pydict() == wide.to_pydict()
 
 
 def test_concurrently_taken_name_is_rejected(lake: Lake, db: AirportClient) -> None:

@@ -769,7 +769,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 for table in schema.tables
             } == expected
         for name in expected:
-            rows = self.client.scan(name, plan=False).read_all()
+            rows = self.client.scan(name).read_all()
             assert sorted(str(tuple(row.values())) for row in rows.to_pylist()) == self.model.rows(name)
 
     def described(self, column: pa.Field) -> tuple[str, bool, Any]:

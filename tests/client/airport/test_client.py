@@ -73,7 +73,7 @@ def test_schema_has_tags_and_comments_of_its_tables() -> None:
 def test_catalog_is_loaded_once(db: AirportClient, recorder: Recorder) -> None:
     db.schemas()
     db.table(PEOPLE)
-    db.scan(PEOPLE, plan=False).read_all()
+    db.scan(PEOPLE).read_all()
     db.schemas()
     assert recorder.names() == ["list_schemas", *SCAN]
 
@@ -207,10 +207,10 @@ def test_missing_statistics_are_a_clear_error(db: AirportClient) -> None:
         db.statistics("static_data.big_chunk", "id")
 
 
-def test_planning_can_be_skipped(db: AirportClient, recorder: Recorder) -> None:
-    db.scan(PEOPLE, columns=["age"], plan=False).read_all()
-    assert "column_statistics" not in recorder.names()
+def test_statistics_are_requested_only_to_plan_like_duckdb(db: AirportClient, recorder: Recorder) -> None:
     db.scan(PEOPLE, columns=["age"]).read_all()
+    assert "column_statistics" not in recorder.names()
+    db.scan(PEOPLE, columns=["age"], plan=True).read_all()
     assert recorder.names().count("column_statistics") == 2
 
 
@@ -351,7 +351,7 @@ def test_transaction_id_is_sent_with_the_same_calls_as_in_duckdb() -> None:
     server.answers["flight_info"] = [result(table_info(columns))]
     server.answers["column_statistics"] = [result(sink.getvalue().to_pybytes())]
     with server.serving() as location, AirportClient(location, "c") as db:
-        db.scan("s.t", at_version=1).read_all()
+        db.scan("s.t", at_version=1, plan=True).read_all()
         assert db.statistics("s.t", "a").distinct_count is None
     sent = [(call.name, call.header("airport-transaction-id")) for call in server.recorder.calls[:8]]
     assert sent == [
@@ -367,8 +367,8 @@ def test_transaction_id_is_sent_with_the_same_calls_as_in_duckdb() -> None:
 
 
 def test_every_scan_has_one_trace_id_and_every_process_one_session_id(db: AirportClient, recorder: Recorder) -> None:
-    db.scan(PEOPLE, columns=["age"]).read_all()
-    db.scan(PEOPLE, columns=["age"]).read_all()
+    db.scan(PEOPLE, columns=["age"], plan=True).read_all()
+    db.scan(PEOPLE, columns=["age"], plan=True).read_all()
     traces = [call.header("airport-trace-id") for call in recorder.calls if call.header("airport-trace-id")]
     assert len(set(traces)) == 2
     assert len(traces) == 8

@@ -60,7 +60,7 @@ class Source:
         """Scan the given columns of the matching rows."""
         name = (self.table.schema_name, self.table.name)
         at: dict[str, Any] = self.at
-        return self.client.scan(name, columns=columns, where=self.where, plan=False, **at)
+        return self.client.scan(name, columns=columns, where=self.where, **at)
 
 
 class LakeScan(ds.Dataset):  # type: ignore[misc]  # which has no types

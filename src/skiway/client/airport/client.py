@@ -124,15 +124,15 @@ class AirportClient:
         at_version: int | str | None = None,
         at_timestamp: object | None = None,
         limit: int | None = None,
-        plan: bool = True,
+        plan: bool = False,
     ) -> Rows:
         """Stream the rows of a table: the given columns, the rows that match `where`, as of a version or time.
 
         After `limit` rows the call is cancelled, so that the server stops reading.
 
         Build `where` with `col()`. A string is sent unchanged as DuckDB's filter JSON and is not applied again by the
-        client, so the result may have more rows. `plan=False` skips the requests for statistics, which only an
-        optimizer needs.
+        client, so the result may have more rows. `plan=True` first requests statistics of the columns, as DuckDB does for
+        its optimizer.
         """
         bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
         return (bound.plan() if plan else bound).read(limit=limit)
@@ -190,7 +190,7 @@ class AirportClient:
         rows: Any = None,
         columns: Sequence[str] | None = None,
         where: Where = None,
-        plan: bool = True,
+        plan: bool = False,
     ) -> Rows:
         """Call a table function and stream the rows it returns.
 
