@@ -154,7 +154,17 @@ def test_cancelling_is_repeated_until_the_statement_ends() -> None:
 
 # --- start-up -----------------------------------------------------------------------------------------------------
 
-HEAVY = ("pyarrow", "grpc", "sqlglot", "rich", "google.protobuf", "pandas", "pydantic", "skiway.client", "skiway.config")
+HEAVY = (
+    "pyarrow",
+    "grpc",
+    "sqlglot",
+    "rich",
+    "google.protobuf",
+    "pandas",
+    "pydantic",
+    "skiway.client",
+    "skiway.config",
+)
 
 
 def test_query_without_tables_imports_no_heavy_module() -> None:
