@@ -347,6 +347,9 @@ def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: R
     [row] = yaml.safe_load(run("sql", query, "-o", "yaml").out)
     expected = [2**127 - 1, "no", "2020-01-01", "", "x: y", "g h"]
     assert list(row.values()) == expected
+    decimal = "12345678901234567890.123456789"
+    found = run("sql", f"SELECT {decimal}::DECIMAL(38, 9) AS a, [{decimal}::DECIMAL(38, 9)] AS b", "-o", "yaml").out
+    assert found == f"- a: {decimal}\n  b:\n    - {decimal}\n"
 
 
 # --- statements about the session ---------------------------------------------------------------------------------
