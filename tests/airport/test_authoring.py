@@ -16,6 +16,7 @@ from skiway.airport import (
     CatalogBuilder,
     DmlOptions,
     DmlResult,
+    DynamicTable,
     FunctionCall,
     FunctionCallRequest,
     Insertable,
@@ -30,6 +31,7 @@ from skiway.airport import (
     TransactionStatus,
     Writable,
     Write,
+    checks,
     current_request,
 )
 from skiway.client import AirportClient
@@ -425,3 +427,26 @@ def test_without_transactions_there_are_none() -> None:
     server = Server(demo.build(), port=0)
     with server, AirportClient(server.location, "demo") as db, pytest.raises(Unsupported, match="has no transactions"):
         db.transaction_status("t1")
+
+
+def test_methods_may_have_more_parameters_than_the_server_passes() -> None:
+    class Logged(Numbers, Insertable):
+        def scan(self, *arguments: Any) -> Any:
+            return super().scan(*arguments)
+
+        def insert(self, rows: pa.RecordBatchReader, options: DmlOptions, *, is_logged: bool = True) -> DmlResult:
+            return DmlResult(rows.read_all().num_rows)
+
+    demo = CatalogBuilder("demo")
+    demo.schema("s").table(Logged())
+    with Server(demo.build(), port=0) as server, AirportClient(server.location, "demo") as db:
+        assert db.scan("s.numbers").read_all().num_rows == 3
+        assert db.insert("s.numbers", pa.table({"id": [1]})).count == 1
+
+
+def test_parameters_that_are_passed_by_name_may_be_required() -> None:
+    def add_column(self: object, field: pa.Field, *, if_not_exists: bool) -> None: ...
+    def positional(self: object, field: pa.Field, is_logged: bool) -> None: ...
+
+    assert checks._is_alike(add_column, DynamicTable.add_column)
+    assert not checks._is_alike(positional, DynamicTable.add_column)

@@ -261,6 +261,12 @@ def test_lossy_conversions_are_rejected(array: pa.Array, target: pa.DataType) ->
         to_column(array, pa.field("price", target))
 
 
+def test_types_of_duckdb_are_named_as_in_sql() -> None:
+    largest = pa.ExtensionArray.from_storage(HUGEINT, pa.array([(2**127 - 1).to_bytes(16, "little")], pa.binary(16)))
+    with pytest.raises(InvalidArgument, match=r"has type DECIMAL\(38,0\), and HUGEINT cannot be converted to it"):
+        to_column(largest, pa.field("price", pa.decimal128(38)))
+
+
 @pytest.mark.parametrize(
     ("array", "target", "expected"),
     [

@@ -23,6 +23,7 @@ import yaml
 from cli.conftest import ROWS, Run
 from runtime.servers import environment, eventually, launch
 from skiway.airport import CatalogBuilder, Server
+from skiway.cli.command import Call
 from skiway.cli.output import Output
 from skiway.cli.sql.engine import Engine, split_statements
 from skiway.cli.sql.shell import split_input
@@ -68,10 +69,14 @@ def started_sql(slow: Slow, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    "query", ["SELECT sum(id) FROM lake.s.endless", "CREATE TEMP TABLE t AS SELECT * FROM lake.s.endless"]
+    "arguments",
+    [
+        ["SELECT sum(id) FROM lake.s.endless"],
+        ["CREATE TEMP TABLE t AS SELECT * FROM lake.s.endless", "--output", "csv"],
+    ],
 )
-def test_ctrl_c_cancels_the_query_here_and_on_the_server(slow: Slow, query: str) -> None:
-    with started_sql(slow, query) as process:
+def test_ctrl_c_cancels_the_query_here_and_on_the_server(slow: Slow, arguments: list[str]) -> None:
+    with started_sql(slow, *arguments) as process:
         try:
             assert slow.is_scanning.wait(60)
             assert not slow.has_ended.is_set()
@@ -149,7 +154,17 @@ def test_cancelling_is_repeated_until_the_statement_ends() -> None:
 
 # --- start-up -----------------------------------------------------------------------------------------------------
 
-HEAVY = ("pyarrow", "grpc", "sqlglot", "rich", "google.protobuf", "pandas", "skiway.client", "skiway.config")
+HEAVY = (
+    "pyarrow",
+    "grpc",
+    "sqlglot",
+    "rich",
+    "google.protobuf",
+    "pandas",
+    "pydantic",
+    "skiway.client",
+    "skiway.config",
+)
 
 
 def test_query_without_tables_imports_no_heavy_module() -> None:
@@ -165,6 +180,35 @@ def test_query_without_tables_imports_no_heavy_module() -> None:
     found, count = imported.rsplit(" ", 1)
     assert found == "[]"
     assert int(count) < 450
+
+
+@pytest.mark.parametrize("server", ["of the fixture", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT count(*) FROM lake.raw.people; SELECT 'x'",
+        "SELECT * FROM range(1001)",
+        "SELECT * FROM lake.raw.peopel",
+        "SELEC 1",
+        "",
+        ".tables raw.*",
+    ],
+)
+def test_statements_without_options_run_as_with_options(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, server: str
+) -> None:
+    """A command line without options is not parsed by typer, because of the time that its imports take."""
+    if not server:  # an empty variable is no address: the server of the home is used
+        monkeypatch.setenv("SKIWAY_HOME", str(tmp_path))
+        (tmp_path / "ready.json").write_text(json.dumps({"rpc": os.environ["SKIWAY_SERVER"]}))
+        monkeypatch.setenv("SKIWAY_SERVER", "")
+    assert run("sql", text) == run("sql", "--catalog", "lake", text)
+
+
+def test_calls_without_options_use_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SERVER": "far:1", "TOKEN": "secret", "ACCOUNT": ""}.items():
+        monkeypatch.setenv(f"SKIWAY_{name}", value)
+    assert Call.from_environment() == Call(server="far:1", token="secret", account=None)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +347,9 @@ def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: R
     [row] = yaml.safe_load(run("sql", query, "-o", "yaml").out)
     expected = [2**127 - 1, "no", "2020-01-01", "", "x: y", "g h"]
     assert list(row.values()) == expected
+    decimal = "12345678901234567890.123456789"
+    found = run("sql", f"SELECT {decimal}::DECIMAL(38, 9) AS a, [{decimal}::DECIMAL(38, 9)] AS b", "-o", "yaml").out
+    assert found == f"- a: {decimal}\n  b:\n    - {decimal}\n"
 
 
 # --- statements about the session ---------------------------------------------------------------------------------

@@ -147,6 +147,12 @@ def test_managed_table_rejects_other_types_by_column_name(db: AirportClient, cas
         db.create_table(("s", case), pa.schema({"id": pa.int64(), "c": written.type}))
 
 
+def test_types_of_duckdb_that_iceberg_lacks_are_named(db: AirportClient) -> None:
+    time_tz = pa.opaque(pa.binary(8), "time_tz", "DuckDB")
+    with pytest.raises(Unsupported, match="column 't' has type time_tz of DuckDB, which Iceberg tables cannot store"):
+        db.create_table("s.offsets", pa.schema({"t": time_tz}))
+
+
 def test_managed_table_does_not_silently_drop_nanoseconds(db: AirportClient) -> None:
     time, moment = FINER_THAN_MICROSECONDS.values()
     db.create_table("s.times", pa.schema({"c": time.type}))

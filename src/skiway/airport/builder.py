@@ -23,6 +23,7 @@ from skiway.airport.catalog import Catalog, Schema, Table, TransactionManager
 from skiway.airport.checks import (
     Mistake,
     check_callback,
+    check_catalog_name,
     check_columns,
     check_function,
     check_schema_name,
@@ -63,6 +64,7 @@ class CatalogBuilder:
     """
 
     def __init__(self, name: str = "", *, version: int = 1, transactions: TransactionManager | None = None) -> None:
+        check_catalog_name(name)
         check_transactions(transactions)
         self.name = name
         self._version = version
@@ -320,6 +322,12 @@ class SchemaBuilder:
         where = f"{self.name}.{decorator}"
         if inspect.isroutine(found):
             raise Mistake(f"@{where} on {found.__name__}() has no parentheses: write @{where}({arguments})")
+        if isinstance(found, pa.Schema | dict) and arguments:
+            written = "schema=…" if isinstance(found, pa.Schema) else arguments
+            raise Mistake(f"@{where}(…) got {instead_of(found)} as its first argument: write @{where}({written})")
+        if isinstance(found, str):
+            written = ", ".join(filter(None, [f"name={found!r}", arguments]))
+            raise Mistake(f"@{where}(…) got the str {found!r} as its first argument: write @{where}({written})")
         kinds = kind.__args__ if hasattr(kind, "__args__") else (kind,)
         expected = f"{' or '.join(each.__name__ for each in kinds)} of skiway.airport"
         if isinstance(found, type) and issubclass(found, kind):

@@ -53,6 +53,7 @@ __all__ = [
     "check_callback",
     "check_callbacks",
     "check_catalog",
+    "check_catalog_name",
     "check_columns",
     "check_function",
     "check_names",
@@ -61,6 +62,7 @@ __all__ = [
     "check_transactions",
     "contents_of",
     "instead_of",
+    "takes_one_argument",
 ]
 
 log = logging.getLogger("skiway.airport")
@@ -90,7 +92,7 @@ def instead_of(found: object) -> str:
 
 def check_catalog(catalog: Catalog) -> None:
     """Check a catalog and everything in it; `Mistake` with the first one."""
-    what = f"catalog {catalog.name!r}"
+    what = check_catalog_name(getattr(catalog, "name", ""))
     _check_inherited(catalog, what, _OF_CATALOGS)
     with _as_far_as_shown(what):
         if isinstance(catalog, Transactional) and not isinstance(catalog.transactions, TransactionManager):
@@ -98,7 +100,7 @@ def check_catalog(catalog: Catalog) -> None:
                 f"transactions of {what} is {instead_of(catalog.transactions)}: return an object of a class that inherits "
                 "from TransactionManager"
             )
-        schemas = _listed(catalog.schemas(), f"schemas() of {what}", Schema)
+        schemas = _listed(catalog, what, "schemas", Schema)
         check_names([schema.name for schema in schemas], f"schemas of {what}")
         for schema in schemas:
             with _as_far_as_shown(f"schema {schema.name!r}"):
@@ -132,11 +134,18 @@ def _check_schema(schema: Schema) -> None:
 def contents_of(schema: Schema) -> tuple[Sequence[Table | TableRef], Sequence[AnyFunction]]:
     """The tables with the table references, and the functions of a schema; `Mistake` if a listing is none."""
     what = f"schema {schema.name!r}"
-    tables = _listed(schema.tables(), f"tables() of {what}", Table)
-    refs = _listed(schema.table_refs(), f"table_refs() of {what}", TableRef)
-    scalars = _listed(schema.scalar_functions(), f"scalar_functions() of {what}", ScalarFunction)
-    functions = _listed(schema.table_functions(), f"table_functions() of {what}", TableFunction, TableInOutFunction)
+    tables = _listed(schema, what, "tables", Table)
+    refs = _listed(schema, what, "table_refs", TableRef)
+    scalars = _listed(schema, what, "scalar_functions", ScalarFunction)
+    functions = _listed(schema, what, "table_functions", TableFunction, TableInOutFunction)
     return [*tables, *refs], [*scalars, *functions]
+
+
+def check_catalog_name(name: object) -> str:
+    """Check the name of a catalog, which may be empty, and return the catalog's title in messages."""
+    if not isinstance(name, str):
+        raise Mistake(f'the name of a catalog is {instead_of(name)}: use a str, such as "demo"')
+    return f"catalog {name!r}"
 
 
 def check_schema_name(name: object) -> None:
@@ -161,9 +170,13 @@ def check_names(names: Iterable[str], what: str) -> None:
             )
 
 
-def _listed(found: Any, what: str, *kinds: type) -> Sequence[Any]:
-    """What a listing such as `tables()` returned, as a sequence."""
+def _listed(container: object, title: str, method: str, *kinds: type) -> Sequence[Any]:
+    """What a listing such as `tables()` returns, as a sequence."""
     expected = " or ".join(each.__name__ for each in kinds)
+    listing, what = getattr(container, method), f"{method}() of {title}"
+    if not callable(listing):
+        raise Mistake(f"{method} of {title} is {instead_of(listing)}: write a method, def {method}(self)")
+    found = listing()
     if found is None or isinstance(found, str | bytes) or not hasattr(found, "__iter__"):
         raise Mistake(f"{what} returned {instead_of(found)}: return a list of {expected}, which may be empty")
     items = list(found)
@@ -180,12 +193,11 @@ def _listed(found: Any, what: str, *kinds: type) -> Sequence[Any]:
 
 
 def _check_name(named: object, kind: str) -> None:
-    name = getattr(named, "name", None)
-    if not isinstance(name, str) or not name:
-        raise Mistake(
-            f'the {kind} of class {type(named).__name__} has no name: set name = "…" in the class, '
-            "or self.name in __init__"
-        )
+    name, what = getattr(named, "name", None), f"the {kind} of class {type(named).__name__}"
+    if not isinstance(name, str | None):
+        raise Mistake(f"the name of {what} is {instead_of(name)}: use a str")
+    if not name:
+        raise Mistake(f'{what} has no name: set name = "…" in the class, or self.name in __init__')
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -200,6 +212,7 @@ def check_table(table: Table | TableRef, schema_name: str) -> None:
             f"{what} has no schema: set schema = pa.schema({{…}}) in the class {type(table).__name__}, "
             "or self.schema in __init__"
         )
+    _check_parameters(table, what)
     if isinstance(table, Table):
         _check_inherited(table, what, _OF_TABLES)
         _check_methods(table, what)
@@ -252,12 +265,34 @@ def _is_alike(found: object, declared: object) -> bool:
         return isinstance(found, property | TransactionManager)
     if not inspect.isfunction(found) or not inspect.isfunction(declared):
         return False
-    wanted = [p for p in inspect.signature(declared).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    accepted = inspect.signature(found)
+    by_name = [each.name for each in accepted.parameters.values() if each.kind is each.KEYWORD_ONLY]
+    known = inspect.signature(declared).parameters
     try:
-        inspect.signature(found).bind(*wanted)
+        accepted.bind(*_positional(declared), **{name: None for name in by_name if name in known})
     except TypeError:
         return False
     return True
+
+
+def _positional(declared: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that the server passes by position, with `self`."""
+    parameters = inspect.signature(declared).parameters.values()
+    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+
+def _check_parameters(table: Table | TableRef, what: str) -> None:
+    """Find methods that implement a base class of this library, but with other parameters."""
+    kinds = (Table, TableRef, *_OF_TABLES)
+    for kind in (each for each in kinds if isinstance(table, each)):
+        for name in sorted(getattr(kind, "__abstractmethods__", ())):
+            found, declared = getattr(type(table), name), getattr(kind, name)
+            if inspect.isfunction(found) and inspect.isfunction(declared) and not _is_alike(found, declared):
+                parameters = _positional(declared)
+                passed = ", ".join(parameters[1:])
+                raise Mistake(
+                    f"{name}() of {what} cannot be called with ({passed}): write def {name}({', '.join(parameters)})"
+                )
 
 
 def _check_methods(table: Table, what: str) -> None:
@@ -314,17 +349,22 @@ def check_function(function: Callable[..., Any], what: str, argument: str | None
         raise Mistake(f"the function of {what} is asynchronous: write def instead of async def")
     if argument is None:
         return
+    if not takes_one_argument(function):
+        name = getattr(function, "__name__", "scan")
+        raise Mistake(f"the function of {what} cannot be called with one argument: write def {name}({argument})")
+
+
+def takes_one_argument(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with one argument, as far as its signature is known."""
     try:
         accepted = inspect.signature(function)
     except (TypeError, ValueError):  # of a builtin
-        return
+        return True
     try:
         accepted.bind(None)
     except TypeError:
-        name = getattr(function, "__name__", "scan")
-        raise Mistake(
-            f"the function of {what} cannot be called with one argument: write def {name}({argument})"
-        ) from None
+        return False
+    return True
 
 
 def check_callback(callback: object, what: str, arguments: str) -> None:

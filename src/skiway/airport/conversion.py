@@ -44,8 +44,9 @@ def to_column(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return _convert(array, field.type)
     except (_Lossy, pa.ArrowException) as error:
+        found = duckdb_type(pa.field("", array.type)) if isinstance(array.type, pa.BaseExtensionType) else array.type
         raise InvalidArgument(
-            f"column {field.name!r} has type {duckdb_type(field)}, and {array.type} cannot be converted to it without loss: "
+            f"column {field.name!r} has type {duckdb_type(field)}, and {found} cannot be converted to it without loss: "
             f"{str(error).splitlines()[0]}"
         ) from error
 

@@ -14,7 +14,7 @@ import msgspec
 
 from skiway.airport.wire import headers
 from skiway.doors import is_valid_header
-from skiway.errors import PermissionDenied, SkiwayError, Unauthorized
+from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError, Unauthorized
 
 __all__ = [
     "Authenticator",
@@ -229,6 +229,10 @@ class BearerAuth:
     """
 
     def __init__(self, check: Callable[[str], str | None]) -> None:
+        given: object = check
+        if not callable(given):
+            fix = "write BearerAuth({…}.get)" if isinstance(given, dict) else "pass a function from token to identity"
+            raise InvalidArgument(f"BearerAuth got a {type(given).__name__}, not a function: {fix}")
         self._check = check
 
     def authenticate(self, token: str | None) -> str:

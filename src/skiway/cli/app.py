@@ -102,7 +102,13 @@ def main() -> None:
     """Run the command line. A `SkiwayError` is printed as one sentence, with exit code 1; wrong usage exits with 2."""
     prepare_grpc()  # before any command imports gRPC, which reads its environment then
     try:
-        app()
+        match sys.argv[1:]:
+            case ["sql", text] if not text.startswith("-"):
+                from skiway.cli.sql import run_statements
+
+                run_statements(text)
+            case _:
+                app()
     except SkiwayError as error:
         sys.stderr.write(f"skiway: {CONTINUATION.sub(' ', str(error))}\n")
         raise SystemExit(1) from None

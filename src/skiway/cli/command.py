@@ -25,7 +25,7 @@ from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
 
-__all__ = ["READY_FILE", "Call", "command", "group", "suggestion"]
+__all__ = ["READY_FILE", "Call", "command", "group", "run_command", "suggestion"]
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
 DEFAULT_ACCOUNT: Final = "default"
@@ -49,6 +49,12 @@ class Call:
     token: str | None = None
     account: str | None = None
     output: Output = Output.table
+
+    @classmethod
+    def from_environment(cls) -> Call:
+        """Return a call of a command without options: environment variables name the server and the caller."""
+        server, token, account = (os.environ.get(f"SKIWAY_{name}") or None for name in ("SERVER", "TOKEN", "ACCOUNT"))
+        return cls(server, token, account)
 
     @cached_property
     def address(self) -> str:
@@ -143,22 +149,26 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(server: str | None, token: str | None, account: str | None, output: Output, **given: Any) -> None:
-            call = Call(server, token, account, output)
-            try:
-                function(call, **given)
-                sys.stdout.flush()
-            except SkiwayError as error:
-                raise _explain(call, error) from error
-            except BrokenPipeError:
-                _close_output()
-            finally:
-                call.close()
+            run_command(function, Call(server, token, account, output), **given)
 
         _set_signature(run, function)
         app.command(name)(run)
         return function
 
     return register
+
+
+def run_command(function: Callable[..., None], call: Call, **given: Any) -> None:
+    """Run the function of a command, with hints on how to fix its errors."""
+    try:
+        function(call, **given)
+        sys.stdout.flush()
+    except SkiwayError as error:
+        raise _explain(call, error) from error
+    except BrokenPipeError:
+        _close_output()
+    finally:
+        call.close()
 
 
 def _close_output() -> None:

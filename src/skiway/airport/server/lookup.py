@@ -16,7 +16,7 @@ from msgspec import structs
 
 from skiway.airport.builder import CatalogBuilder, SchemaBuilder
 from skiway.airport.catalog import Bindable, Catalog, Commands, Schema, Table, TimeTravel
-from skiway.airport.checks import Mistake, check_catalog, instead_of
+from skiway.airport.checks import Mistake, check_catalog, instead_of, takes_one_argument
 from skiway.airport.ddl import DynamicSchema
 from skiway.airport.functions import AnyFunction, AnyType, ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.request import call_of, current_request
@@ -125,6 +125,12 @@ def catalogs_of(catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalo
     if isinstance(catalogs, Catalogs) and not isinstance(catalogs, type):
         return catalogs
     if callable(catalogs) and not isinstance(catalogs, type):
+        if not takes_one_argument(catalogs):
+            name = getattr(catalogs, "__name__", "resolve")
+            raise Mistake(
+                f"the server got the function {name}, which cannot be called with the name of a catalog: pass the catalog "
+                f"that it returns, {name}(), or write def {name}(name)"
+            )
         return ResolvedCatalogs(catalogs)
     if isinstance(catalogs, Iterable) and not isinstance(catalogs, str | bytes | Mapping | type):
         return CatalogSet(catalogs)

@@ -24,6 +24,7 @@ import grpc
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, TransactionManager
+from skiway.airport.checks import Mistake, instead_of
 from skiway.airport.request import Authenticator, Observer
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, CatalogSet
 from skiway.airport.server.service import AirportService, LaneOf, Limits, RawAction
@@ -264,6 +265,9 @@ def serve(
 
     With `processes`, several processes share the port; the state of the catalog must then be outside of them.
     """
+    given: object = location
+    if not isinstance(given, str):
+        raise Mistake(f"the location is {instead_of(given)}, not a str: write serve(catalog, {DEFAULT_LOCATION!r})")
     host, port, is_tls = parse_location(location)
     if is_tls and "tls" not in options:
         raise InvalidArgument(f"{location} requires TLS: set tls=Tls(certificate, key)")

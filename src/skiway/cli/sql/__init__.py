@@ -6,13 +6,16 @@ DuckDB runs queries in this process, over scans of the lake. Statements that cha
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command, group, run_command
 
-__all__ = ["app"]
+__all__ = ["app", "run_statements"]
+
+DEFAULT_CATALOG: Final = "lake"
+DEFAULT_MAX_ROWS: Final = 1000
 
 app = group("sql", None)
 
@@ -28,13 +31,13 @@ def sql(
     ] = None,
     catalog: Annotated[
         str, typer.Option(metavar="CATALOG", help="Catalog of tables that are written as schema.table.")
-    ] = "lake",
+    ] = DEFAULT_CATALOG,
     max_rows: Annotated[
         int,
         typer.Option(
             metavar="N", min=0, help="Maximum number of rows in a table; 0 shows all. Other formats have all rows."
         ),
-    ] = 1000,
+    ] = DEFAULT_MAX_ROWS,
 ) -> None:
     """Run SQL on the lake with DuckDB.
 
@@ -45,3 +48,11 @@ def sql(
     from skiway.cli.sql.shell import run
 
     run(call, statement, file, catalog=catalog, max_rows=max_rows)
+
+
+def run_statements(text: str) -> None:
+    """Run `skiway sql TEXT` without typer's parser, which imports pydantic: that takes longer than a short query."""
+    try:
+        run_command(sql, Call.from_environment(), statement=text, catalog=DEFAULT_CATALOG, max_rows=DEFAULT_MAX_ROWS)
+    except typer.Exit as end:
+        raise SystemExit(end.exit_code) from None

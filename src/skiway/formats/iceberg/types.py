@@ -303,7 +303,7 @@ def _storage(field: pa.Field, column: str) -> pa.DataType:
     if isinstance(of, pa.BaseExtensionType):
         name = of.extension_name
     if name and name not in _STORABLE:
-        raise _unsupported(column, name if not isinstance(of, pa.BaseExtensionType) else str(of))
+        raise _unsupported(column, _extension_title(of, name))
     if name == "arrow.uuid":
         return pa.uuid()
     if isinstance(of, pa.BaseExtensionType):
@@ -346,6 +346,13 @@ def _check_names(names: list[str], inside: str) -> None:
                 column=name,
             )
         seen[name.casefold()] = name
+
+
+def _extension_title(of: pa.DataType, name: str) -> str:
+    """An extension type as an error message names it: `time_tz of DuckDB`, or the name of the extension."""
+    if isinstance(of, pa.OpaqueType):
+        return f"{of.type_name} of {of.vendor_name}"
+    return str(of) if isinstance(of, pa.BaseExtensionType) else name
 
 
 def _within(column: str) -> str:
