@@ -260,6 +260,28 @@ def test_catalog_cannot_send_its_client_to_a_forbidden_address(upstream, overrid
         namespaces(upstream.uri)
 
 
+def test_catalog_cannot_name_metadata_outside_of_the_source(upstream, tmp_path):
+    """It is checked although the catalog sends the content as well: others open the location later."""
+    own = iceberg(tmp_path / "own").create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
+    content = json.loads(own.metadata.model_dump_json())
+    answer = {"metadata": content, "config": {}}
+    options = {"allowed-locations": str(tmp_path / "own")}
+    with open_source("iceberg", upstream.uri, options=options) as source:
+        upstream.answers["/v1/namespaces/sales/tables/orders"] = (
+            200,
+            {},
+            {**answer, "metadata-location": own.metadata_location},
+        )
+        assert source.load(("sales",), "orders").name.name == "orders"
+        upstream.answers["/v1/namespaces/sales/tables/orders"] = (
+            200,
+            {},
+            {**answer, "metadata-location": f"file://{tmp_path}/another/v1.metadata.json"},
+        )
+        with pytest.raises(PermissionDenied, check=lambda error: error.key == "location.outside"):
+            source.load(("sales",), "orders")
+
+
 def test_name_that_resolves_to_another_address_on_connect_is_rejected(upstream, monkeypatch):
     monkeypatch.setattr(policy, "resolved", lambda *_: iter([ip_address("8.8.8.8")]))
     with refused():
