@@ -300,8 +300,10 @@ def test_behind_a_proxy_ip_addresses_are_checked_and_host_names_are_not(upstream
     upstream.answers["http://nowhere.invalid/v1/config"] = (200, {}, {"defaults": {}, "overrides": {}})
     upstream.answers["http://nowhere.invalid/v1/namespaces"] = (200, {}, {"namespaces": [["sales"]]})
     assert namespaces("http://nowhere.invalid") == [("sales",)]
-    with refused():
-        namespaces("http://169.254.169.254")
+    # The proxy would accept all spellings of an address.
+    for host in ("169.254.169.254", "2852039166", "0xa9fea9fe", "169.254.43518", "0251.0376.0251.0376"):
+        with refused():
+            namespaces(f"http://{host}")
 
 
 def test_unresolvable_name_is_unavailable():

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -135,11 +135,11 @@ class SourceAccess:
     def check_named(self, url: str) -> str:
         """Return `url` unless its host is a forbidden IP address or localhost; host names are not resolved."""
         scheme, host, port = _parts(url)
-        named = "127.0.0.1" if host == "localhost" or host.endswith(".localhost") else host
-        try:
-            self.check_address(scheme, host, port, ip_address(named))
-        except ValueError:
+        address = _address_in(host)
+        if address is None:
             self.check_name(scheme, host, port)
+        else:
+            self.check_address(scheme, host, port, address)
         return url
 
     def check_name(self, scheme: str, host: str, port: int) -> None:
@@ -228,6 +228,16 @@ def resolved(host: str, port: int) -> Iterator[IpAddress]:
         ) from error
     for *_, address in found:
         yield ip_address(str(address[0]).partition("%")[0])
+
+
+def _address_in(host: str) -> IpAddress | None:
+    """The address that a host name contains, also in the old spellings that resolvers accept; None for other names."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return IPv4Address("127.0.0.1")
+    for read in (lambda: ip_address(host), lambda: IPv4Address(socket.inet_aton(host))):
+        with suppress(ValueError, OSError):
+            return read()
+    return None
 
 
 def _parts(url: str) -> tuple[str, str, int]:
