@@ -195,18 +195,20 @@ def test_bytes_are_charged_by_every_door(tmp_path: Path, stores: Stores, door: s
 
         def post(token: str) -> int:
             headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-            return httpx.post(f"{served.rest}/v1/lake/namespaces", headers=headers, content=b"{]" * 10).status_code
+            return httpx.post(f"{served.rest}/v1/lake/namespaces", headers=headers, content=b"{]" * 5000).status_code
 
         calls: dict[str, Callable[[str], Code | int]] = {
             "rpc": lambda token: served.code(token, LIST, b""),
             "airport": served.airport,
             "http": served.http,
-            "rejected rpc": lambda token: served.code(token, LIST, b"\xff" * 20),
+            "rejected rpc": lambda token: served.code(token, LIST, b"\xff" * 10_000),
             "rejected http": post,
         }
         expected = Code.INVALID_ARGUMENT if door == "rejected rpc" else 400 if door == "rejected http" else None
         assert calls[door]("ada@a1") in ((expected,) if expected else (Code.OK, 200))
         until(lambda: not served.quotas._usage["caller", "a1", "ada"].open)
+        if expected:
+            assert served.quotas._usage["caller", "a1", "ada"].size < -9_000, "the request did not count"
         assert served.is_refused("ada@a1")  # asked only once, because the question counts as well
         assert served.code("eve@a1", LIST, b"") is Code.OK
 
