@@ -17,7 +17,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import OAuthError
 
 from rest.rest_server import RestServer, opened
-from skiway.rest import RestOptions
+from skiway.rest import RestOptions, receiving
 from skiway.security import AccessTokens, NewToken, TokenAuthenticator, new_token
 from skiway.storage import Stores
 from skiway.telemetry.audit import AuditLog
@@ -200,8 +200,11 @@ def test_token_calls_are_audited_with_their_caller(stores: Stores, tmp_path: Pat
     assert secret not in text
 
 
-def test_forms_that_strangers_send_slowly_block_nobody(stores: Stores, tmp_path: Path) -> None:
+def test_forms_that_strangers_send_slowly_block_nobody(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The form that was opened first is ended for the next one, so there are always places for others."""
+    monkeypatch.setattr(receiving, "FORM_S", 60.0)  # their own deadline does not end them
     made = Issuing()
     arguments: Any = {"authenticator": made.authenticator, "tokens": made.authenticator}
     options = RestOptions(workers=1, waiting=3, forms=2)

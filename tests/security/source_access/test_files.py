@@ -220,6 +220,10 @@ def test_warehouse_and_blobs_in_s3_are_closed(home: Path) -> None:
     for uri in ("s3://lake/tables", "s3a://lake/tables/a/x", "s3://lake//tables/", "s3://lake/blobs/1"):
         with refused():
             access.check(location(uri))
+    deep = server(home, warehouse__uri="s3://lake/prod/tables")
+    for uri in ("s3://lake/prod//tables/a", "s3a://lake/prod///tables//a"):  # Hadoop removes empty segments
+        with refused():
+            deep.check(location(uri))
     for uri in ("s3://lake/", "s3://lake/tables-too", "s3://other/tables"):
         assert access.check(location(uri))
     assert access.hidden(location("s3://lake/")) == {"tables", "blobs"}

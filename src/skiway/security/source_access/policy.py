@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -78,9 +79,11 @@ class SourceAccess:
 
     def _permits(self, real: Location) -> bool:
         """Whether the most specific rule for a location permits it."""
-        closed = max((len(each.path) for each in self._closed if real.is_below(each)), default=-1)
         if real.scheme != "file":
-            return closed < 0
+            # Some clients, such as Hadoop's, remove empty segments.
+            plain = Location(real.scheme, real.bucket, re.sub("/+", "/", real.path))
+            return not any(each.is_below(closed) for each in (real, plain) for closed in self._closed)
+        closed = max((len(each.path) for each in self._closed if real.is_below(each)), default=-1)
         opened = max((len(each.path) for each in self._own_roots if real.is_below(each)), default=-1)
         if opened > closed:
             return True
