@@ -237,9 +237,10 @@ def _address_in(host: str) -> IpAddress | None:
     """The address that a host name contains, also in the old spellings that resolvers accept; None for other names."""
     if host == "localhost" or host.endswith(".localhost"):
         return IPv4Address("127.0.0.1")
-    for read in (lambda: ip_address(host), lambda: IPv4Address(socket.inet_aton(host))):
-        with suppress(ValueError, OSError):
-            return read()
+    with suppress(ValueError):
+        return ip_address(host)
+    with suppress(OSError):
+        return IPv4Address(socket.inet_aton(host))
     return None
 
 
