@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from airport.certificates import Authority
@@ -68,6 +70,21 @@ def test_full_disk_is_reported_by_every_part_that_writes(tmp_path: Path) -> None
         "blobs": ["Unavailable", "disk.full", f"the blob store is unavailable: {fix}"],
         "warehouse": ["Unavailable", "disk.full", f"file '{disk}/warehouse/t/after' cannot be accessed: {fix}"],
     }
+
+
+def test_full_disk_is_reported_by_the_reader_of_delta_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library may buffer on disk, and reports the error of the operating system as text."""
+    deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"id": [1]}))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("Generic LocalFileSystem error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(deltalake, "DeltaTable", fail)
+    with (
+        open_source("delta", str(tmp_path)) as source,
+        pytest.raises(PreconditionFailed, check=lambda error: explained(error, DISK_FULL)),
+    ):
+        source.load((), "t").snapshots()
 
 
 # --- a missing bucket -------------------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ class Module:
         found: set[str] = set()
         for node in self.tree.body:
             match node:
-                case ast.FunctionDef() | ast.ClassDef():
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                     found.add(node.name)
                 case ast.Import() | ast.ImportFrom():
                     found.update(alias.asname or alias.name for alias in node.names)

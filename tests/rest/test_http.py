@@ -625,12 +625,41 @@ def test_calls_beyond_the_queue_limit_are_rejected_and_the_event_loop_keeps_runn
     options = RestOptions(workers=1, waiting=1)
     with opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server, ThreadPoolExecutor(2) as pool:
         served = [pool.submit(rest_server.call, "GET", "/v1/config") for _ in range(2)]
-        while (response := rest_server.call("GET", "/v1/nothing")).status_code == 404 and rest_server.app._running < 2:
+        while (
+            response := rest_server.call("GET", "/v1/nothing")
+        ).status_code == 404 and rest_server.app._running.total() < 2:
             time.sleep(0)
         assert response.status_code == 404  # answered by the event loop while all threads are busy
         assert error(rest_server.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
         free.set()
         assert [each.result().status_code for each in served] == [200, 200]
+
+
+def test_calls_of_one_account_leave_places_for_others(stores: Stores, tmp_path: Path) -> None:
+    """Calls of one account that wait for a thread do not fill the places of all callers."""
+    free = threading.Event()
+    free.set()
+
+    def realm_of(caller: Any) -> Realm:
+        assert caller.account_id != "a1" or free.wait(20)
+        return Realm(stores, caller.account_id)
+
+    options = RestOptions(workers=4, waiting=4)
+    with opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server, ThreadPoolExecutor(6) as pool:
+
+        def config(token: str) -> httpx.Response:
+            return rest_server.call("GET", "/v1/config", authorization=f"Bearer {token}")
+
+        # After the first call, the server knows the accounts of the tokens. That of the stranger has no catalog.
+        assert [config(token).status_code for token in ("anybody", "stranger")] == [200, 400]
+        free.clear()
+        waiting = [pool.submit(config, "anybody") for _ in range(6)]
+        while rest_server.app._running.total() < 6:
+            time.sleep(0)
+        assert error(config("anybody")) == (429, "TooManyRequestsException")
+        assert config("stranger").status_code == 400
+        free.set()
+        assert [each.result().status_code for each in waiting] == [200] * 6
 
 
 def test_calls_that_lost_a_race_are_retried(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:

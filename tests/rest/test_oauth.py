@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -14,6 +17,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import OAuthError
 
 from rest.rest_server import RestServer, opened
+from skiway.rest import RestOptions, receiving
 from skiway.security import AccessTokens, NewToken, TokenAuthenticator, new_token
 from skiway.storage import Stores
 from skiway.telemetry.audit import AuditLog
@@ -194,3 +198,25 @@ def test_token_calls_are_audited_with_their_caller(stores: Stores, tmp_path: Pat
         ("IcebergRest/GetToken", "MC_UNAUTHENTICATED", ""),
     ]
     assert secret not in text
+
+
+def test_forms_that_strangers_send_slowly_block_nobody(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form that was opened first is ended for the next one, so there are always places for others."""
+    monkeypatch.setattr(receiving, "FORM_S", 60.0)  # their own deadline does not end them
+    made = Issuing()
+    arguments: Any = {"authenticator": made.authenticator, "tokens": made.authenticator}
+    options = RestOptions(workers=1, waiting=15, forms=2)
+    with opened(stores, tmp_path, options=options, **arguments) as made.server, ExitStack() as stack:
+        address = urlsplit(made.server.uri)
+        head = f"POST {address.path}/v1/oauth/tokens HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\ngrant"
+        clients = []
+        for _ in range(5):
+            clients.append(stack.enter_context(socket.create_connection((str(address.hostname), address.port or 0))))
+            clients[-1].sendall(head.encode())
+        for ended in clients[:3]:
+            ended.settimeout(10)
+            assert ended.recv(10_000).startswith(b"HTTP/1.1 408 ")
+        token = made.token(made.ada.text.reveal())
+        assert made.config(token) == 200

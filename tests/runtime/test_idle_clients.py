@@ -178,7 +178,12 @@ def cut() -> list[bool]:
 
 
 @pytest.fixture
-def http(cut: list[bool]) -> Iterator[tuple[str, int]]:
+def header_seconds() -> float:
+    return 0.3
+
+
+@pytest.fixture
+def http(cut: list[bool], header_seconds: float) -> Iterator[tuple[str, int]]:
     async def much(request: Request) -> Response:
         async def parts() -> AsyncIterator[bytes]:
             yield b"x" * 16_000_000
@@ -188,7 +193,7 @@ def http(cut: list[bool]) -> Iterator[tuple[str, int]]:
         return StreamingResponse(parts())
 
     app = Starlette(routes=[Route("/read", read_all, methods=["POST"]), Route("/much", much)])
-    settings = Http(address="127.0.0.1:0", header_seconds=0.3, body_seconds=0.3, max_connections=20)
+    settings = Http(address="127.0.0.1:0", header_seconds=header_seconds, body_seconds=0.3, max_connections=20)
     door = HttpDoor(app, settings, drain_s=0.1)
     host, _, port = door.start()["http"].removeprefix("http://").partition(":")
     yield host, int(port)
@@ -242,6 +247,7 @@ def test_requests_on_one_connection_have_a_deadline_each(http: tuple[str, int]) 
             time.sleep(0.2)
 
 
+@pytest.mark.parametrize("header_seconds", [60.0])  # no other limit closes them
 def test_connections_beyond_the_limit_are_closed(http: tuple[str, int]) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(http)) for _ in range(21)]

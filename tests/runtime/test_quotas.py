@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -21,6 +20,7 @@ from skiway.airport.wire.frames import metadata_frame
 from skiway.config.quotas import Quota
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
+from skiway.memory_budget import MemoryBudget
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
@@ -33,6 +33,7 @@ from skiway.storage import Stores, open_stores
 
 LIST = "/skiway.v1.CatalogService/ListCatalogs"
 QUERY = "/skiway.v1.QueryService/GetQuery"
+UNLIMITED = MemoryBudget(0)
 FREE = Quota(calls=0, scans=0, exchanges=0, handshakes=0, queries=0, per_second=0)
 Code = grpc.StatusCode
 
@@ -95,9 +96,19 @@ class Process:
 
 
 @contextmanager
-def process(folder: Path, stores: Stores, caller: Quota, account: Quota, *, pause_s: float = 0.0) -> Iterator[Process]:
+def process(
+    folder: Path,
+    stores: Stores,
+    caller: Quota,
+    account: Quota,
+    *,
+    pause_s: float = 0.0,
+    memory: MemoryBudget = UNLIMITED,
+) -> Iterator[Process]:
     quotas = Quotas(caller, account, pause_s=pause_s)
-    access = Access(lambda who: Realm(stores, who.account_id), ByToken(), PermissionAuthorizer(), quotas=quotas)
+    access = Access(
+        lambda who: Realm(stores, who.account_id), ByToken(), PermissionAuthorizer(), quotas=quotas, memory=memory
+    )
     warehouse = Warehouse.at(str(folder))
     secrets = MemorySecrets()
     key = signing_key(Realm(stores, PLATFORM), secrets)
@@ -177,15 +188,28 @@ def test_open_calls_of_a_kind_are_limited(
         until(lambda: code("ada@a1") is not Code.RESOURCE_EXHAUSTED)
 
 
-def test_bytes_are_charged_by_every_door(tmp_path: Path, stores: Stores) -> None:
+@pytest.mark.parametrize("door", ["rpc", "airport", "http", "rejected rpc", "rejected http"])
+def test_bytes_are_charged_by_every_door(tmp_path: Path, stores: Stores, door: str) -> None:
+    """A request that is rejected for its content counts as well."""
     with process(tmp_path, stores, Quota(bytes_per_second=1), FREE) as served:
-        for subject, use in {
+
+        def post(token: str) -> int:
+            headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+            return httpx.post(f"{served.rest}/v1/lake/namespaces", headers=headers, content=b"{]" * 5000).status_code
+
+        calls: dict[str, Callable[[str], Code | int]] = {
             "rpc": lambda token: served.code(token, LIST, b""),
             "airport": served.airport,
             "http": served.http,
-        }.items():
-            assert use(f"{subject}@a1") in (Code.OK, 200)
-            until(partial(served.is_refused, f"{subject}@a1"))
+            "rejected rpc": lambda token: served.code(token, LIST, b"\xff" * 10_000),
+            "rejected http": post,
+        }
+        expected = Code.INVALID_ARGUMENT if door == "rejected rpc" else 400 if door == "rejected http" else None
+        assert calls[door]("ada@a1") in ((expected,) if expected else (Code.OK, 200))
+        until(lambda: not served.quotas._usage["caller", "a1", "ada"].open)
+        if expected:
+            assert served.quotas._usage["caller", "a1", "ada"].size < -9_000, "the request did not count"
+        assert served.is_refused("ada@a1")  # asked only once, because the question counts as well
         assert served.code("eve@a1", LIST, b"") is Code.OK
 
 
@@ -199,6 +223,18 @@ def test_exchange_that_waits_for_rows_is_open(tmp_path: Path, stores: Stores) ->
         with served.open("ada@a1", exchange, airport_operation="insert"):
             assert served.code("bob@a1", exchange, opening, headers=headers) is Code.RESOURCE_EXHAUSTED
             assert served.code("ada@a2", exchange, opening, headers=headers) is Code.NOT_FOUND
+
+
+def test_every_door_rejects_new_work_beyond_the_memory_budget(tmp_path: Path, stores: Stores) -> None:
+    memory = MemoryBudget(1 << 20, measure=lambda: 2 << 20)
+    with process(tmp_path, stores, FREE, FREE, memory=memory) as served:
+        with served.open("ada@a1", SERVICE + "DoExchange", airport_operation="insert"):
+            assert served.code("bob@a2", LIST, b"") is Code.RESOURCE_EXHAUSTED
+            assert served.airport("bob@a2") is Code.RESOURCE_EXHAUSTED
+            assert served.http("bob@a2") == 503
+        until(lambda: served.code("bob@a2", LIST, b"") is Code.OK)
+        assert served.airport("bob@a2") is Code.OK
+        assert served.http("bob@a2") == 200
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from runtime.servers import eventually
 from skiway.config import load
 from skiway.errors import Unavailable
+from skiway.pipeline.worker import Worker
 from skiway.runtime.grpc_door import NOT_SERVING, SERVING, WATCH_S, Health
 from skiway.runtime.process import running
 from skiway.runtime.readiness import Readiness
@@ -88,16 +89,28 @@ def test_server_says_which_part_does_not_work_and_recovers(tmp_path: Path, monke
 
     with running(settings, tmp_path) as process, grpc.insecure_channel(process.addresses["rpc"]) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
-        ready = f"{process.addresses['http']}/readyz"
-        assert httpx.get(ready).text == "ready\n"
-        for part, broken in {"pointer store": process.stores.pointers, "blob store": process.stores.blobs}.items():
+
+        def by_grpc() -> bool:
+            return bool(check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING)
+
+        def by_http() -> bool:
+            return httpx.get(f"{process.addresses['http']}/readyz").status_code == 200
+
+        assert by_http()
+        pointers, blobs, dead = process.stores.pointers, process.stores.blobs, property(lambda _: False)
+        for part, broken, name, how, asks in (
+            ("pointer store", pointers, "get", fail, by_grpc),  # each way asks the parts by itself
+            ("blob store", blobs, "head", fail, by_http),
+            ("worker", Worker, "is_alive", dead, by_http),
+        ):
             with monkeypatch.context() as patched:
-                patched.setattr(broken, "get" if part == "pointer store" else "head", fail)
-                eventually(lambda: httpx.get(ready).status_code == 503)
-                assert httpx.get(ready).text == f"not ready: {part}\n"
-                assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-            eventually(lambda: httpx.get(ready).status_code == 200)
-            assert check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+                patched.setattr(broken, name, how)
+                eventually(lambda: not asks())  # noqa: B023 - called at once
+                assert httpx.get(f"{process.addresses['http']}/readyz").text == f"not ready: {part}\n"
+                assert not by_grpc()
+            eventually(asks)
+            assert by_grpc()
+            assert by_http()
 
 
 class Watcher:

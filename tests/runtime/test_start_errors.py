@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import sqlite3
 from collections.abc import Iterator
@@ -118,6 +120,16 @@ def test_ready_file_that_cannot_be_written(home, tmp_path):
     assert ended.returncode == 1
     assert "ready.json cannot be written" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_ready_file_of_a_killed_server_is_not_taken_for_that_of_a_new_one(home, tmp_path):
+    """It is removed before the server starts; that of a server that runs stays."""
+    ready = tmp_path / "ready.json"
+    arguments = ("--home", home, "--set", "auth.mode=token", "--ready-file", ready)  # there is no file with tokens
+    for pid, stays in ((4_194_305, False), (os.getppid(), True)):  # above the largest id, and a process that runs
+        ready.write_text(json.dumps({"rpc": "127.0.0.1:1", "pid": pid}))
+        assert skiway("serve", "--grpc", "127.0.0.1:0", *arguments).returncode == 1
+        assert ready.exists() is stays
 
 
 def test_certificate_with_the_wrong_key(home, tmp_path):

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as AnyPath
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from skiway.doors import disclosed
-from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
+from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.fairness import FairThreads, lane_share
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed import ClientTurns
@@ -28,7 +29,8 @@ from skiway.requests import CORRELATION_ID, Access, Observers, Pipeline, Retries
 from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse, TokenIssuer
 from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
-from skiway.rest.oauth import MAX_FORM_BYTES, token_failed
+from skiway.rest.oauth import token_failed
+from skiway.rest.receiving import Forms, read_body
 from skiway.rest.routes import matched
 from skiway.security import Principal
 from skiway.telemetry.context import serving
@@ -38,7 +40,6 @@ __all__ = ["RestApp", "RestOptions"]
 
 T = TypeVar("T")
 
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MAX_HELD = 64
 """How many commits may wait for their turn; see `ClientTurns`."""
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -47,10 +48,14 @@ WITH_BODY = ("POST", "PUT", "PATCH")
 
 @dataclass(frozen=True, slots=True)
 class RestOptions:
-    """Limits: `workers` calls run at a time, `waiting` more may wait, a body has up to `max_body_bytes` and `body_s` seconds."""
+    """Limits: `workers` calls run at a time, `waiting` more may wait, a body has up to `max_body_bytes` and `body_s` seconds.
+
+    `forms` with credentials are read at a time.
+    """
 
     workers: int = 16
     waiting: int = 256
+    forms: int = 64
     max_body_bytes: int = 16 * 1024 * 1024
     body_s: float = 60.0
     retries: Retries = field(default_factory=lambda: Retries(limit=5))
@@ -83,7 +88,8 @@ class RestApp:
             access, observers or Observers(), log=logging.getLogger("skiway.rest"), status_of=status_of
         )
         self._ids = ids
-        self._running = 0
+        self._running: Counter[str] = Counter()  # by lane
+        self._forms = Forms(self._options.forms)
         self._router = Router([AnyPath("/{path:path}", self._serve, methods=METHODS)])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,9 +114,10 @@ class RestApp:
         return _response(request, await self._answered(request, call), context.correlation_id)
 
     async def _answered(self, request: Request, call: RestCall) -> RestResponse:
-        if self._running >= self._options.workers + self._options.waiting:
-            return failed(_overloaded(), call.context.correlation_id)
-        self._running += 1
+        lane = self._pipeline.access.lanes.of(call.headers)
+        if refused := self._full(lane):
+            return failed(refused, call.context.correlation_id)
+        self._running[lane] += 1
         try:
             if call.route.permissions and request.method not in WITH_BODY:
                 return await self._on_thread(call, lambda: self._admitted(call))
@@ -118,15 +125,29 @@ class RestApp:
             try:
                 if call.route.permissions:
                     await self._on_thread(call, lambda: self._admit(call))
-                    call.body = await _body(request, self._options)
+                    limits = self._options
+                    call.body = await read_body(request, max_bytes=limits.max_body_bytes, seconds=limits.body_s)
                 elif call.route.takes_form and self._lake.tokens is not None:
-                    call.body = await _form(request, self._options)
+                    call.body = await self._forms.read(request, seconds=self._options.body_s)
             except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
                 refusal = error
             return await self._on_thread(call, lambda: self._observed(call, refusal))
         finally:
-            self._running -= 1
+            self._running[lane] -= 1
+            if not self._running[lane]:
+                del self._running[lane]
             call.release()
+
+    def _full(self, lane: str) -> SkiwayError | None:
+        """The error for a call if as many are open as the server can keep, of its lane or of all lanes together."""
+        most = self._options.workers + self._options.waiting
+        if self._running[lane] >= lane_share(most):
+            return LimitExceeded(
+                f"{lane_share(most)} calls of this account are open, which is the limit of this server: send fewer at a time",
+                key="calls.limit",
+                limit=str(lane_share(most)),
+            )
+        return _overloaded() if self._running.total() >= most else None
 
     async def _on_thread(self, call: RestCall, act: Callable[[], T]) -> T:
         lane = self._pipeline.access.lanes.of(call.headers)
@@ -149,8 +170,9 @@ class RestApp:
             with self._pipeline.observe(call):
                 if refusal is not None:
                     raise refusal
+                call.transferred(len(call.body))
                 answer = self._act(call)
-                call.transferred(len(call.body) + len(answer.body))
+                call.transferred(len(answer.body))
                 return answer
         except Exception as error:  # noqa: BLE001 - errors become answers here
             return _failed(call, error)
@@ -185,58 +207,9 @@ def _raw_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-async def _body(request: Request, options: RestOptions) -> bytes:
-    """The body, which must be JSON if there is one."""
-    received = await _received(request, options, options.max_body_bytes)
-    _check_media(request.headers.get("content-type", ""), received, JSON)
-    return received
-
-
-async def _form(request: Request, options: RestOptions) -> bytes:
-    """The form in the body of a caller who is not authenticated yet."""
-    received = await _received(request, options, MAX_FORM_BYTES)
-    _check_media(request.headers.get("content-type", ""), received, FORM)
-    return received
-
-
-async def _received(request: Request, options: RestOptions, limit: int) -> bytes:
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced) > limit:
-        raise _too_large(limit)
-    received = bytearray()
-    try:
-        async with asyncio.timeout(options.body_s):
-            async for part in request.stream():
-                received += part
-                if len(received) > limit:
-                    raise _too_large(limit)
-    except TimeoutError:
-        raise TimedOut(
-            f"the body did not arrive within {options.body_s:g} s: send it faster, or less at a time", key="body.late"
-        ) from None
-    except ClientDisconnect:
-        raise Cancelled("the client went away while it sent the body", key="client.gone") from None
-    return bytes(received)
-
-
-def _check_media(given: str, body: bytes, wanted: str) -> None:
-    """Pages in a browser can send forms and plain text to any server without asking it, but no JSON."""
-    media = given.partition(";")[0].strip().lower()
-    if body and media != wanted:
-        what = "JSON" if wanted == JSON else "a form"
-        raise InvalidArgument(
-            f"the body is of type {media[:100] or 'none'}: send {what}, with the header content-type: {wanted}",
-            key="body.media",
-        )
-
-
 def _failed(call: RestCall, error: Exception) -> RestResponse:
     answer = token_failed if call.route.takes_form else failed
     return answer(error, call.context.correlation_id)
-
-
-def _too_large(limit: int) -> LimitExceeded:
-    return LimitExceeded(f"the body has more than {limit} bytes: send less at a time", key="body.too_large")
 
 
 def _overloaded() -> Unavailable:

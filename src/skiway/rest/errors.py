@@ -83,6 +83,7 @@ BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "properties.contradict": (422, "UnprocessableEntityException"),
     "memory.exceeded": (503, "ServiceUnavailableException"),
     "quota.exceeded": (429, "TooManyRequestsException"),
+    "calls.limit": (429, "TooManyRequestsException"),
     "body.late": (408, "RequestTimeoutException"),
     "body.too_large": (413, "PayloadTooLargeException"),
     "body.media": (415, "UnsupportedMediaTypeException"),

@@ -17,9 +17,8 @@ from skiway.errors import InvalidArgument, SkiwayError, Unauthorized, Unsupporte
 from skiway.rest.calls import RestRequest, RestResponse, TokenIssuer, json_response
 from skiway.rest.errors import failed
 
-__all__ = ["MAX_FORM_BYTES", "token_failed", "tokens"]
+__all__ = ["token_failed", "tokens"]
 
-MAX_FORM_BYTES: Final = 64 * 1024
 CLIENT_CREDENTIALS: Final = "client_credentials"
 TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a name
 ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a name

@@ -106,7 +106,12 @@ class Door:
             messages: Iterator[bytes], client: grpc.ServicerContext, send: Callable[[bytes | None], None]
         ) -> None:
             call = self._open(method, client)
-            call.send = send
+
+            def send_counted(message: bytes) -> None:
+                call.transferred(len(message))
+                send(message)
+
+            call.send = send_counted
             self._serve(call, messages)
             send(None)  # ends the response
 
@@ -127,10 +132,12 @@ class Door:
             with self._pipeline.observe(call):
                 self._pipeline.admit(call)
                 with self._stream_slot(call.method), self._watch.watched(call.client) as client:
-                    request = client.received(messages) if call.method.streamed else client.only(messages)
+                    received = _counted(call, client.received(messages))
+                    request = received if call.method.streamed else client.only(messages)
+                    call.transferred(len(request) if isinstance(request, bytes) else 0)
                     call.watch(client)
                     answer = handle(call, self._realm(call), self._retrying, request)
-                    call.transferred(len(answer) + (len(request) if isinstance(request, bytes) else 0))
+                    call.transferred(len(answer))
                     return answer
         except Exception as error:  # noqa: BLE001  (errors become statuses here)
             self._abort(call, error)
@@ -164,6 +171,13 @@ class Door:
         failure = failure_of(error, call.context, language=spoken, disclosure=self._disclosure)
         call.client.set_trailing_metadata((*echo_headers(call.context), (DETAILS, failure.details)))
         call.client.abort(failure.code, failure.message)
+
+
+def _counted(call: RpcCall, messages: Iterator[bytes]) -> Iterator[bytes]:
+    """The messages of a stream, counted towards the quotas as they arrive."""
+    for message in messages:
+        call.transferred(len(message))
+        yield message
 
 
 class _Handlers(grpc.GenericRpcHandler):

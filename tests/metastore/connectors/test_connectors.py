@@ -11,12 +11,14 @@ from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.mirrors import connector, spec
 from metastore.resource_factory import ResourceFactory, behavior, expect_error, key, mask, names
+from skiway.config.addresses import AddressRule
 from skiway.errors import (
     AlreadyExists,
     Conflict,
     Contention,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     PreconditionFailed,
     Unavailable,
 )
@@ -29,6 +31,7 @@ from skiway.metastore.records.repository import Repository
 from skiway.metastore.resources import accounts, namespaces
 from skiway.model import v1
 from skiway.security import MemorySecrets
+from skiway.security.source_access import SourceAccess
 from skiway.storage import open_stores
 from storage.homes import Clock
 
@@ -36,6 +39,9 @@ TOKEN = "hunter2-is-not-a-good-token"
 BEARER = v1.ConnectorCredentials(bearer=v1.BearerToken(token=TOKEN))
 OTHER = v1.ConnectorCredentials(bearer=v1.BearerToken(token="another"))
 WITH_TOKEN = v1.ConnectorAuthSpec(scheme="oauth2", credentials=BEARER)
+
+
+CLOSED = SourceAccess(local_roots=("/srv/data",), addresses=(AddressRule.parsed("public"),), for_callers=True)
 
 
 @pytest.fixture
@@ -768,3 +774,33 @@ def test_record_cannot_refer_to_a_secret_that_gc_is_deleting(factory, secrets, m
     with expect_error(Contention, "store.contended"):
         update(factory, secrets, created, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
     assert token(factory, secrets, created) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("uri", "properties"),
+    [
+        ("/etc", {}),
+        ("file:///srv/other", {}),
+        ("sqlite:////srv/other/catalog.db", {}),
+        ("http://127.0.0.1:8181", {}),
+        ("https://localhost", {}),
+        ("/srv/data", {"warehouse": "/srv/other"}),
+        ("/srv/data", {"allowed-locations": "/srv/data, /etc"}),
+        ("s3://bucket/x", {"s3.endpoint": "http://169.254.169.254"}),
+    ],
+)
+def test_source_that_may_not_be_opened_is_rejected_when_it_is_defined(
+    factory: ResourceFactory, secrets: MemorySecrets, uri: str, properties: dict[str, str]
+) -> None:
+    request = v1.CreateConnectorRequest(spec=spec(factory, uri=uri, properties=properties))
+    with pytest.raises(PermissionDenied):
+        connectors.create(factory.home, request, secrets=secrets, access=CLOSED)
+    allowed = v1.CreateConnectorRequest(spec=spec(factory, uri="/srv/data"))
+    made = connectors.create(factory.home, allowed, secrets=secrets, access=CLOSED).connector
+    changed = v1.UpdateConnectorRequest(
+        connector_id=made.resource_id,
+        spec=v1.ConnectorSpec(uri=uri, properties=properties),
+        update_mask=mask("uri", "properties"),
+    )
+    with pytest.raises(PermissionDenied):
+        connectors.update(factory.home, changed, secrets=secrets, access=CLOSED)

@@ -53,6 +53,7 @@ def test_restored_store_is_the_same(filled: ManagedTableFactory, secrets: Path, 
     assert {(uri.removeprefix("file://"), size) for uri, size in listed} == {
         (str(path), path.stat().st_size) for path in on_disk
     }
+    assert made.warehouse_files == len(on_disk) > 0
     with open_stores(f"sqlite:///{tmp_path}/restored.db") as restored:
         restore_backup(restored, backup, secrets=tmp_path / "new", warehouse=filled.warehouse)
         assert everything(restored) == everything(stores)

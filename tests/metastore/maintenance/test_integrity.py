@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import NotFound
+from skiway.formats.iceberg import manifest_files
 from skiway.metastore.maintenance import Checker, Defect
 from skiway.metastore.platform import TokenUses
 from skiway.metastore.records import keys
@@ -146,3 +148,37 @@ def test_files_of_managed_tables_must_exist(factory: ResourceFactory, tmp_path: 
     assert list(Checker(factory.stores, managed.warehouse).defects()) == []
     factory.stores.pointers.compare_and_set("/platform/x", "plain", expect=ABSENT)
     assert list(Checker(factory.stores).defects()) == []
+
+
+def test_sizes_of_files_must_agree(factory: ResourceFactory, tmp_path: Path) -> None:
+    managed = ManagedTableFactory.at(factory, tmp_path)
+    managed.append(managed.create(), 1)
+    (file,) = Path(managed.warehouse.root.path).rglob("*.parquet")
+    size = file.stat().st_size
+    with file.open("ab") as longer:
+        longer.write(b"x")
+    (found,) = Checker(factory.stores, managed.warehouse).defects()
+    assert f"it has {size + 1} bytes, but {size} according to its manifest" in found.problem
+    assert found.place.endswith(file.name)
+
+
+@pytest.mark.parametrize("noun", ["files", "rows"])
+def test_counts_of_manifests_must_agree(
+    factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noun: str
+) -> None:
+    managed = ManagedTableFactory.at(factory, tmp_path)
+    managed.append(managed.append(managed.create(), 1), 2)
+    assert list(Checker(factory.stores, managed.warehouse).defects()) == []
+    read = manifest_files.manifests
+
+    def wrong(*arguments: Any) -> Any:
+        found = read(*arguments)
+        place = {"files": 7, "rows": 10}[noun]  # added_files_count, added_rows_count
+        for each in found:
+            each[place] += 1
+        return found
+
+    monkeypatch.setattr(manifest_files, "manifests", wrong)
+    problems = [each.problem for each in Checker(factory.stores, managed.warehouse).defects()]
+    assert len(problems) == 2
+    assert all(f" {noun}, but " in each for each in problems), problems

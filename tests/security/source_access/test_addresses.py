@@ -260,6 +260,28 @@ def test_catalog_cannot_send_its_client_to_a_forbidden_address(upstream, overrid
         namespaces(upstream.uri)
 
 
+def test_catalog_cannot_name_metadata_outside_of_the_source(upstream, tmp_path):
+    """It is checked although the catalog sends the content as well: others open the location later."""
+    own = iceberg(tmp_path / "own").create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
+    content = json.loads(own.metadata.model_dump_json())
+    answer = {"metadata": content, "config": {}}
+    options = {"allowed-locations": str(tmp_path / "own")}
+    with open_source("iceberg", upstream.uri, options=options) as source:
+        upstream.answers["/v1/namespaces/sales/tables/orders"] = (
+            200,
+            {},
+            {**answer, "metadata-location": own.metadata_location},
+        )
+        assert source.load(("sales",), "orders").name.name == "orders"
+        upstream.answers["/v1/namespaces/sales/tables/orders"] = (
+            200,
+            {},
+            {**answer, "metadata-location": f"file://{tmp_path}/another/v1.metadata.json"},
+        )
+        with pytest.raises(PermissionDenied, check=lambda error: error.key == "location.outside"):
+            source.load(("sales",), "orders")
+
+
 def test_name_that_resolves_to_another_address_on_connect_is_rejected(upstream, monkeypatch):
     monkeypatch.setattr(policy, "resolved", lambda *_: iter([ip_address("8.8.8.8")]))
     with refused():
@@ -278,8 +300,10 @@ def test_behind_a_proxy_ip_addresses_are_checked_and_host_names_are_not(upstream
     upstream.answers["http://nowhere.invalid/v1/config"] = (200, {}, {"defaults": {}, "overrides": {}})
     upstream.answers["http://nowhere.invalid/v1/namespaces"] = (200, {}, {"namespaces": [["sales"]]})
     assert namespaces("http://nowhere.invalid") == [("sales",)]
-    with refused():
-        namespaces("http://169.254.169.254")
+    # The proxy would accept all spellings of an address.
+    for host in ("169.254.169.254", "2852039166", "0xa9fea9fe", "169.254.43518", "0251.0376.0251.0376"):
+        with refused():
+            namespaces(f"http://{host}")
 
 
 def test_unresolvable_name_is_unavailable():

@@ -83,6 +83,12 @@ def test_other_errors_are_not_retried(store, sqlstate, error):
     assert attempt.calls == 1
 
 
+def test_full_disk_of_the_database_is_explained(store):
+    with pytest.raises(Unavailable, check=lambda error: error.key == "disk.full") as caught:
+        store._translated(Failing("53100", times=1))
+    assert caught.value.message.startswith("the database cannot write: the disk is full; free some space")
+
+
 def test_pauses_between_retries_grow_with_jitter(home):
     class State:
         attempt_number = 1

@@ -21,11 +21,11 @@ it belongs to somebody else, and is left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import Found, Location, location
@@ -46,6 +46,7 @@ from skiway.model import v1
 from skiway.storage import Clock, Stores
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["THREE_DAYS_S", "files_of_state", "sweep_transactions", "sweep_warehouse"]
@@ -263,14 +264,24 @@ def _replaced_by(files: TableFiles, place: Location) -> set[Location]:
     return {location(each.metadata_file) for each in read_metadata(files, uri_of(place)).metadata_log[-1:]}
 
 
-def files_of_state(files: TableFiles, metadata: Location) -> set[Location]:
-    """The files that a state of a table references, given the location of its metadata."""
+OnManifest: TypeAlias = "Callable[[ManifestFile, Sequence[ManifestEntry]], None]"
+
+
+def _ignore(_manifest: ManifestFile, _entries: Sequence[ManifestEntry]) -> None:
+    pass
+
+
+def files_of_state(files: TableFiles, metadata: Location, *, on_manifest: OnManifest = _ignore) -> set[Location]:
+    """The files that a state of a table references, given the location of its metadata.
+
+    `on_manifest` is called with each manifest and its entries that are not deleted.
+    """
     used: set[Location] = set()
-    _add_state(used, files, metadata)
+    _add_state(used, files, metadata, on_manifest)
     return used
 
 
-def _add_state(used: set[Location], files: TableFiles, place: Location) -> None:
+def _add_state(used: set[Location], files: TableFiles, place: Location, on_manifest: OnManifest = _ignore) -> None:
     """Add all files that a state references. A manifest in `used` has been read already."""
     from skiway.formats.iceberg.file_io import WritingIO
     from skiway.formats.iceberg.manifest_files import entries, manifests
@@ -282,6 +293,7 @@ def _add_state(used: set[Location], files: TableFiles, place: Location) -> None:
             manifest_place = location(manifest.manifest_path)
             if manifest_place not in used:
                 listed = entries(manifest, WritingIO(files))
+                on_manifest(manifest, listed)
                 used |= {manifest_place, *(location(entry.data_file.file_path) for entry in listed)}
         used.add(location(snapshot.manifest_list))
 

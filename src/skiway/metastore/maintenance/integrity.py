@@ -1,4 +1,5 @@
-"""Check a store: every pointer has its blob, every resource its names and parents, and every managed table its files.
+"""Check a store: every pointer has its blob, every resource its names and parents, and every managed table its files, as
+many and as large as its metadata says.
 
 Servers may write meanwhile. The check reads each resource on its own, and reports a defect only if the pointer that it
 concerns is unchanged afterwards.
@@ -7,14 +8,14 @@ concerns is unchanged afterwards.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
 from skiway.errors import NotFound, SkiwayError
-from skiway.formats import location
+from skiway.formats import Location, location
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.gc.warehouse import files_of_state
 from skiway.metastore.managed.places import files_of_table, folder_of_table
@@ -23,6 +24,9 @@ from skiway.metastore.records.kinds import KINDS, TABLE, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry, ManifestFile
 
 __all__ = ["Checker", "Defect"]
 
@@ -113,19 +117,24 @@ class Checker:
             yield from self._of_files(self._warehouse, value)
 
     def _of_files(self, warehouse: Warehouse, table: v1.Table) -> Iterator[Defect]:
-        """All files that the current state of a managed table references exist."""
+        """All files that the current state of a managed table references exist, and counts and sizes agree."""
         self.counts["managed table"] += 1
         try:
             place = location(table.metadata_location)
             realm = Realm(self._stores, table.resource_id.account_id)
             files = files_of_table(realm, warehouse, table)
-            listed = {each.location for each in files.walk(location(folder_of_table(realm, warehouse, table)))}
+            folder = location(folder_of_table(realm, warehouse, table))
+            listed = {each.location: each.size for each in files.walk(folder)}
             if place not in listed:
                 yield Defect(table.metadata_location, f"the metadata of table {table.display_name} is missing")
                 return
-            used = files_of_state(files, place)
+            wrong: list[Defect] = []
+            used = files_of_state(
+                files, place, on_manifest=lambda manifest, entries: wrong.extend(_wrong(manifest, entries, listed))
+            )
             self.counts["file"] += len(used)
-            for missing in sorted(used - listed, key=str):
+            yield from (Defect(each.place, f"{each.problem} (table {table.display_name})") for each in wrong)
+            for missing in sorted(used - listed.keys(), key=str):
                 if files.find(uri_of(missing)) is None:
                     yield Defect(uri_of(missing), f"a file of table {table.display_name} is missing")
         except SkiwayError as error:
@@ -134,6 +143,24 @@ class Checker:
     def _has_table(self, key: str) -> bool:
         table = keys.table_of(key)
         return table is None or self._stores.pointers.get(table) is not None
+
+
+def _wrong(manifest: ManifestFile, entries: Sequence[ManifestEntry], sizes: Mapping[Location, int]) -> Iterator[Defect]:
+    """The numbers of a manifest that differ from those in its list, and the files that differ from their entries in size."""
+    rows = sum(entry.data_file.record_count for entry in entries)
+    for noun, found, told in (
+        ("files", len(entries), (manifest.added_files_count, manifest.existing_files_count)),
+        ("rows", rows, (manifest.added_rows_count, manifest.existing_rows_count)),
+    ):
+        known = [each for each in told if each is not None]
+        if len(known) == len(told) and found != sum(known):
+            yield Defect(manifest.manifest_path, f"it has {found} {noun}, but {sum(known)} according to its list")
+    for each in (entry.data_file for entry in entries):
+        size = sizes.get(location(each.file_path))
+        if size is not None and size != each.file_size_in_bytes:
+            yield Defect(
+                each.file_path, f"it has {size} bytes, but {each.file_size_in_bytes} according to its manifest"
+            )
 
 
 def _kind_of(key: str) -> Kind[Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -78,9 +79,11 @@ class SourceAccess:
 
     def _permits(self, real: Location) -> bool:
         """Whether the most specific rule for a location permits it."""
-        closed = max((len(each.path) for each in self._closed if real.is_below(each)), default=-1)
         if real.scheme != "file":
-            return closed < 0
+            # Some clients, such as Hadoop's, remove empty segments.
+            plain = Location(real.scheme, real.bucket, re.sub("/+", "/", real.path))
+            return not any(each.is_below(closed) for each in (real, plain) for closed in self._closed)
+        closed = max((len(each.path) for each in self._closed if real.is_below(each)), default=-1)
         opened = max((len(each.path) for each in self._own_roots if real.is_below(each)), default=-1)
         if opened > closed:
             return True
@@ -135,11 +138,11 @@ class SourceAccess:
     def check_named(self, url: str) -> str:
         """Return `url` unless its host is a forbidden IP address or localhost; host names are not resolved."""
         scheme, host, port = _parts(url)
-        named = "127.0.0.1" if host == "localhost" or host.endswith(".localhost") else host
-        try:
-            self.check_address(scheme, host, port, ip_address(named))
-        except ValueError:
+        address = _address_in(host)
+        if address is None:
             self.check_name(scheme, host, port)
+        else:
+            self.check_address(scheme, host, port, address)
         return url
 
     def check_name(self, scheme: str, host: str, port: int) -> None:
@@ -228,6 +231,17 @@ def resolved(host: str, port: int) -> Iterator[IpAddress]:
         ) from error
     for *_, address in found:
         yield ip_address(str(address[0]).partition("%")[0])
+
+
+def _address_in(host: str) -> IpAddress | None:
+    """The address that a host name contains, also in the old spellings that resolvers accept; None for other names."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return IPv4Address("127.0.0.1")
+    with suppress(ValueError):
+        return ip_address(host)
+    with suppress(OSError):
+        return IPv4Address(socket.inet_aton(host))
+    return None
 
 
 def _parts(url: str) -> tuple[str, str, int]:
