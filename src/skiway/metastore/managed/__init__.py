@@ -2,7 +2,7 @@
 
 `tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
 `commits` changes one or several of them, in `client_turns` if clients compete. `views` does the same for views, and
-`view_dialects` translates their SQL.
+`view_dialects` translates their SQL, and `view_columns` the types of their columns.
 """
 
 from skiway.metastore.managed.client_turns import ClientTurns
@@ -20,7 +20,7 @@ from skiway.metastore.managed.tables import (
     rename,
     require_addressable,
 )
-from skiway.metastore.managed.view_dialects import duckdb_sql
+from skiway.metastore.managed.view_dialects import duckdb_sql, is_translated
 from skiway.metastore.managed.views import (
     IcebergView,
     commit_view,
@@ -57,6 +57,7 @@ __all__ = [
     "dropped_tables",
     "duckdb_sql",
     "has_columns",
+    "is_translated",
     "load",
     "load_view",
     "open_current",
