@@ -27,7 +27,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
 from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType, StructType
-from pyiceberg.view.metadata import SQLViewRepresentation, ViewVersion
+from pyiceberg.view.metadata import ViewVersion
 
 from rest_clients.shared_lake import TOKEN, SharedLake
 from skiway.client import col
@@ -325,18 +325,16 @@ def test_statistics_files_are_recorded(user: User) -> None:
 def test_views_are_created_listed_read_over_airport_and_dropped(user: User) -> None:
     user.create().append(people(ADA, GRACE, EDSGER))
     sql = "SELECT id AS number, name FROM people WHERE id < 3"
-    version = ViewVersion(
-        **{
-            "version-id": 1,
-            "schema-id": 1,
-            "timestamp-ms": 1,
-            "summary": {},
-            "representations": [SQLViewRepresentation(type="sql", sql=sql, dialect="spark")],
-            "default-namespace": [user.namespace],
-        }
-    )
+    version = {
+        "version-id": 1,
+        "schema-id": 1,
+        "timestamp-ms": 1,
+        "summary": {},
+        "representations": [{"type": "sql", "sql": sql, "dialect": "spark"}],
+        "default-namespace": [user.namespace],
+    }
     schema = Schema(NestedField(1, "number", LongType()), NestedField(2, "name", StringType()), schema_id=1)
-    made = user.catalog.create_view(user.named("few"), schema, version)
+    made = user.catalog.create_view(user.named("few"), schema, ViewVersion.model_validate(version))
     assert made.sql_for("spark").sql == sql
     assert user.catalog.view_exists(user.named("few"))
     expected = pa.table({"number": pa.array([1, 2], pa.int64()), "name": ["Ada", "Grace"]})

@@ -6,7 +6,15 @@
 """
 
 from skiway.metastore.managed.client_turns import ClientTurns
-from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit, commit_all
+from skiway.metastore.managed.commits import (
+    TableChange,
+    TableCreation,
+    append_with_retry,
+    change,
+    change_all,
+    commit,
+    commit_all,
+)
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.registering import register
 from skiway.metastore.managed.requests import create_requested
@@ -39,6 +47,7 @@ __all__ = [
     "IcebergView",
     "ManagedTable",
     "TableChange",
+    "TableCreation",
     "append_with_retry",
     "change",
     "change_all",
