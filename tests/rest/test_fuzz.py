@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rest.rest_server import RestServer, opened
 from skiway.storage import open_stores
+from skiway.vending import Credentials, S3Service, Signer, Vending
 
 HERE = "/v1/lake/namespaces/sales/tables"
 
@@ -22,8 +23,11 @@ HERE = "/v1/lake/namespaces/sales/tables"
 @pytest.fixture(scope="module")
 def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    with open_stores("memory://") as stores, opened(stores, folder) as rest_server:
+    vending = Vending(None, Signer(lambda: Credentials("key", "secret"), S3Service("")))
+    with open_stores("memory://") as stores, opened(stores, folder, vending=vending) as rest_server:
         rest_server.pyiceberg().create_namespace("sales")
+        view = {"name": "few", "schema": SCHEMA, "view-version": VERSION, "properties": {}}
+        assert rest_server.call("POST", VIEWS, view).status_code == 200
         rest_server.pyiceberg().create_table("sales.people", pa.schema({"id": pa.int64()})).append(
             pa.table({"id": [1]})
         )
@@ -105,6 +109,15 @@ REQUIREMENTS: list[dict[str, Any]] = [
     {"type": "assert-default-spec-id", "default-spec-id": 0},
     {"type": "assert-default-sort-order-id", "default-sort-order-id": 0},
 ]
+VIEWS = "/v1/lake/namespaces/sales/views"
+VERSION: dict[str, Any] = {
+    "version-id": 1,
+    "schema-id": -1,
+    "timestamp-ms": 1,
+    "summary": {"operation": "replace"},
+    "representations": [{"type": "sql", "sql": "SELECT id FROM people", "dialect": "spark"}],
+    "default-namespace": ["sales"],
+}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/lake/namespaces", {"namespace": ["sales", "eu"], "properties": {"a": "b"}}),
     ("/v1/lake/namespaces/sales/properties", {"removals": ["a"], "updates": {"b": "c"}}),
@@ -150,6 +163,43 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     (f"{HERE}/people/tasks", {"plan-task": "00000000000000000000-x.1"}),
+    (
+        f"{HERE}/people/sign",
+        {
+            "region": "us-east-1",
+            "uri": "https://s3.amazonaws.com/lake/tables/a1/t1/x",
+            "method": "GET",
+            "headers": {"range": ["bytes=0-1"]},
+            "body": None,
+            "provider": "s3",
+        },
+    ),
+    (
+        "/v1/lake/namespaces/sales/register",
+        {"name": "old", "metadata-location": "file:///nowhere/v1.metadata.json", "overwrite": True},
+    ),
+    (VIEWS, {"name": "adults", "schema": SCHEMA, "view-version": VERSION, "properties": {"a": "b"}}),
+    (
+        f"{VIEWS}/few",
+        {
+            "requirements": [{"type": "assert-view-uuid", "uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1"}],
+            "updates": [
+                {"action": "add-schema", "schema": SCHEMA},
+                {"action": "add-view-version", "view-version": VERSION},
+                {"action": "set-current-view-version", "view-version-id": -1},
+                {"action": "set-properties", "updates": {"a": "b"}},
+                {"action": "remove-properties", "removals": ["a"]},
+            ],
+        },
+    ),
+    (
+        "/v1/lake/views/rename",
+        {"source": {"namespace": ["sales"], "name": "x"}, "destination": {"namespace": ["sales"], "name": "y"}},
+    ),
+    (
+        "/v1/lake/namespaces/sales/register-view",
+        {"name": "old", "metadata-location": "file:///nowhere/v1.metadata.json"},
+    ),
 ]
 
 
@@ -181,15 +231,24 @@ COMMITS = st.builds(
     st.lists(st.sampled_from(REQUIREMENTS), max_size=2),
     st.lists(st.sampled_from(UPDATES), max_size=4),
 )
+TRANSACTIONS = st.lists(
+    st.builds(
+        lambda name, commit: {"identifier": {"namespace": ["sales"], "name": name}, **commit},
+        st.sampled_from(["people", "new", "another"]),
+        COMMITS,
+    ),
+    max_size=3,
+).map(lambda changes: {"table-changes": changes})
 CALLS = st.one_of(
     st.sampled_from(BODIES).flatmap(lambda each: st.tuples(st.just(each[0]), mutated(each[1]) | ANYTHING)),
     st.tuples(st.sampled_from([f"{HERE}/people", f"{HERE}/new"]), COMMITS),
     st.tuples(st.just(f"{HERE}/people"), COMMITS.flatmap(mutated)),
+    st.tuples(st.just("/v1/lake/transactions/commit"), TRANSACTIONS | TRANSACTIONS.flatmap(mutated)),
 )
 
 
 @given(call=CALLS)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_body_causes_an_internal_error(rest_server: RestServer, call: tuple[str, Any]) -> None:
     path, body = call
     answer = rest_server.call("POST", path, json.dumps(body).encode())

@@ -15,6 +15,7 @@ from skiway.airport import ColumnStatistics, HasStatistics, ScanOptions, Table, 
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import PreconditionFailed
 from skiway.lake.context import Context
+from skiway.lake.declared_columns import declared_columns
 from skiway.metastore import managed
 from skiway.model import v1
 from skiway.sql import Find, Query, SqlView, including, simple_view
@@ -41,6 +42,11 @@ class LakeView(Table, SqlView):
     def sql(self) -> str:
         """The query, in DuckDB's dialect."""
         return view_sql(self.record, self._place[0])
+
+    def with_columns(self, query: str) -> str:
+        """The query with the columns that the engine which created the view declared for it."""
+        declared = declared_columns(self.record, self.sql)
+        return query if declared is None else declared.of(query)
 
     @property
     def schema(self) -> pa.Schema:
@@ -80,7 +86,9 @@ class LakeView(Table, SqlView):
         assert simple is not None, "other views have no statistics"
         self._context.callers.require("view.read", self.record)
         base = self._find(simple.catalog or self._place[0], simple.schema or self._place[1], simple.table)
-        source = None if base is None else simple.source_of(column, base.schema.names)
+        declared = declared_columns(self.record, self.sql)
+        selected = column if declared is None else declared.source_of(column)
+        source = None if base is None else simple.source_of(selected, base.schema.names)
         if base is None or source is None or base.schema.field(source).type != self.schema.field(column).type:
             return ColumnStatistics()  # an expression, or a column that was replaced by one of another type
         return base.column_statistics(source, duckdb_type) if isinstance(base, HasStatistics) else ColumnStatistics()

@@ -6,11 +6,11 @@ A staged table exists only for the client: the commit that asserts its creation 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from skiway.errors import AlreadyExists, InvalidArgument, Unsupported
+from skiway.errors import AlreadyExists, InvalidArgument
 from skiway.formats.iceberg.metadata import metadata_folder, metadata_json
 from skiway.metastore import managed
 from skiway.metastore.managed import ManagedTable
@@ -83,22 +83,40 @@ def commit_transaction(request: RestRequest) -> RestResponse:
     from skiway.rest.table_bodies import transaction_in
 
     catalog = resolve.writable(request)
-    changes = []
+    changes, creations, created = [], [], []
     for wanted in transaction_in(request.body).table_changes:
         if wanted.identifier is None:
             raise InvalidArgument("a table change has no identifier: add it", key="field.invalid", field="identifier")
+        path, name = wanted.identifier.namespace, wanted.identifier.name
         if wanted.creates:
-            raise Unsupported(
-                f"table {wanted.identifier.name} cannot be created in a transaction over several tables: create it first",
-                key="transaction.creates",
-            )
-        table = resolve.table_at(request.realm, catalog, wanted.identifier.namespace, wanted.identifier.name)
+            namespace = resolve.namespace_at(request.realm, catalog, path)
+            with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"):
+                resolve.require_free(request.realm, namespace, name, kind="table")
+            creation = managed.TableCreation(namespace.resource_id, name, wanted.requirements, wanted.updates)
+            creations.append(creation)
+            created.append((namespace, name))
+            continue
+        table = resolve.table_at(request.realm, catalog, path, name)
         resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
         request.realm.require_unrestricted(table)
         changes.append(managed.TableChange.of_client(table.resource_id, wanted.requirements, wanted.updates))
-    with _applying():
-        managed.commit_all(request.realm, request.lake.warehouse, changes, turns=request.lake.turns)
+    with _claiming_all(request, created), _applying():
+        managed.commit_all(
+            request.realm, request.lake.warehouse, changes, creations=creations, turns=request.lake.turns
+        )
     return NO_CONTENT
+
+
+@contextmanager
+def _claiming_all(request: RestRequest, created: Sequence[tuple[v1.Namespace, str]]) -> Iterator[None]:
+    """Report the table or view that has the name of one of the created tables, if the block fails because of it."""
+    try:
+        yield
+    except AlreadyExists:
+        for namespace, name in created:
+            with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"):
+                resolve.require_free(request.realm, namespace, name, kind="table")
+        raise
 
 
 def register(request: RestRequest) -> RestResponse:

@@ -63,6 +63,10 @@ class SqlView(ABC):
     def sql(self) -> str:
         """The query, in DuckDB's dialect."""
 
+    def with_columns(self, query: str) -> str:
+        """The query with the names and types of the view's columns, if these are not its own. `query` is `sql`, rewritten."""
+        return query
+
 
 Find = Callable[[str, str, str], Table | None]
 """Looks up a table or view by catalog, schema and name, with the caller's rights."""
@@ -181,7 +185,7 @@ class _Resolver:
         self._parsed += 1
         parsed = self._process.parse(view.sql, prefix=f"then {self._parsed}")
         self.collect(parsed, full[:2], path)
-        self.views[key] = StoredQuery(full, parsed.sql)
+        self.views[key] = StoredQuery(full, view.with_columns(parsed.sql))
 
 
 def _check_name(named: NamedTable, dotted: str) -> None:

@@ -7,6 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    AssertCreate,
+    AssignUUIDUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetLocationUpdate,
+    UpgradeFormatVersionUpdate,
+)
 
 from metastore.integrity import damage
 from metastore.managed_table_factory import ManagedTableFactory, id_of
@@ -14,7 +26,7 @@ from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats.iceberg.commits import Producer, append, overwrite
 from skiway.metastore import Realm, managed
-from skiway.metastore.managed import ManagedTable, TableChange, commits
+from skiway.metastore.managed import ManagedTable, TableChange, TableCreation, commits
 from skiway.metastore.managed.states import NewState, publish
 from skiway.model import v1
 from skiway.storage import ABSENT, Put
@@ -95,6 +107,40 @@ def test_lost_race_on_one_table_makes_all_changes_again(lake: ManagedTableFactor
     managed.change_all(lake.home, lake.warehouse, changes)
     assert made == ["people", "orders"] * 2
     assert (lake.rows(people), lake.rows(orders)) == ([1, 2, 7], [1, 2])
+
+
+def test_lost_race_creates_the_new_table_again(lake: ManagedTableFactory) -> None:
+    people, _ = pair(lake)
+    staged = lake.create("new", stage=True)
+    attempts: list[None] = []
+
+    def produce(metadata: Any, files: Any, clock: Any) -> Any:
+        attempts.append(None)
+        if len(attempts) == 1:
+            other = ManagedTableFactory(lake.factory, type(lake.warehouse).at(lake.warehouse.root.path))
+            other.append(people, 7)
+        return append(lake.write(people, 2))(metadata, files, clock)
+
+    creation = TableCreation(staged.table.namespace_id, "new", [AssertCreate()], initial_updates(staged.metadata))
+    made = managed.commit_all(lake.home, lake.warehouse, [TableChange(id_of(people), produce)], creations=[creation])
+    assert len(attempts) == 2
+    assert (lake.rows(people), lake.rows(made[1]), made[1].id) == ([1, 2, 7], [], staged.id)
+    assert damage(lake.factory.stores) == []
+
+
+def initial_updates(metadata: Any) -> list[Any]:
+    """The updates that create an empty table with this metadata."""
+    return [
+        AssignUUIDUpdate(uuid=metadata.table_uuid),
+        UpgradeFormatVersionUpdate(format_version=metadata.format_version),
+        AddSchemaUpdate(schema_=metadata.schema()),
+        SetCurrentSchemaUpdate(schema_id=-1),
+        AddPartitionSpecUpdate(spec=metadata.spec()),
+        SetDefaultSpecUpdate(spec_id=-1),
+        AddSortOrderUpdate(sort_order=metadata.sort_order_by_id(metadata.default_sort_order_id)),
+        SetDefaultSortOrderUpdate(sort_order_id=-1),
+        SetLocationUpdate(location=metadata.location),
+    ]
 
 
 def test_publish_replaces_expected_states_only(lake: ManagedTableFactory) -> None:

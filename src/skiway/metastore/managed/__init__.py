@@ -2,11 +2,19 @@
 
 `tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
 `commits` changes one or several of them, in `client_turns` if clients compete. `views` does the same for views, and
-`view_dialects` translates their SQL.
+`view_dialects` translates their SQL, and `view_columns` the types of their columns.
 """
 
 from skiway.metastore.managed.client_turns import ClientTurns
-from skiway.metastore.managed.commits import TableChange, append_with_retry, change, change_all, commit, commit_all
+from skiway.metastore.managed.commits import (
+    TableChange,
+    TableCreation,
+    append_with_retry,
+    change,
+    change_all,
+    commit,
+    commit_all,
+)
 from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
 from skiway.metastore.managed.registering import register
 from skiway.metastore.managed.requests import create_requested
@@ -20,7 +28,7 @@ from skiway.metastore.managed.tables import (
     rename,
     require_addressable,
 )
-from skiway.metastore.managed.view_dialects import duckdb_sql
+from skiway.metastore.managed.view_dialects import duckdb_sql, is_translated
 from skiway.metastore.managed.views import (
     IcebergView,
     commit_view,
@@ -39,6 +47,7 @@ __all__ = [
     "IcebergView",
     "ManagedTable",
     "TableChange",
+    "TableCreation",
     "append_with_retry",
     "change",
     "change_all",
@@ -57,6 +66,7 @@ __all__ = [
     "dropped_tables",
     "duckdb_sql",
     "has_columns",
+    "is_translated",
     "load",
     "load_view",
     "open_current",

@@ -32,12 +32,15 @@ from skiway.metastore.managed.states import (
     Also,
     ManagedTable,
     NewState,
+    NewTable,
     is_certainly_undone,
     load,
     nothing_else,
     publish,
 )
+from skiway.metastore.managed.tables import forget_staged, staged_table
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.names import folded, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import writable_id
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK_TIMEOUT_S",
     "TableChange",
+    "TableCreation",
     "append_with_retry",
     "change",
     "change_all",
@@ -83,6 +87,16 @@ class TableChange:
         return cls(table_id, plain(requirements, updates), added[-1] if added else None)
 
 
+@dataclass(frozen=True, slots=True)
+class TableCreation:
+    """The creation of a table that a client staged, with all updates since then."""
+
+    namespace_id: v1.ResourceId
+    name: str
+    requirements: Sequence[TableRequirement]
+    updates: Sequence[TableUpdate]
+
+
 def commit(
     realm: Realm,
     warehouse: Warehouse,
@@ -102,15 +116,23 @@ def commit(
 
 
 def commit_all(
-    realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange], *, turns: ClientTurns | None = None
+    realm: Realm,
+    warehouse: Warehouse,
+    changes: Sequence[TableChange],
+    *,
+    creations: Sequence[TableCreation] = (),
+    turns: ClientTurns | None = None,
 ) -> list[ManagedTable]:
-    """Apply the updates of a REST client to several tables, all or none, like `commit` does to one."""
-    _check_distinct(changes)
+    """Apply the updates of a REST client to several tables, some of which may be new: all or none, like `commit` to one.
+
+    Raise `AlreadyExists` if the name of a new table is taken.
+    """
+    _check_distinct(changes, creations)
     turns = turns or ClientTurns()
     with ExitStack() as waiting:
         for each in changes:
             waiting.enter_context(turns.taken(realm, each.table_id.id, each.snapshot_id))
-        return _change(realm, warehouse, changes)
+        return _change(realm, warehouse, changes, creations)
 
 
 def append_with_retry(
@@ -147,17 +169,19 @@ def change_all(
     return _change(realm, warehouse, changes, also=also, sleep=sleep)
 
 
-def _check_distinct(changes: Sequence[TableChange]) -> None:
+def _check_distinct(changes: Sequence[TableChange], creations: Sequence[TableCreation] = ()) -> None:
     ids = [each.table_id.id for each in changes]
+    ids += [f"{each.namespace_id.id}/{folded(normal_text(each.name))}" for each in creations]
     for table_id in ids:
         if ids.count(table_id) > 1:
-            raise failure(InvalidArgument, "commit.table.repeated", id=table_id, field="table_id")
+            raise failure(InvalidArgument, "commit.table.repeated", id=table_id.rpartition("/")[2], field="table_id")
 
 
 def _change(
     realm: Realm,
     warehouse: Warehouse,
     changes: Sequence[TableChange],
+    creations: Sequence[TableCreation] = (),
     *,
     also: Also = nothing_else,
     sleep: Sleep = time.sleep,
@@ -171,7 +195,7 @@ def _change(
         with ExitStack() as locks:
             for folder in folders:
                 locks.enter_context(warehouse.lock(folder, timeout_s=LOCK_TIMEOUT_S))
-            return _committed(realm, warehouse, changes, also)
+            return _committed(realm, warehouse, changes, creations, also)
 
     return Retrying(
         retry=retry_if_exception_type(_LostRace),
@@ -193,20 +217,27 @@ class _LostRace(Exception):
 def _give_up(state: RetryCallState) -> NoReturn:
     error = state.outcome.exception() if state.outcome else None
     assert isinstance(error, _LostRace)
-    names = ", ".join(each.table.display_name for each in error.tables)
+    names = ", ".join(each.table.display_name for each in error.tables) or "to be created"
     raise Conflict(
         f"table {names} was changed by others during all {ATTEMPTS} attempts to commit: try again",
         key="commit.failed",
-        id=error.tables[0].id,
+        id=error.tables[0].id if error.tables else "",
         reason="too many concurrent commits",
     ) from error
 
 
-def _committed(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange], also: Also) -> list[ManagedTable]:
+def _committed(
+    realm: Realm,
+    warehouse: Warehouse,
+    changes: Sequence[TableChange],
+    creations: Sequence[TableCreation],
+    also: Also,
+) -> list[ManagedTable]:
     """Make all changes for the current states of their tables, and publish the results. Tables without changes stay."""
     bases: list[ManagedTable] = []
     written: list[tuple[TableFiles, list[str]]] = []
-    states: dict[str, NewState] = {}
+    states: dict[str, NewState | NewTable] = {}
+    staged: list[NewTable] = []
     claimed: list[str] = []
     try:
         for each in changes:
@@ -220,18 +251,39 @@ def _committed(realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange
                 written[-1] = (base.files, own)
             if (state := _new_state(base, made, own)) is not None:
                 states[base.id] = state
+        for creation in creations:
+            new = _staged(realm, warehouse, creation)
+            staged.append(new)
+            states[new.table.resource_id.id] = new
         published = publish(realm, list(states.values()), also=also) if states else []
     except SkiwayError as error:
+        is_lost = (isinstance(error, Contention) and not isinstance(error, Busy)) or error.key == "version.mismatch"
         if is_certainly_undone(error):
             for files, own in written:
                 files.remove(own)
             for folder in claimed:
                 release_place(realm.stores, folder)
-        if (isinstance(error, Contention) and not isinstance(error, Busy)) or error.key == "version.mismatch":
+            for new in staged:
+                new.files.remove([new.location])
+                if not is_lost:  # else it is created again
+                    forget_staged(realm, new)
+        if is_lost:
             raise _LostRace(bases) from error
         raise
     by_id = {each.id: each for each in published}
-    return [by_id.get(base.id, base) for base in bases]
+    created = [by_id[each.table.resource_id.id] for each in staged]
+    return [*(by_id.get(base.id, base) for base in bases), *created]
+
+
+def _staged(realm: Realm, warehouse: Warehouse, creation: TableCreation) -> NewTable:
+    return staged_table(
+        realm,
+        warehouse,
+        namespace_id=creation.namespace_id,
+        name=creation.name,
+        requirements=creation.requirements,
+        updates=creation.updates,
+    )
 
 
 def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState | None:

@@ -1,7 +1,7 @@
 """States of managed tables: how they are loaded, and how the states that follow them are published.
 
-`publish` takes the states of any number of tables, and publishes all of them with one compare-and-set, or none. Commits to
-one table and to several use it.
+`publish` takes the states of any number of tables, new ones included, and publishes all of them with one compare-and-set, or
+none. Creations and commits, to one table and to several, use it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from skiway.errors import (
+    AlreadyExists,
     Conflict,
     Contention,
     Internal,
@@ -31,12 +32,12 @@ from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Replacement, Repository, Stored
+from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import apply_batch, copied
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.ownership import writer
 from skiway.model import v1
-from skiway.storage import Operation
+from skiway.storage import Check, Operation
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -45,6 +46,7 @@ __all__ = [
     "Also",
     "ManagedTable",
     "NewState",
+    "NewTable",
     "handle_of",
     "is_certainly_undone",
     "load",
@@ -147,6 +149,16 @@ class NewState:
     location: str
 
 
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table that is created if its name is free. Its metadata is stored at `location`."""
+
+    table: v1.Table
+    metadata: TableMetadata
+    location: str
+    files: TableFiles
+
+
 Also = Callable[[Sequence[ManagedTable]], Iterable[Operation]]
 """Returns further operations for the batch that publishes new states, given the tables in these states."""
 
@@ -156,15 +168,16 @@ def nothing_else(_published: Sequence[ManagedTable]) -> Iterable[Operation]:
     return ()
 
 
-def publish(realm: Realm, states: Sequence[NewState], *, also: Also = nothing_else) -> list[ManagedTable]:
-    """Replace the records of all tables, and with them the records of their snapshots, in one batch, or none.
+def publish(realm: Realm, states: Sequence[NewState | NewTable], *, also: Also = nothing_else) -> list[ManagedTable]:
+    """Replace or create the records of all tables, and with them the records of their snapshots, in one batch, or none.
 
     If one of the tables is no longer in the expected state, raise `Contention`, or `PreconditionFailed` with the key
-    `version.mismatch`. The number of tables is limited by the size of a batch of the store.
+    `version.mismatch`. If the name of a new table is taken, raise `AlreadyExists`. The number of tables is limited by the size
+    of a batch of the store.
     """
-    prepared = [_prepare(realm, state) for state in states]
+    prepared = [_prepare(realm, each) if isinstance(each, NewState) else _prepare_new(realm, each) for each in states]
     published = [each.published for each in prepared]
-    batch = [operation for each in prepared for operation in each.operations] + list(also(published))
+    batch = _merged(operation for each in prepared for operation in each.operations) + list(also(published))
     needed, limit = len(batch) + _JOURNAL * len(states), realm.stores.pointers.max_batch
     room = limit - needed
     if room < 0 and len(states) > 1:
@@ -182,7 +195,8 @@ def publish(realm: Realm, states: Sequence[NewState], *, also: Also = nothing_el
     except Contention:
         raise
     except Conflict:
-        raise _explained(prepared) from None
+        if (reason := _explained(prepared)) is not None:
+            raise reason from None
     for table_id, removed in remaining:
         # The commit is done: no error here may undo it. Garbage collection deletes the rest.
         with suppress(Contention):
@@ -194,8 +208,7 @@ def publish(realm: Realm, states: Sequence[NewState], *, also: Also = nothing_el
 class _Prepared:
     """A state that is ready to be published. `removed` deletes the records of each snapshot that it no longer has."""
 
-    repository: Repository[v1.Table]
-    replacement: Replacement[v1.Table]
+    explain: Callable[[], SkiwayError | None]
     published: ManagedTable
     operations: list[Operation]
     removed: list[list[Operation]]
@@ -215,13 +228,42 @@ def _prepare(realm: Realm, state: NewState) -> _Prepared:
         *snapshot_records.current(realm, base.id, metadata),
     ]
     removed = list(snapshot_records.removed(realm, base.id, base.metadata, metadata))
-    return _Prepared(repository, replacement, published, operations, removed)
+    return _Prepared(lambda: repository.explain(replacement), published, operations, removed)
 
 
-def _explained(prepared: Sequence[_Prepared]) -> SkiwayError:
-    """The reason why a batch was rejected: a table that changed, if there is one."""
-    reasons = [each.repository.explain(each.replacement) for each in prepared]
-    return next((reason for reason in reasons if reason.key == "version.mismatch"), reasons[0])
+def _prepare_new(realm: Realm, new: NewTable) -> _Prepared:
+    table, metadata = copied(new.table), new.metadata
+    update_record(table, metadata, new.location)
+    checks = hierarchy.entering(realm, table)
+    repository = writer(realm, TABLE)
+    creation = repository.creation(table)
+    created = ManagedTable(creation.stored, metadata, new.files)
+    operations: list[Operation] = [*creation.operations, *checks]
+    if metadata.snapshots:
+        operations += snapshot_records.added(realm, created.table, created.handle, None, new.files)
+        operations += snapshot_records.current(realm, created.id, metadata)
+    return _Prepared(lambda: repository.explain_creation(creation), created, operations, [])
+
+
+def _merged(operations: Iterable[Operation]) -> list[Operation]:
+    """The operations, with each check once: new tables in one namespace have the same."""
+    checks: dict[str, Check] = {}
+    batch: list[Operation] = []
+    for each in operations:
+        if isinstance(each, Check):
+            if checks.setdefault(each.key, each) != each:
+                raise failure(Contention, "store.contended", what="a namespace")  # it has changed in between
+            if checks[each.key] is not each:
+                continue
+        batch.append(each)
+    return batch
+
+
+def _explained(prepared: Sequence[_Prepared]) -> SkiwayError | None:
+    """The reason why a batch was rejected: a table that changed, if there is one. None if everything is done already."""
+    reasons = [reason for each in prepared if (reason := each.explain()) is not None]
+    certain = (each for each in reasons if each.key == "version.mismatch" or isinstance(each, AlreadyExists))
+    return next(certain, reasons[0] if reasons else None)
 
 
 def is_certainly_undone(error: SkiwayError) -> bool:

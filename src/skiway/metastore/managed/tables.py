@@ -17,7 +17,7 @@ from skiway.formats import location as at
 from skiway.formats.iceberg.commits import append
 from skiway.formats.iceberg.metadata import new_metadata, read_metadata, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
-from skiway.metastore.managed import locations, snapshot_records
+from skiway.metastore.managed import locations
 from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
 from skiway.metastore.managed.places import (
     Place,
@@ -32,19 +32,18 @@ from skiway.metastore.managed.places import (
 )
 from skiway.metastore.managed.states import (
     ManagedTable,
-    handle_of,
+    NewTable,
     is_certainly_undone,
     managed_record,
-    update_record,
+    publish,
 )
 from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import encoded, exact_name, normal_text
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import retrying, set_plain
 from skiway.metastore.resources import hierarchy, tables
-from skiway.metastore.resources.ownership import is_managed, writable_id, writer
+from skiway.metastore.resources.ownership import is_managed, writable_id
 from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Pointer
 
@@ -71,11 +70,13 @@ __all__ = [
     "create_staged",
     "drop",
     "drop_unused",
+    "forget_staged",
     "new_record",
     "recorded",
     "rename",
     "require_addressable",
     "required_place",
+    "staged_table",
 ]
 
 
@@ -147,6 +148,22 @@ def create_staged(
     updates: Sequence[TableUpdate],
 ) -> ManagedTable:
     """Create a table that was staged from all its updates, which may include its first snapshots."""
+    new = staged_table(
+        realm, warehouse, namespace_id=namespace_id, name=name, requirements=requirements, updates=updates
+    )
+    return _recorded_or_forgotten(realm, new)
+
+
+def staged_table(
+    realm: Realm,
+    warehouse: Warehouse,
+    *,
+    namespace_id: v1.ResourceId,
+    name: str,
+    requirements: Sequence[TableRequirement],
+    updates: Sequence[TableUpdate],
+) -> NewTable:
+    """Write the metadata of a table that was staged, with all its updates. The table can then be published."""
     from pyiceberg.table.update import SetLocationUpdate
 
     named = [update.location for update in updates if update.action == "set-location"]
@@ -158,7 +175,7 @@ def create_staged(
     check_updates(updates, table_files(realm, warehouse, table, folder), folder)  # also that it belongs to this id
     at_home = SetLocationUpdate(location=folder)
     metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
-    return _created(realm, warehouse, table, metadata)
+    return _written(realm, warehouse, table, metadata)
 
 
 def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: bool = False) -> None:
@@ -311,17 +328,29 @@ def new_record(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v
 def _created(
     realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata, *, also: Also = _nothing_else
 ) -> ManagedTable:
-    files = table_files(realm, warehouse, table, metadata.location)
-    locations.claim(realm, table.resource_id.id)
-    location = write_metadata(files, metadata, version=0)
+    return _recorded_or_forgotten(realm, _written(realm, warehouse, table, metadata), also=also)
+
+
+def _recorded_or_forgotten(realm: Realm, new: NewTable, *, also: Also = _nothing_else) -> ManagedTable:
     try:
-        return recorded(realm, table, metadata, location, files, also=also)
+        return recorded(realm, new.table, new.metadata, new.location, new.files, also=also)
     except SkiwayError as error:
         if is_certainly_undone(error):
-            files.remove([location])
-            files.remove_folders(files.reach.roots[0])  # unless a client has written to it
-            release_place(realm.stores, metadata.location)
+            forget_staged(realm, new)
         raise
+
+
+def _written(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata) -> NewTable:
+    files = table_files(realm, warehouse, table, metadata.location)
+    locations.claim(realm, table.resource_id.id)
+    return NewTable(table, metadata, write_metadata(files, metadata, version=0), files)
+
+
+def forget_staged(realm: Realm, new: NewTable) -> None:
+    """Delete the metadata of a table that was not published, and its folder, unless a client has written to it."""
+    new.files.remove([new.location])
+    new.files.remove_folders(new.files.reach.roots[0])
+    release_place(realm.stores, new.metadata.location)
 
 
 def recorded(
@@ -334,19 +363,11 @@ def recorded(
     also: Also = _nothing_else,
 ) -> ManagedTable:
     """Store a table with metadata that exists, and the records of its snapshots."""
-    update_record(table, metadata, location)
 
-    def attempt() -> Stored[v1.Table]:
-        checks = hierarchy.entering(realm, table)
+    def attempt() -> ManagedTable:
+        (made,) = publish(
+            realm, [NewTable(table, metadata, location, files)], also=lambda published: also(published[0].stored)
+        )
+        return made
 
-        def together(stored: Stored[v1.Table]) -> list[Operation]:
-            operations = [*checks, *also(stored)]
-            if metadata.snapshots:
-                handle = handle_of(stored.value, metadata, files)
-                operations += snapshot_records.added(realm, stored.value, handle, None, files)
-                operations += snapshot_records.current(realm, table.resource_id.id, metadata)
-            return operations
-
-        return writer(realm, TABLE).create(table, also=together)
-
-    return ManagedTable(retrying(attempt), metadata, files)
+    return retrying(attempt)

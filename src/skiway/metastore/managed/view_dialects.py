@@ -1,4 +1,4 @@
-"""The SQL of views in other dialects, and their columns as an Iceberg schema.
+"""The SQL of views in other dialects.
 
 A view has its SQL in one or more dialects. DuckDB reads a view that was created in Spark, and the other way around, by a
 translation. In it, names of tables are written as the other engine needs them:
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import sqlglot
 from sqlglot import exp
@@ -23,16 +22,18 @@ from skiway.errors import InvalidArgument
 from skiway.metastore.records.schema_names import namespace_path, schema_name
 from skiway.model import v1
 
-if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
-
-__all__ = ["DUCKDB", "SPARK", "duckdb_sql", "iceberg_columns", "spark_sql", "tables_in"]
+__all__ = ["DUCKDB", "SPARK", "duckdb_sql", "is_translated", "spark_sql", "tables_in"]
 
 DUCKDB: Final = "duckdb"
 SPARK: Final = "spark"
 TRANSLATIONS: Final = 2000
 
 Parts = tuple[str, ...]
+
+
+def is_translated(definitions: Sequence[v1.ViewSql]) -> bool:
+    """Whether DuckDB reads the view by a translation, because it has no definition for DuckDB."""
+    return all(each.dialect != DUCKDB for each in definitions)
 
 
 def duckdb_sql(
@@ -122,85 +123,3 @@ def _rename(query: exp.Expr, renamed: Callable[[Parts], Parts]) -> None:
         table.set("this", names[-1] if len(names) < 4 else exp.Dot.build(names))
         table.set("db", names[-2] if 1 < len(names) < 4 else None)
         table.set("catalog", names[-3] if len(names) == 3 else None)
-
-
-# --- columns ----------------------------------------------------------------------------------------------------------
-
-_PRIMITIVES: Final = {
-    exp.DataType.Type.BOOLEAN: "boolean",
-    exp.DataType.Type.TINYINT: "int",
-    exp.DataType.Type.UTINYINT: "int",
-    exp.DataType.Type.SMALLINT: "int",
-    exp.DataType.Type.USMALLINT: "int",
-    exp.DataType.Type.INT: "int",
-    exp.DataType.Type.UINT: "long",
-    exp.DataType.Type.BIGINT: "long",
-    exp.DataType.Type.UBIGINT: "decimal(20, 0)",
-    exp.DataType.Type.INT128: "decimal(38, 0)",
-    exp.DataType.Type.UINT128: "decimal(38, 0)",
-    exp.DataType.Type.FLOAT: "float",
-    exp.DataType.Type.DOUBLE: "double",
-    exp.DataType.Type.DATE: "date",
-    exp.DataType.Type.TIME: "time",
-    exp.DataType.Type.TIMESTAMP: "timestamp",
-    exp.DataType.Type.TIMESTAMPNTZ: "timestamp",
-    exp.DataType.Type.TIMESTAMP_S: "timestamp",
-    exp.DataType.Type.TIMESTAMP_MS: "timestamp",
-    exp.DataType.Type.TIMESTAMP_NS: "timestamp",
-    exp.DataType.Type.TIMESTAMPTZ: "timestamptz",
-    exp.DataType.Type.UUID: "uuid",
-    exp.DataType.Type.VARBINARY: "binary",
-    exp.DataType.Type.BLOB: "binary",
-}
-
-
-def iceberg_columns(columns: Sequence[v1.SchemaColumn]) -> Schema:
-    """The columns of a view, which have DuckDB's types, as an Iceberg schema. Types that Iceberg lacks become strings."""
-    from pyiceberg.schema import Schema
-
-    numbers = count(1)
-    fields = [_field(next(numbers), each.name, _parsed_type(each.logical_type), numbers) for each in columns]
-    return Schema.model_validate({"type": "struct", "schema-id": 0, "fields": fields})
-
-
-def _parsed_type(text: str) -> exp.DataType | None:
-    try:
-        return exp.DataType.build(text, dialect=DUCKDB)
-    except (SqlglotError, ValueError):
-        return None
-
-
-def _field(number: int, name: str, of: exp.DataType | None, numbers: count[int]) -> dict[str, Any]:
-    return {"id": number, "name": name, "required": False, "type": _type(of, numbers)}
-
-
-def _type(of: exp.DataType | None, numbers: count[int]) -> Any:
-    kinds, kind = exp.DataType.Type, None if of is None else of.this
-    inner = [] if of is None else list(of.expressions)
-    if kind in (kinds.LIST, kinds.ARRAY) and inner:
-        return {
-            "type": "list",
-            "element-id": next(numbers),
-            "element-required": False,
-            "element": _type(inner[0], numbers),
-        }
-    if kind == kinds.MAP and len(inner) == 2:
-        key, value = next(numbers), next(numbers)
-        return {
-            "type": "map",
-            "key-id": key,
-            "key": _type(inner[0], numbers),
-            "value-id": value,
-            "value-required": False,
-            "value": _type(inner[1], numbers),
-        }
-    if kind == kinds.STRUCT and inner and all(isinstance(each, exp.ColumnDef) for each in inner):
-        own = [next(numbers) for _ in inner]
-        fields = [_field(number, each.name, each.kind, numbers) for number, each in zip(own, inner, strict=True)]
-        return {"type": "struct", "fields": fields}
-    if kind == kinds.DECIMAL:
-        precision, scale = (
-            [*(int(each.name) for each in inner), 18, 3][:2] if len(inner) != 1 else (int(inner[0].name), 0)
-        )
-        return f"decimal({precision}, {scale})"
-    return "string" if kind is None else _PRIMITIVES.get(kind, "string")

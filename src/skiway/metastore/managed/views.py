@@ -27,7 +27,8 @@ from skiway.metastore.managed.locations import check_properties, folder_of, id_i
 from skiway.metastore.managed.places import check_approved
 from skiway.metastore.managed.states import is_certainly_undone
 from skiway.metastore.managed.tables import require_addressable, required_place
-from skiway.metastore.managed.view_dialects import DUCKDB, SPARK, iceberg_columns, spark_sql, tables_in
+from skiway.metastore.managed.view_columns import duckdb_columns, iceberg_columns
+from skiway.metastore.managed.view_dialects import DUCKDB, SPARK, is_translated, spark_sql, tables_in
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
 from skiway.metastore.records.names import exact_name
@@ -287,14 +288,33 @@ def _fill(view: v1.View, metadata: ViewMetadata, location: str) -> None:
     view.properties.update(metadata.properties)
     view.description = metadata.properties.get(COMMENT, "")
     if before and before.items() <= _queries(view).items():
+        if is_translated(definitions) and not _has_columns_of(view, _schema(metadata)):
+            _set_columns(view, _schema(metadata))
         return
     view.creation_search_path[:] = version.default_namespace
-    del view.output_columns[:]  # those of the query for DuckDB, which determines them when it is read
+    if is_translated(definitions):
+        _set_columns(view, _schema(metadata))
+    else:
+        del view.output_columns[:]  # those of the query for DuckDB, which determines them when it is read
     del view.base_relations[:]
     read = tables_in(
         view.sql_definitions[0], namespace=version.default_namespace, catalogs={version.default_catalog or ""}
     )
     view.base_relations.extend(v1.NameRef(path=path, name=name) for *path, name in read)
+
+
+def _has_columns_of(view: v1.View, schema: Schema) -> bool:
+    """Whether the record has the columns of the schema, possibly with types that Iceberg lacks."""
+    own = iceberg_columns(view.output_columns)
+    return [(each.name, each.field_type) for each in own.fields] == [
+        (each.name, each.field_type) for each in schema.fields
+    ]
+
+
+def _set_columns(view: v1.View, schema: Schema) -> None:
+    """Declare the columns of a view, which is translated for DuckDB: names and types of the translation can differ."""
+    del view.output_columns[:]
+    view.output_columns.extend(duckdb_columns(schema))
 
 
 def _derived(realm: Realm, warehouse: Warehouse, view: v1.View, *, before: ViewMetadata | None = None) -> ViewMetadata:

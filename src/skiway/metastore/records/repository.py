@@ -30,6 +30,7 @@ __all__ = [
     "DEFAULT_PAGE_SIZE",
     "MAX_PAGE_SIZE",
     "Also",
+    "Creation",
     "Guard",
     "Replacement",
     "Repository",
@@ -75,6 +76,14 @@ class Replacement(Generic[M]):
     operations: tuple[Operation, ...]
     added: tuple[str, ...]
     """The names that the resource gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Creation(Generic[M]):
+    """A new resource that is not published yet, and the operations to apply."""
+
+    stored: Stored[M]
+    operations: tuple[Put, ...]
 
 
 Also = Callable[[Stored[M]], Iterable[Operation]]
@@ -229,17 +238,35 @@ class Repository(Generic[M]):
 
         Creating exactly the same resource again is not an error.
         """
-        if self.guard is not None:
-            self.guard.require_create(value)
-        stored, reserved = self.reservation(value)
-        more = tuple(also(stored))
+        prepared = self.creation(value)
+        more = tuple(also(prepared.stored))
         try:
-            self.stores.pointers.apply([*reserved, *more])
+            self.stores.pointers.apply([*prepared.operations, *more])
         except Contention:
             raise
         except Conflict:
-            return self._explain_create(stored, [put.key for put in reserved])
-        return stored
+            if (reason := self.explain_creation(prepared)) is not None:
+                raise reason from None
+        return prepared.stored
+
+    def creation(self, value: M) -> Creation[M]:
+        """Check that the caller may create a resource, write its blob, and return the operations that publish it."""
+        if self.guard is not None:
+            self.guard.require_create(value)
+        stored, reserved = self.reservation(value)
+        return Creation(stored, tuple(reserved))
+
+    def explain_creation(self, rejected: Creation[M]) -> SkiwayError | None:
+        """The reason why the store rejected the operations of a creation; None if exactly this resource exists."""
+        stored = rejected.stored
+        found = {put.key: self.stores.pointers.get(put.key) for put in rejected.operations}
+        ours = [key for key, name in found.items() if name and name.blob_uri == stored.pointer.blob_uri]
+        taken = [name for name in found.values() if name and name.blob_uri != stored.pointer.blob_uri]
+        if len(ours) == len(found):
+            return None
+        for name in taken:
+            return self._taken(stored.value, name)
+        return self._partial(stored.value, ours[0]) if ours else self._contended(stored.value)
 
     def reservation(self, value: M) -> tuple[Stored[M], list[Put]]:
         """Write the blob of a new resource, and return the resource and the operations that publish it."""
@@ -327,18 +354,6 @@ class Repository(Generic[M]):
         data = value.SerializeToString(deterministic=True)
         uri = self.stores.blobs.put(data, folder=keys.folder(key), suffix=".pb")
         return Stored(value, Pointer(key, uri, version + 1))
-
-    def _explain_create(self, stored: Stored[M], names: Iterable[str]) -> Stored[M]:
-        found = {key: self.stores.pointers.get(key) for key in names}
-        ours = [key for key, name in found.items() if name and name.blob_uri == stored.pointer.blob_uri]
-        taken = [name for name in found.values() if name and name.blob_uri != stored.pointer.blob_uri]
-        if len(ours) == len(found):
-            return stored
-        for name in taken:
-            raise self._taken(stored.value, name)
-        if ours:
-            raise self._partial(stored.value, ours[0])
-        raise self._contended(stored.value)
 
     def _explain_change(self, before: Pointer, stored: Stored[M] | None, added: Iterable[str]) -> SkiwayError:
         if self.stores.pointers.get(before.key) != before:
