@@ -197,17 +197,25 @@ class Lake:
             service.close()
 
     @contextmanager
-    def rest(self) -> Iterator[RestCatalog]:
-        """PyIceberg's catalog of the managed tables over the Iceberg REST protocol."""
+    def rest_served(self) -> Iterator[str]:
+        """Serve the lake over the Iceberg REST protocol and yield the address."""
+        handles = Handles(Sources(self.secrets), self.warehouse)
         app = RestApp(
             Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
             warehouse=self.warehouse,
+            mirrors=lambda realm, table: handles.open(realm, table, anew=True),
         )
         try:
             with listening(app) as uri:
-                yield RestCatalog("lake", uri=uri, warehouse="managed", token="writer")
+                yield uri
         finally:
             app.close()
+
+    @contextmanager
+    def rest(self, catalog: str = "managed") -> Iterator[RestCatalog]:
+        """PyIceberg's catalog of the tables in a catalog."""
+        with self.rest_served() as uri:
+            yield RestCatalog("lake", uri=uri, warehouse=catalog, token="writer")
 
     def client(self, catalog: str = "managed", *, token: str | None = None) -> AirportClient:
         return AirportClient(self.location, catalog, token=token)
