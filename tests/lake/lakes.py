@@ -30,7 +30,7 @@ from skiway.metastore.statistics.file_table import DIGEST, stored_files
 from skiway.model import v1
 from skiway.requests import Access
 from skiway.rest import RestApp
-from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
+from skiway.security import Authenticator, MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
 
 KINDS = {"iceberg": v1.CK_ICEBERG, "delta": v1.CK_DELTA, "parquet": v1.CK_PARQUET}
@@ -197,11 +197,12 @@ class Lake:
             service.close()
 
     @contextmanager
-    def rest_served(self) -> Iterator[str]:
+    def rest_served(self, authenticator: Authenticator | None = None) -> Iterator[str]:
         """Serve the lake over the Iceberg REST protocol and yield the address."""
+        callers = authenticator or ByToken()
         handles = Handles(Sources(self.secrets), self.warehouse)
         app = RestApp(
-            Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
+            Access(lambda principal: Realm(self.stores, principal.account_id), callers, PermissionAuthorizer()),
             warehouse=self.warehouse,
             mirrors=lambda realm, table: handles.open(realm, table, anew=True),
         )

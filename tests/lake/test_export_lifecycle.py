@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from skiway.metastore import exports, policies, tables
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.reconcile.mirroring import Mirror
 from skiway.model import v1
+from skiway.security import Principal, Roles
 from skiway.sql import QueryEngine
 
 
@@ -239,8 +240,26 @@ def test_restricted_callers_get_no_files(source: Source, queries: QueryEngine) -
             assert str(source.folder) not in answer.text
         assert http.post(f"{uri}/v1/c/namespaces/s/tables/t/plan", json={}, headers=analyst).status_code == 403
         assert http.head(f"{uri}/v1/c/namespaces/s/tables/t", headers=analyst).status_code == 204
-        assert source.lake.realm is not None
         assert http.get(f"{uri}/v1/c/namespaces/s/tables/t").status_code == 200, "others read it"
+
+
+class Foreigners:
+    """Everybody is an administrator of another account."""
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        return Principal("foreigner", "a2", frozenset({"administrator"}), Roles().permissions(["administrator"]))
+
+
+def test_other_accounts_see_nothing(source: Source) -> None:
+    with source.lake.rest("c") as catalog:
+        catalog.load_table("s.t")
+    with source.lake.rest_served(Foreigners()) as uri, httpx.Client(verify=False) as http:
+        for path in ("tables", "tables/t", "tables/t/plan/x"):
+            answer = http.get(f"{uri}/v1/c/namespaces/s/{path}")
+            assert (answer.status_code, str(source.folder) in answer.text) == (404, False)
+        for path in ("generic-tables", "generic-tables/t"):
+            assert http.get(f"{uri}/polaris/v1/c/namespaces/s/{path}").status_code == 404
+        assert http.get(f"{uri}/v1/config?warehouse=c").status_code == 404
 
 
 # --- garbage collection -----------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ column. Those of strings may be truncated; Spark does not use them as values.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -160,6 +159,7 @@ def entries_of(
             record_count=shape.rows,
             file_size_in_bytes=size,
             column_sizes=None,
+            nan_value_counts=None,
             split_offsets=None,
             sort_order_id=None,
             equality_ids=None,
@@ -183,20 +183,19 @@ def _manifest_values(column: pa.Array) -> list[Any]:
 
 def _statistics(files: pa.Table, shapes: Sequence[FileShape], columns: Sequence[Leaf]) -> list[dict[str, Any]]:
     """Counts and bounds of the columns in each file, by field id."""
-    names = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+    names = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     found: list[dict[str, Any]] = [{name: {} for name in names} for _ in shapes]
     stats = files["stats"].combine_chunks()
     for leaf in columns:
         part = stats.field(str(leaf.id))
         encode = _encoder(leaf.type)
-        nulls, nans = part.field("null_count").to_pylist(), part.field("nan_count").to_pylist()
+        nulls = part.field("null_count").to_pylist()
         usable = _usable_bounds(part, leaf.type)
         low, high = (_encoded(part.field(name), encode, usable, up=name == "max") for name in ("min", "max"))
         for place, facts in enumerate(found):
             facts["value_counts"][leaf.id] = shapes[place].rows
-            for name, values in (("null_value_counts", nulls), ("nan_value_counts", nans)):
-                if values[place] is not None and (name[:3] != "nan" or pa.types.is_floating(leaf.type)):
-                    facts[name][leaf.id] = values[place]
+            if nulls[place] is not None:
+                facts["null_value_counts"][leaf.id] = nulls[place]
             if low[place] is not None and high[place] is not None:
                 facts["lower_bounds"][leaf.id], facts["upper_bounds"][leaf.id] = low[place], high[place]
     return found
@@ -205,10 +204,9 @@ def _statistics(files: pa.Table, shapes: Sequence[FileShape], columns: Sequence[
 def _usable_bounds(part: pa.StructArray, of: pa.DataType) -> list[bool]:
     if of in (pa.string(), pa.binary()):
         return [True] * len(part)
-    usable = part.field("exact")
-    if pa.types.is_floating(of):  # NaN is greater than all bounds
-        usable = pc.and_(usable, pc.fill_null(pc.equal(part.field("nan_count"), 0), False))
-    return pc.fill_null(usable, False).to_pylist()
+    if pa.types.is_floating(of):  # NaN is greater than all bounds, and neither footers nor logs count it
+        return [False] * len(part)
+    return pc.fill_null(part.field("exact"), False).to_pylist()
 
 
 _Encoder = Callable[[Any], bytes]
@@ -216,8 +214,6 @@ _Encoder = Callable[[Any], bytes]
 
 def _encoder(of: pa.DataType) -> _Encoder:
     """Iceberg's single-value serialization of values as `_encoded` extracts them."""
-    if pa.types.is_floating(of):
-        return struct.Struct("<f" if of == pa.float32() else "<d").pack
     if pa.types.is_boolean(of):
         return lambda value: b"\1" if value else b"\0"
     if pa.types.is_decimal(of):
@@ -246,6 +242,4 @@ def _encoded(bounds: pa.Array, encode: _Encoder, usable: Sequence[bool], *, up: 
 def _bound(value: Any, encode: _Encoder, *, up: bool) -> bytes | None:
     if isinstance(value, str | bytes) and len(value) > _MAX_TEXT:
         return None if up else encode(value[:_MAX_TEXT])
-    if isinstance(value, float) and value == 0:
-        value = 0.0 if up else -0.0  # both zeros are equal, but clients order them
     return encode(value)
