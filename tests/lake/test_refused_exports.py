@@ -117,6 +117,7 @@ PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
     "unsigned 8": (lambda to: write(to, column(255, of=pa.uint8())), "column 'x' has type uint8"),
     "half float": (lambda to: write(to, column(1.5, of=pa.float16())), "column 'x' has type halffloat"),
     "nanoseconds": (lambda to: write(to, column(NS, of=pa.timestamp("ns"))), "column 'x' has type timestamp[ns]"),
+    "milliseconds": (lambda to: write(to, column(NS, of=pa.timestamp("ms"))), "column 'x' has type timestamp[ms]"),
     "time zone": (
         lambda to: write(to, column(NS, of=pa.timestamp("us", tz="Europe/Berlin"))),
         "has type timestamp[us, tz=Europe/Berlin]",

@@ -32,7 +32,6 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any], Any, Any]] = {
     "dec": (pa.decimal128(10, 2), [Decimal("12.34"), Decimal("-128.00")], Decimal("-128.00"), Decimal("12.34")),
     "day": (pa.date32(), [date(1969, 1, 1), date(2026, 1, 1)], -365, 20454),
     "ts": (pa.timestamp("us"), [MOMENT, MOMENT], 1767323045678901, 1767323045678901),
-    "ms": (pa.timestamp("ms"), [datetime(1970, 1, 1, 0, 0, 1)], 1_000_000, 1_000_000),
     "s": (pa.string(), ["b", "aß"], "aß", "b"),
     "b": (pa.binary(), [b"\xff", b"\0"], b"\0", b"\xff"),
     "nulls": (pa.int64(), [None, 7], 7, 7),
