@@ -53,7 +53,6 @@ def parquet_tables(folder: Path) -> None:
         pq.write_table(rows.slice(number * 10, 10), file)
     small = {"i8": pa.array([1, None, -3], pa.int8()), "i16": pa.array([1, None, -3], pa.int16())}
     small |= {
-        "ms": pa.array([5, None, -7], pa.timestamp("ms")),
         "words": pa.array(["a", None, "a"]).dictionary_encode(),
     }
     small |= {"a.b": [1, 2, 3], "c d": [1, 2, 3]}
