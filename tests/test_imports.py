@@ -94,6 +94,7 @@ MAY_KNOW_THE_LAYOUT = {
 MANAGES_TABLES = {
     f"skiway.metastore.{part}"
     for part in (
+        "exports",
         "managed",
         "gc.warehouse",
         "maintenance",

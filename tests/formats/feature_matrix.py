@@ -53,8 +53,10 @@ def untested(reason: str) -> Cell:
 
 MIRROR: Final = "tables of other catalogs are read-only"
 MIRRORED: Final = no(MIRROR, "lake/test_refusals.py::test_write_to_a_mirrored_table_names_its_source")
-NOT_ICEBERG: Final = no(
-    "REST serves Iceberg tables only", "rest/test_mirrored.py::test_tables_of_other_formats_are_not_served"
+REST_EXPORTED: Final = no(MIRROR, "lake/test_export_lifecycle.py::test_changes_are_refused")
+REFUSED: Final = no(
+    "Iceberg clients would read other rows: the table is refused with the reason, and is a generic table",
+    "lake/test_refused_exports.py::test_table_is_refused_with_the_reason",
 )
 REST_MIRROR: Final = no(MIRROR, "rest/test_mirrored.py::test_changes_are_rejected_with_the_name_of_the_connector")
 CLIENT: Final = "the REST client reads the files itself"
@@ -239,12 +241,42 @@ ROWS: Final = (
     ),
     Row(
         "Delta",
-        "all versions in the log, deletion vectors, column mapping, type widening",
+        "all versions in the log",
         (
             yes("lake/test_contents.py::test_delta_versions_have_the_rows_that_duckdb_reads"),
             MIRRORED,
-            NOT_ICEBERG,
-            NOT_ICEBERG,
+            yes("lake/test_exported_tables.py::test_pyiceberg_reads_every_version_of_a_delta_table"),
+            REST_EXPORTED,
+        ),
+    ),
+    Row(
+        "Delta",
+        "deletion vectors, column mapping",
+        (
+            yes("pipeline/test_foreign_tables.py::test_delta_versions_have_the_rows_that_spark_reads"),
+            MIRRORED,
+            REFUSED,
+            REST_EXPORTED,
+        ),
+    ),
+    Row(
+        "Delta",
+        "type widening",
+        (
+            yes("pipeline/test_foreign_tables.py::test_delta_versions_have_the_rows_that_spark_reads"),
+            MIRRORED,
+            yes("pipeline/test_exported_spark.py::test_versions_of_delta_tables"),
+            REST_EXPORTED,
+        ),
+    ),
+    Row(
+        "Delta",
+        "timestamps of type INT96",
+        (
+            yes("formats/parquet/test_int96.py::test_rows_have_the_types_of_the_schema"),
+            MIRRORED,
+            REFUSED,
+            REST_EXPORTED,
         ),
     ),
     Row(
@@ -253,8 +285,8 @@ ROWS: Final = (
         (
             yes("formats/test_delta_clones.py::test_a_clone_reads_the_files_of_its_source"),
             MIRRORED,
-            NOT_ICEBERG,
-            NOT_ICEBERG,
+            untested(CLIENT),
+            REST_EXPORTED,
         ),
     ),
     Row(
@@ -266,8 +298,11 @@ ROWS: Final = (
                 "formats/test_refusals.py::test_unknown_delta_feature_is_rejected",
             ),
             MIRRORED,
-            NOT_ICEBERG,
-            NOT_ICEBERG,
+            no(
+                "the table is rejected with their names",
+                "formats/test_refusals.py::test_unknown_delta_feature_is_rejected",
+            ),
+            REST_EXPORTED,
         ),
     ),
     Row(
@@ -276,18 +311,28 @@ ROWS: Final = (
         (
             yes("lake/test_contents.py::test_parquet_tables_have_the_rows_that_duckdb_reads"),
             MIRRORED,
-            NOT_ICEBERG,
-            NOT_ICEBERG,
+            yes("lake/test_exported_tables.py::test_duckdb_reads_parquet_tables"),
+            REST_EXPORTED,
         ),
     ),
     Row(
         "Parquet",
-        "files with types that have a common wider one",
+        "integers, floats or decimals of different sizes",
         (
             yes("formats/parquet/test_widening.py::test_widened_column_has_the_rows_that_duckdb_reads"),
             MIRRORED,
-            NOT_ICEBERG,
-            NOT_ICEBERG,
+            yes("lake/test_exported_tables.py::test_pyiceberg_reads_parquet_tables"),
+            REST_EXPORTED,
+        ),
+    ),
+    Row(
+        "Parquet",
+        "files with other types that have a common wider one",
+        (
+            yes("formats/parquet/test_widening.py::test_widened_column_has_the_rows_that_duckdb_reads"),
+            MIRRORED,
+            REFUSED,
+            REST_EXPORTED,
         ),
     ),
     Row(
@@ -299,8 +344,11 @@ ROWS: Final = (
                 "formats/parquet/test_widening.py::test_types_without_a_common_one_are_rejected",
             ),
             MIRRORED,
-            NOT_ICEBERG,
-            NOT_ICEBERG,
+            no(
+                "the table is rejected",
+                "formats/parquet/test_widening.py::test_types_without_a_common_one_are_rejected",
+            ),
+            REST_EXPORTED,
         ),
     ),
 )

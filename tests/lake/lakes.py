@@ -30,7 +30,7 @@ from skiway.metastore.statistics.file_table import DIGEST, stored_files
 from skiway.model import v1
 from skiway.requests import Access
 from skiway.rest import RestApp
-from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
+from skiway.security import Authenticator, MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
 
 KINDS = {"iceberg": v1.CK_ICEBERG, "delta": v1.CK_DELTA, "parquet": v1.CK_PARQUET}
@@ -197,17 +197,26 @@ class Lake:
             service.close()
 
     @contextmanager
-    def rest(self) -> Iterator[RestCatalog]:
-        """PyIceberg's catalog of the managed tables over the Iceberg REST protocol."""
+    def rest_served(self, authenticator: Authenticator | None = None) -> Iterator[str]:
+        """Serve the lake over the Iceberg REST protocol and yield the address."""
+        callers = authenticator or ByToken()
+        handles = Handles(Sources(self.secrets), self.warehouse)
         app = RestApp(
-            Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
+            Access(lambda principal: Realm(self.stores, principal.account_id), callers, PermissionAuthorizer()),
             warehouse=self.warehouse,
+            mirrors=lambda realm, table: handles.open(realm, table, anew=True),
         )
         try:
             with listening(app) as uri:
-                yield RestCatalog("lake", uri=uri, warehouse="managed", token="writer")
+                yield uri
         finally:
             app.close()
+
+    @contextmanager
+    def rest(self, catalog: str = "managed") -> Iterator[RestCatalog]:
+        """PyIceberg's catalog of the tables in a catalog."""
+        with self.rest_served() as uri:
+            yield RestCatalog("lake", uri=uri, warehouse=catalog, token="writer")
 
     def client(self, catalog: str = "managed", *, token: str | None = None) -> AirportClient:
         return AirportClient(self.location, catalog, token=token)

@@ -304,8 +304,9 @@ def test_rest(policed: PolicedLake, sent: Sent) -> None:
     lake = policed.lake
     access = Access(lambda principal: Realm(lake.stores, principal.account_id), ByToken(), PermissionAuthorizer())
     handles = Handles(Sources(MemorySecrets()), Warehouse.at(str(lake.folder / "warehouse")))
-    app = RestApp(access, warehouse=lake.warehouse, mirrors=lambda realm, table: handles.open(realm, table).handle)
+    app = RestApp(access, warehouse=lake.warehouse, mirrors=handles.open)
     names = {"prefix": "managed", "namespace": "s", "table": "people", "view": "unknown", "plan-id": "unknown"}
+    names["generic-table"] = "people"
     statuses = {}
     try:
         with listening(app) as uri, httpx.Client(headers={"authorization": "Bearer analyst"}) as client:
@@ -322,4 +323,5 @@ def test_rest(policed: PolicedLake, sent: Sent) -> None:
     finally:
         app.close()
     assert statuses["LoadTable"] == statuses["PlanTableScan"] == statuses["FetchPlanningResult"] == 403
+    assert statuses["LoadGenericTable"] == 403
     assert statuses["ListTables"] == 200

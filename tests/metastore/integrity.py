@@ -14,6 +14,7 @@ PLAIN = (
     "/dropped/",
     "/events/",
     "/expected/",
+    "/exports/",
     "/folders/",
     "/history/",
     "/pins/",

@@ -40,7 +40,7 @@ def test_server_example_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_every_endpoint_is_on_the_page_with_its_permission() -> None:
-    rows = re.findall(r"^\| `([A-Z]+ /v1\S*)` \| `(\S+)` \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `([A-Z]+ (?:/polaris)?/v1\S*)` \| `(\S+)` \|$", PAGE, re.MULTILINE)
     assert rows == [(route.endpoint, route.permissions[0]) for route in ROUTES if route.permissions]
 
 

@@ -1,4 +1,4 @@
-"""Mirrored tables: those in the Iceberg format are served read-only."""
+"""Mirrored tables in the Iceberg format are served as they are, read-only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import httpx
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
+from pyiceberg.exceptions import ForbiddenError
 
 from metastore.mirrors import connector
 from rest.rest_server import RestServer, listening, opened
-from skiway.formats import TableHandle, open_source
+from skiway.formats import OpenedTable, open_source
 from skiway.metastore import Realm
 from skiway.model import v1
 from skiway.requests import Access
@@ -42,9 +42,10 @@ class Upstream:
         self.table.append(PEOPLE)
         catalog.close()
 
-    def __call__(self, realm: Realm, table: v1.Table) -> TableHandle:
+    def __call__(self, realm: Realm, table: v1.Table) -> OpenedTable:
         with open_source("iceberg", str(self.folder)) as source:
-            return source.load(tuple(table.upstream.namespace_path), table.upstream.table_display_name)
+            handle = source.load(tuple(table.upstream.namespace_path), table.upstream.table_display_name)
+            return OpenedTable(handle, handle.current())
 
 
 @pytest.fixture
@@ -54,13 +55,12 @@ def upstream(tmp_path: Path) -> Upstream:
 
 @pytest.fixture
 def rest_server(stores: Stores, tmp_path: Path, upstream: Upstream) -> Iterator[RestServer]:
-    """A server with a catalog `mirror` of a connector `partner` that has one table of each format."""
+    """A server with a catalog `mirror` of a connector `partner` that has one table."""
     with opened(stores, tmp_path, mirrors=upstream) as rest_server:
         partner = connector(rest_server.factory, "partner", uri=f"file://{upstream.folder}")
         mirror = rest_server.factory.catalog("mirror", connector_ref=partner.resource_id.id)
         place = rest_server.factory.namespace("sales", catalog=mirror)
-        for name, kind in (("people", v1.TF_ICEBERG), ("events", v1.TF_DELTA), ("files", v1.TF_PARQUET)):
-            rest_server.factory.table(name, namespace=place, upstream=ref(partner, kind))
+        rest_server.factory.table("people", namespace=place, upstream=ref(partner, v1.TF_ICEBERG))
         yield rest_server
 
 
@@ -83,14 +83,6 @@ def test_rows_equal_those_of_the_source(rest_server: RestServer, upstream: Upstr
     upstream.table.append(PEOPLE)
     assert rest_server.call("GET", f"{HERE}/people", if_none_match=etag).status_code == 200
     assert catalog.load_table("sales.people").scan().to_arrow().num_rows == 6
-
-
-def test_tables_of_other_formats_are_not_served(rest_server: RestServer) -> None:
-    catalog = rest_server.pyiceberg("mirror")
-    for name, message in (("events", "of format delta"), ("files", "of format parquet")):
-        assert not catalog.table_exists(f"sales.{name}")
-        with pytest.raises(NoSuchTableError, match=message):
-            catalog.load_table(f"sales.{name}")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import file_columns, has_int96
 from skiway.formats.parquet.reading import open_file
+from skiway.formats.parquet.shapes import FileShape, read_shape
 from skiway.formats.pruning import pruned
 from skiway.formats.reading import read_rows
 from skiway.formats.scanning import DataFile, IdAssigner, Scan
@@ -35,6 +36,7 @@ __all__ = [
     "Content",
     "Format",
     "Namespace",
+    "OpenedTable",
     "PartitionField",
     "PartitionSpec",
     "Snapshot",
@@ -327,6 +329,18 @@ class TableHandle(ABC):
         with open_file(self._files, path) as parquet:
             return self._id_assigner(snapshot)(file_columns(parquet), path)
 
+    def file_shape(self, path: str, *, etag: str | None = None) -> FileShape:
+        """How a data file stores its columns, from its footer; `etag` identifies the content of a file that may change."""
+        return read_shape(self._files, path, etag=etag)
+
+    def partition_spec_at(self, snapshot: Snapshot) -> PartitionSpec:  # noqa: ARG002
+        """The spec that the files of a snapshot are partitioned by, in formats with one spec per snapshot."""
+        return self.partition_spec or PartitionSpec(0)
+
+    def has_mapped_columns(self, snapshot: Snapshot) -> bool:  # noqa: ARG002
+        """Whether columns have other names in the files of a snapshot than in the table."""
+        return False
+
     def _check_columns(self, schema: pa.Schema, columns: Sequence[str]) -> None:
         for column in columns:
             if schema.get_field_index(column) < 0:
@@ -351,3 +365,26 @@ class TableHandle(ABC):
             table=str(self.name),
             snapshot=str(snapshot.id),
         )
+
+
+@dataclass(frozen=True)
+class OpenedTable:
+    """A table in its current state.
+
+    Tables whose snapshots have no ids upstream have the stored ones in `known`, and `recall` returns a handle to read
+    each. All other snapshots are read by the one handle.
+    """
+
+    handle: TableHandle
+    current: Snapshot | None
+    known: Sequence[Snapshot] = ()
+    recall: Callable[[Snapshot], TableHandle] | None = None
+
+    @cached_property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """All snapshots, from old to new."""
+        return [*self.known, *self.handle.snapshots(self.known)]
+
+    def at(self, snapshot: Snapshot) -> TableHandle:
+        """The handle that reads the snapshot."""
+        return self.handle if self.recall is None else self.recall(snapshot)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC
-from functools import cached_property
 
 from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
-from skiway.formats import Snapshot, Source, TableHandle, open_source
+from skiway.formats import OpenedTable, Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.parquet.table import ParquetTable
 from skiway.metastore import Realm, connectors, snapshots, statistics
@@ -20,7 +19,7 @@ from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
 from skiway.security import SecretsStore
 
-__all__ = ["Handles", "OpenedTable", "Sources"]
+__all__ = ["Handles", "Sources"]
 
 
 class Sources:
@@ -47,29 +46,6 @@ class Sources:
             (realm.account_id, found.etag),
             lambda: stored_upstream(realm, connector, self._secrets).open(self._opener),
         )
-
-
-@dataclass(frozen=True)
-class OpenedTable:
-    """A table in its current state.
-
-    Tables whose snapshots have no ids upstream have the stored ones in `known`, and `recall` returns a handle to read
-    each. All other snapshots are read by the one handle.
-    """
-
-    handle: TableHandle
-    current: Snapshot | None
-    known: Sequence[Snapshot] = ()
-    recall: Callable[[Snapshot], TableHandle] | None = None
-
-    @cached_property
-    def snapshots(self) -> Sequence[Snapshot]:
-        """All snapshots, from old to new."""
-        return [*self.known, *self.handle.snapshots(self.known)]
-
-    def at(self, snapshot: Snapshot) -> TableHandle:
-        """The handle that reads the snapshot."""
-        return self.handle if self.recall is None else self.recall(snapshot)
 
 
 class Handles:

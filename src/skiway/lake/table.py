@@ -31,7 +31,7 @@ from skiway.airport import (
 from skiway.airport.conversion import to_column
 from skiway.airport.server.bindings import table_changed
 from skiway.errors import InvalidArgument, NotFound, Unsupported
-from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, OpenedTable, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.lake.bindings import Binding
@@ -39,7 +39,6 @@ from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
-from skiway.lake.opened_tables import OpenedTable
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, with_optional
 from skiway.lake.row_ids import RowIds
 from skiway.lake.scans import Part, Plan, split

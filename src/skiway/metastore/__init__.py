@@ -6,7 +6,7 @@ is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATF
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.metastore import connectors, events, jobs, managed, platform, queries, statistics, transactions
+from skiway.metastore import connectors, events, exports, jobs, managed, platform, queries, statistics, transactions
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import (
     accounts,
@@ -28,6 +28,7 @@ __all__ = [
     "connectors",
     "directory",
     "events",
+    "exports",
     "grants",
     "jobs",
     "managed",

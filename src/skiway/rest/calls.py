@@ -11,7 +11,7 @@ from skiway.cache import Cache
 from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.source import TableHandle
+from skiway.formats.source import OpenedTable
 from skiway.metastore import Realm, managed
 from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.metastore.records.access import AccessDecision
@@ -66,7 +66,7 @@ RENDERED_BYTES: Final = 64 * 1024 * 1024
 class Mirrors(Protocol):
     """Opens tables of connectors."""
 
-    def __call__(self, realm: Realm, table: v1.Table, /) -> TableHandle:
+    def __call__(self, realm: Realm, table: v1.Table, /) -> OpenedTable:
         """Open the table as it is upstream."""
 
 

@@ -1,8 +1,8 @@
 """Resolve the names in a path to catalogs, namespaces, tables and views.
 
 The prefix is the name of a catalog, and the unit separator 0x1F separates the levels of a namespace. Tables of connectors
-are served as they are upstream if they are Iceberg tables. Tables of other formats have no metadata for Iceberg clients:
-they are not listed, and loading one fails with 404 and the reason.
+are served as they are upstream if they are Iceberg tables. Tables of other formats are exported (see `metastore.exports`), unless
+Iceberg clients would read them incorrectly: then loading one fails with 404 and the reason, and it is a generic table.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, Unsupported
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.metastore import Realm, catalogs, connectors, namespaces, tables, views
+from skiway.metastore import Realm, catalogs, connectors, exports, namespaces, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, normal_path, normal_text
@@ -21,7 +21,7 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path, require_path
 from skiway.model import v1
 from skiway.rest.bodies import Identifier, Renaming
-from skiway.rest.calls import Mirrors, RestRequest
+from skiway.rest.calls import Lake, Mirrors, RestRequest
 
 __all__ = [
     "SEPARATOR",
@@ -29,6 +29,7 @@ __all__ = [
     "check_identifier",
     "claiming",
     "find_table",
+    "format_name",
     "is_served",
     "levels",
     "named_catalog",
@@ -48,35 +49,53 @@ __all__ = [
 
 
 def is_served(table: v1.Table, *, mirrors: Mirrors | None) -> bool:
-    """Whether Iceberg clients can read the table."""
-    return bool(table.metadata_location) or (mirrors is not None and table.upstream.format == v1.TF_ICEBERG)
+    """Whether Iceberg clients can read the table, unless it cannot be exported."""
+    if table.metadata_location:
+        return True
+    return mirrors is not None and (table.upstream.format == v1.TF_ICEBERG or exports.is_exportable(table))
 
 
 def require_served(table: v1.Table, *, mirrors: Mirrors | None) -> v1.Table:
     """Return the table, or raise `NotFound` if Iceberg clients cannot read it."""
     if not is_served(table, mirrors=mirrors):
-        named = v1.TableFormat.Name(table.upstream.format).removeprefix("TF_").lower()
-        found = f"of format {named}" if table.upstream.format else "without files"
-        raise NotFound(
-            f"table {table.display_name} is {found} and cannot be read as Iceberg: attach this server in DuckDB "
-            "by its Airport address instead",
-            key="table.not_iceberg",
-            display_name=table.display_name,
-        )
+        raise _not_iceberg(table, "")
     return table
 
 
-def opened(realm: Realm, table: v1.Table, *, mirrors: Mirrors | None) -> IcebergTable:
-    """Open a table of a connector."""
-    handle = None if mirrors is None else mirrors(realm, table)
-    if not isinstance(handle, IcebergTable):
-        raise NotFound(
-            f"table {table.display_name} is recorded as an Iceberg table, but its source has it in another format: "
-            "synchronise its connector",
-            key="table.not_iceberg",
-            display_name=table.display_name,
-        )
-    return handle
+def opened(realm: Realm, lake: Lake, table: v1.Table) -> IcebergTable:
+    """Open a table of a connector: an Iceberg table, or the export of another one. Raises `NotFound` if there is none."""
+    if lake.mirrors is None:
+        raise _not_iceberg(table, "")
+    try:
+        found = lake.mirrors(realm, table)
+        if isinstance(found.handle, IcebergTable):
+            return found.handle
+        if table.upstream.format != v1.TF_ICEBERG:
+            return exports.export(realm, lake.warehouse, table, found)
+    except Unsupported as error:
+        raise _not_iceberg(table, error.message) from error
+    raise NotFound(
+        f"table {table.display_name} is recorded as an Iceberg table, but its source has it in another format: "
+        "synchronise its connector",
+        key="table.not_iceberg",
+        display_name=table.display_name,
+    )
+
+
+def format_name(table: v1.Table) -> str:
+    """The name of the format of a mirrored table."""
+    return v1.TableFormat.Name(table.upstream.format).removeprefix("TF_").lower()
+
+
+def _not_iceberg(table: v1.Table, reason: str) -> NotFound:
+    found = f"of format {format_name(table)}" if table.upstream.format else "without files"
+    why = f", because {reason.rstrip('.')}" if reason else ""
+    return NotFound(
+        f"table {table.display_name} is {found} and cannot be read as Iceberg{why}: attach this server in DuckDB "
+        "by its Airport address instead",
+        key="table.not_iceberg",
+        display_name=table.display_name,
+    )
 
 
 SEPARATOR: Final = "\x1f"

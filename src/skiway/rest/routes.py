@@ -10,7 +10,18 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.rest import commits, config, delegation, namespaces, oauth, reports, scan_planning, tables, views
+from skiway.rest import (
+    commits,
+    config,
+    delegation,
+    generic_tables,
+    namespaces,
+    oauth,
+    reports,
+    scan_planning,
+    tables,
+    views,
+)
 from skiway.rest.calls import Route
 
 __all__ = ["ROUTES", "matched"]
@@ -21,6 +32,7 @@ _TABLES: Final = f"{_NAMESPACE}/tables"
 _TABLE: Final = f"{_TABLES}/{{table}}"
 _VIEWS: Final = f"{_NAMESPACE}/views"
 _VIEW: Final = f"{_VIEWS}/{{view}}"
+_GENERIC_TABLES: Final = f"/polaris{_NAMESPACE}/generic-tables"
 _PLANS: Final = f"{_TABLE}/plan"
 _PLAN: Final = f"{_PLANS}/{{plan-id}}"
 
@@ -70,6 +82,15 @@ _IN_CATALOGS: Final = (
         ("table.write",),
         "table",
         changes=True,
+    ),
+    Route("GET", _GENERIC_TABLES, "ListGenericTables", generic_tables.list_, ("table.read",), "table"),
+    Route(
+        "GET",
+        f"{_GENERIC_TABLES}/{{generic-table}}",
+        "LoadGenericTable",
+        generic_tables.load,
+        ("table.read",),
+        "table",
     ),
     Route("GET", _VIEWS, "ListViews", views.list_, ("view.read",), "view"),
     Route("POST", _VIEWS, "CreateView", views.create, ("view.write",), "view", changes=True),

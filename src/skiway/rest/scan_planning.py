@@ -118,7 +118,7 @@ def _opened(request: RestRequest) -> tuple[v1.Table, IcebergTable]:
     found = resolve.require_served(resolve.table(request, resolve.catalog(request)), mirrors=request.lake.mirrors)
     request.realm.require_unrestricted(found)
     if not found.metadata_location:
-        return found, resolve.opened(request.realm, found, mirrors=request.lake.mirrors)
+        return found, resolve.opened(request.realm, request.lake, found)
     return found, managed.open_current(request.realm, request.lake.warehouse, found)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
-from skiway.metastore import managed
+from skiway.metastore import exports, managed
 from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.records.policies import ONLY_INSERT
 from skiway.metastore.resources import tables
@@ -24,7 +24,7 @@ from skiway.rest.delegation import NOTHING, Delegated, delegated_to
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["drop", "exists", "list_", "load", "loaded", "rename"]
+__all__ = ["drop", "exists", "list_", "listed", "load", "loaded", "rename"]
 
 _SHOWN: Final = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "s3.force-virtual-addressing")
 """The settings of the warehouse that clients receive. Its credentials are not among them."""
@@ -60,17 +60,25 @@ MODES: Final = ("all", "refs")
 
 def list_(request: RestRequest) -> RestResponse:
     """List the tables of a namespace that Iceberg clients can read."""
+    return listed(request, lambda table, is_readable: bool(table.damage) or is_readable)
+
+
+def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> RestResponse:
+    """List tables of a namespace. `is_shown` chooses by a table, and by whether Iceberg clients can read it."""
     namespace = resolve.namespace(request, resolve.catalog(request), damaged=True)
     path = list(full_path(namespace))
+    everything = request.realm.without_policies()  # only names are shown
+    known = exports.exports_of(everything)
 
     def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Table], v1.PageResponse]:
-        everything = request.realm.without_policies()  # only names are shown
         found = tables.list_(everything, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
         return found.tables, found.page
 
     def shown(table: v1.Table) -> dict[str, Any] | None:
-        served = table.damage or resolve.is_served(table, mirrors=request.lake.mirrors)
-        return {"namespace": path, "name": table.display_name} if served else None
+        readable = resolve.is_served(table, mirrors=request.lake.mirrors)
+        if readable and exports.is_exportable(table):
+            readable = exports.may_be_exported(everything, table, known.get(table.resource_id.id))
+        return {"namespace": path, "name": table.display_name} if is_shown(table, readable) else None
 
     return listing(request.query, "identifiers", page, shown)
 
@@ -94,8 +102,10 @@ def load(request: RestRequest) -> RestResponse:
 
 
 def exists(request: RestRequest) -> RestResponse:
-    """Check that the table exists."""
-    _served(request)
+    """Check that the table exists, and that Iceberg clients can read it."""
+    table = _served(request)
+    if exports.is_exportable(table):
+        resolve.opened(request.realm.without_policies(), request.lake, table)
     return NO_CONTENT
 
 
@@ -138,7 +148,7 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
     """The metadata and its location, which lead to all files: they are refused to callers whom policies restrict."""
     request.realm.require_unrestricted(table)
     if not table.metadata_location:
-        handle = resolve.opened(request.realm, table, mirrors=request.lake.mirrors)
+        handle = resolve.opened(request.realm, request.lake, table)
         return handle.metadata, handle.metadata_location
     files = files_of_table(request.realm, request.lake.warehouse, table)
     path = files.local_path(table.metadata_location)

@@ -28,6 +28,7 @@ from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
     Format,
+    PartitionSpec,
     Snapshot,
     Source,
     TableHandle,
@@ -86,6 +87,12 @@ class DeltaTable(TableHandle):
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
         return self._schema(snapshot.id).table
+
+    def partition_spec_at(self, snapshot: Snapshot) -> PartitionSpec:
+        return self._schema(snapshot.id).spec
+
+    def has_mapped_columns(self, snapshot: Snapshot) -> bool:
+        return self._schema(snapshot.id).mode != "none"
 
     def files(self, snapshot: Snapshot) -> pa.Table:
         return self._files.cached(

@@ -26,7 +26,7 @@ MAIN: Final = "main"
 
 
 class NewSnapshot:
-    """A new snapshot on top of a branch. `written` lists the files that it has written."""
+    """A new snapshot on top of a branch, with a random id by default. `written` lists the files that it has written."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class NewSnapshot:
         *,
         clock: Callable[[], datetime],
         branch: str = MAIN,
+        snapshot_id: int | None = None,
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
         from skiway.formats.iceberg.file_io import WritingIO
@@ -42,7 +43,7 @@ class NewSnapshot:
 
         self.metadata, self.branch = metadata, branch
         self.parent = metadata.snapshot_by_name(branch)
-        self.id = metadata.new_snapshot_id()
+        self.id = metadata.new_snapshot_id() if snapshot_id is None else snapshot_id
         self.written: list[str] = []
         self._files, self._io = files, WritingIO(files)
         self.inherited: list[ManifestFile] = [each for each in manifests(self.parent, self._io) if has_live_files(each)]
@@ -53,12 +54,16 @@ class NewSnapshot:
         # Later than all snapshots before, so that time travel always finds exactly one.
         self._moment_ms = max(int(clock().timestamp() * 1000), metadata.last_updated_ms + 1)
 
-    def add(self, files: Sequence[DataFile]) -> None:
-        """Add data files. Raises Conflict if none of the columns that they were written for exists any more."""
+    def add(self, files: Sequence[DataFile], *, is_foreign: bool = False) -> None:
+        """Add data files, which are `is_foreign` if they belong to another table.
+
+        Raises Conflict if none of the columns that they were written for exists any more.
+        """
         known = set(self.metadata.schema().field_ids)
         if any(file.column_sizes and known.isdisjoint(file.column_sizes) for file in files):
             raise commit_failed("all columns that the rows were written for have been dropped")
-        self._check_present(files)
+        if not is_foreign:
+            self._check_present(files)
         self._added += files
         for spec_id in sorted({file.spec_id for file in files}):
             self._new_manifests.insert(

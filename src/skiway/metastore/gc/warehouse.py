@@ -14,6 +14,8 @@ metadata of a commit that failed is not.
 The files of open transactions are kept, whatever their age. A transaction that was neither committed nor aborted in time
 expires (`sweep_transactions`), and its files are deleted at once.
 
+A mirrored table has a folder if it was exported (see `exports`): the state is then that of the export.
+
 A folder without a table belongs to a dropped or unfinished table if it was claimed (see `managed.locations`). Otherwise
 it belongs to somebody else, and is left alone.
 """
@@ -31,6 +33,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFaile
 from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
+from skiway.metastore.exports import find_export, forget_export
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import id_in
@@ -162,7 +165,8 @@ def _sweep(
     try:
         # Whatever the age of files, a transaction reads the tables as of its begin.
         states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
-        used = _used(files_of_table(realm, warehouse, table.value), table.value, listed, states_us) if table else set()
+        state = "" if table is None else _current_state(realm, table.value)
+        used = _used(files_of_table(realm, warehouse, table.value), state, listed, states_us) if table else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     if view is not None and view.value.metadata_location:
@@ -218,7 +222,8 @@ def _pinned(realm: Realm, files: TableFiles, table_id: str) -> set[Location]:
         if each.table_id.id == table_id and each.file_stats_uri and is_pinned(realm.stores, each.file_stats_uri):
             snapshot = PinnedSnapshot(realm, each)
             found |= {location(path) for path in snapshot.files()["file_path"].to_pylist()}
-            states.add(location(snapshot.table().metadata_location))
+            if snapshot.table().metadata_location:  # a mirrored table has none
+                states.add(location(snapshot.table().metadata_location))
     for state in states:
         _add_state(found, files, state)
     return found
@@ -232,19 +237,31 @@ def _tidy(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table] | None, ta
         if not files.walk(folder):
             locations.release(realm, table_id)
             release_place(realm.stores, uri_of(folder))
+            forget_export(realm, table_id)
         return
     locations.claim(realm, table_id)  # for tables that were created before folders were claimed
+    if not table.value.metadata_location:
+        return
     metadata = read_metadata(files_of_table(realm, warehouse, table.value), table.value.metadata_location)
     for batch in snapshot_records.leftover(realm, table, metadata):
         apply_batch(realm, batch, what=f"a snapshot of table {table.value.display_name}")
 
 
-def _used(files: TableFiles, table: v1.Table, listed: list[Found], oldest_us: int) -> set[Location]:
-    """The files that the table's states reference."""
+def _current_state(realm: Realm, table: v1.Table) -> str:
+    """Where the current metadata of a table is; empty if a mirrored one is not exported."""
+    if table.metadata_location:
+        return table.metadata_location
+    exported = find_export(realm, table.resource_id.id)
+    return "" if exported is None else exported.location
+
+
+def _used(files: TableFiles, current: str, listed: list[Found], oldest_us: int) -> set[Location]:
+    """The files that the table's states reference; `current` is the metadata of the current one, if there is one."""
     used: set[Location] = set()
     replaced: set[Location] = set()
     states = {each.location: each.modified_us for each in listed if _METADATA in each.location.name}
-    _add_state(used, files, location(table.metadata_location))
+    if current:
+        _add_state(used, files, location(current))
     for place, modified_us in states.items():
         if modified_us >= oldest_us:
             # It may belong to a commit that failed half-way, which nobody has seen.

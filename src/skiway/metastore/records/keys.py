@@ -43,6 +43,7 @@ __all__ = [
     "event_head",
     "event_pending",
     "expected_clients",
+    "export",
     "folder",
     "folder_claim",
     "gc_turn",
@@ -344,6 +345,11 @@ def profile_part(account_id: str, table_id: str, digest: str = "") -> str:
 def folder_claim(account_id: str, table_id: str) -> str:
     """Holds when this store claimed the warehouse folder of a table, not a blob's address."""
     return f"/folders/{encoded(account_id)}/{encoded(table_id)}"
+
+
+def export(account_id: str, table_id: str = "") -> str:
+    """Holds where the Iceberg metadata of a mirrored table is, or why it has none, not a blob's address."""
+    return f"/exports/{encoded(account_id)}/{encoded(table_id)}"
 
 
 def place(scheme: str, bucket: str, path: str) -> str:

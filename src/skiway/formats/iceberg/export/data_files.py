@@ -1,0 +1,245 @@
+"""Data files of exported tables: whether all clients read them correctly, and their entries for manifests.
+
+Clients use bounds to skip files, and Spark also to answer MIN and MAX. So bounds of numbers and times must be values of the
+column. Those of strings may be truncated; Spark does not use them as values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.airport.layouts import is_list, plain_type
+from skiway.formats.iceberg.export.columns import check_types, refused
+from skiway.formats.iceberg.warehouse import uri_of
+from skiway.formats.parquet.shapes import FileShape
+from skiway.formats.schemas import Leaf, field_id, leaves
+from skiway.formats.source import TableHandle
+from skiway.security.source_access import location
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+__all__ = ["check_deletes", "check_shape", "entries_of", "path_of"]
+
+# mypy: disable-error-code=no-any-return
+
+_AT_ONCE: Final = 8  # footers
+_UNSAFE: Final = re.compile(r"[?#\\]|[^\S ]")
+_MAX_TEXT: Final = 64  # characters or bytes of a bound
+_ELEMENT: Final = re.compile(r"list\.(element|item)")
+
+
+def path_of(file: str) -> str:
+    """The path of a data file as manifests contain it; raises if clients interpret it differently."""
+    place = location(file)
+    if found := _UNSAFE.search(place.path):
+        raise refused(
+            f"the path of file {file!r} contains {found[0]!r}, which clients interpret differently", file=file
+        )
+    return uri_of(place)
+
+
+def check_deletes(files: pa.Table) -> None:
+    """Raise if rows of the files are deleted: deletion vectors of other formats mean nothing to Iceberg clients."""
+    deleted = files.filter(pc.not_equal(pc.fill_null(files["deleted_rows"], 1), 0))
+    if deleted.num_rows:
+        raise refused(
+            f"it has deleted rows that are still in the files, such as in {deleted['path'][0].as_py()!r} (deletion vectors)"
+        )
+
+
+def check_shape(shape: FileShape, schema: pa.Schema, constant: Sequence[str], file: str) -> None:
+    """Raise unless all clients read the columns of a file as those of `schema`.
+
+    The columns `constant` have their values in the metadata of the table.
+    """
+    if "INT96" in shape.physical_types:
+        raise refused(
+            f"file {file!r} has timestamps in the old type INT96, which clients read in different time zones", file=file
+        )
+    expected = [path for field in shape.columns for path in _leaf_paths(field, field.name)]
+    for path, form in zip(shape.paths, expected, strict=False):
+        if not re.fullmatch(form, path):
+            raise refused(f"column {path!r} of file {file!r} is a list or a map in an old layout", file=file)
+    columns = {field.name: field for field in schema}
+    for field in shape.columns:
+        if field.name in constant or field.name not in columns:
+            why = "also has the partition column" if field.name in constant else "has a column that the table lacks,"
+            raise refused(f"file {file!r} {why} {field.name!r}", file=file)
+        _check_field(field, columns[field.name], field.name, file)
+
+
+def _leaf_paths(field: pa.Field, path: str) -> Iterator[str]:
+    """The paths of the leaves in a Parquet file, as regular expressions. `path` is that of the field."""
+    of, plain = field.type, re.escape(path) if path == field.name else path
+    if pa.types.is_struct(of):
+        for child in of:
+            yield from _leaf_paths(child, f"{plain}\\.{re.escape(child.name)}")
+    elif pa.types.is_map(of):
+        yield from _leaf_paths(of.key_field, f"{plain}\\.key_value\\.key")
+        yield from _leaf_paths(of.item_field, f"{plain}\\.key_value\\.value")
+    elif is_list(of):
+        yield from _leaf_paths(of.value_field, f"{plain}\\.{_ELEMENT.pattern}")
+    else:
+        yield plain
+
+
+def _check_field(own: pa.Field, wanted: pa.Field, name: str, file: str) -> None:
+    if field_id(own) is not None:
+        raise refused(
+            f"column {name!r} of file {file!r} has a field id, by which clients would look for another column",
+            file=file,
+        )
+    of, into = own.type, wanted.type
+    if pa.types.is_struct(of) and pa.types.is_struct(into):
+        children = {child.name: child for child in into}
+        for child in of:
+            if child.name not in children:
+                raise refused(f"file {file!r} has a field that the table lacks, {name}.{child.name}", file=file)
+            _check_field(child, children[child.name], f"{name}.{child.name}", file)
+    elif pa.types.is_map(of) and pa.types.is_map(into):
+        _check_field(of.key_field, into.key_field, f"{name}.key", file)
+        _check_field(of.item_field, into.item_field, f"{name}.value", file)
+    elif is_list(of) and is_list(into):
+        _check_field(of.value_field, into.value_field, f"{name}.element", file)
+    else:
+        check_types([own])
+        if not _promotes(of, into):
+            raise refused(f"column {name!r} is {into} in the table, but {of} in file {file!r}", file=file, column=name)
+
+
+def _promotes(of: pa.DataType, into: pa.DataType) -> bool:
+    """Whether Iceberg allows this change of a column's type."""
+    if pa.types.is_integer(of) and pa.types.is_integer(into):
+        return bool(of.bit_width <= into.bit_width)
+    if pa.types.is_floating(of) and pa.types.is_floating(into):
+        return bool(of.bit_width <= into.bit_width)
+    if pa.types.is_decimal(of) and pa.types.is_decimal(into):
+        return bool(of.scale == into.scale and of.precision <= into.precision)
+    if pa.types.is_timestamp(of) and pa.types.is_timestamp(into):
+        return of.tz == into.tz
+    return plain_type(of) == into
+
+
+def entries_of(
+    handle: TableHandle, files: pa.Table, schema: pa.Schema, *, spec_id: int, sources: Mapping[str, int]
+) -> list[DataFile]:
+    """The entries of data files for a manifest; raises if a client would read one of them incorrectly.
+
+    `files` are rows of the file table, and `sources` has the ids of their partition columns by the field of `partition`.
+    """
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    paths, etags = files["path"].to_pylist(), files["etag"].to_pylist()
+    constant = [field.name for field in schema if field_id(field) in sources.values()]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        shapes = list(
+            threads.map(lambda file: handle.file_shape(file[0], etag=file[1]), zip(paths, etags, strict=True))
+        )
+    partition = files["partition"].combine_chunks()
+    values = [_manifest_values(partition.field(name)) for name in sources]
+    facts = _statistics(files, shapes, [leaf for leaf in leaves(schema) if leaf.id not in sources.values()])
+    made = []
+    for place, (path, shape, size) in enumerate(zip(paths, shapes, files["size_bytes"].to_pylist(), strict=True)):
+        check_shape(shape, schema, constant, path)
+        entry = DataFile.from_args(
+            _table_format_version=3,
+            content=DataFileContent.DATA,
+            file_path=path_of(path),
+            file_format=FileFormat.PARQUET,
+            partition=Record(*(column[place] for column in values)),
+            record_count=shape.rows,
+            file_size_in_bytes=size,
+            column_sizes=None,
+            nan_value_counts=None,
+            split_offsets=None,
+            sort_order_id=None,
+            equality_ids=None,
+            key_metadata=None,
+            **facts[place],
+        )
+        entry.spec_id = spec_id
+        made.append(entry)
+    return made
+
+
+def _manifest_values(column: pa.Array) -> list[Any]:
+    """Partition values as manifests contain them: dates and times as numbers."""
+    of = column.type
+    if pa.types.is_timestamp(of):
+        column = column.cast(pa.timestamp("us", tz=of.tz))
+    if pa.types.is_temporal(of):
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return column.to_pylist()
+
+
+def _statistics(files: pa.Table, shapes: Sequence[FileShape], columns: Sequence[Leaf]) -> list[dict[str, Any]]:
+    """Counts and bounds of the columns in each file, by field id."""
+    names = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+    found: list[dict[str, Any]] = [{name: {} for name in names} for _ in shapes]
+    stats = files["stats"].combine_chunks()
+    for leaf in columns:
+        part = stats.field(str(leaf.id))
+        encode = _encoder(leaf.type)
+        nulls = part.field("null_count").to_pylist()
+        usable = _usable_bounds(part, leaf.type)
+        low, high = (_encoded(part.field(name), encode, usable, up=name == "max") for name in ("min", "max"))
+        for place, facts in enumerate(found):
+            facts["value_counts"][leaf.id] = shapes[place].rows
+            if nulls[place] is not None:
+                facts["null_value_counts"][leaf.id] = nulls[place]
+            if low[place] is not None and high[place] is not None:
+                facts["lower_bounds"][leaf.id], facts["upper_bounds"][leaf.id] = low[place], high[place]
+    return found
+
+
+def _usable_bounds(part: pa.StructArray, of: pa.DataType) -> list[bool]:
+    if of in (pa.string(), pa.binary()):
+        return [True] * len(part)
+    if pa.types.is_floating(of):  # NaN is greater than all bounds, and neither footers nor logs count it
+        return [False] * len(part)
+    return pc.fill_null(part.field("exact"), False).to_pylist()
+
+
+_Encoder = Callable[[Any], bytes]
+
+
+def _encoder(of: pa.DataType) -> _Encoder:
+    """Iceberg's single-value serialization of values as `_encoded` extracts them."""
+    if pa.types.is_boolean(of):
+        return lambda value: b"\1" if value else b"\0"
+    if pa.types.is_decimal(of):
+        return lambda value: _decimal(value, of.scale)
+    if of == pa.string():
+        return str.encode
+    if of == pa.binary():
+        return bytes
+    width = 4 if (pa.types.is_integer(of) and of.bit_width <= 32) or pa.types.is_date32(of) else 8
+    return lambda value: value.to_bytes(width, "little", signed=True)
+
+
+def _decimal(value: Decimal, scale: int) -> bytes:
+    number = int(value.scaleb(scale))
+    return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _encoded(bounds: pa.Array, encode: _Encoder, usable: Sequence[bool], *, up: bool) -> list[bytes | None]:
+    values = _manifest_values(bounds)
+    return [
+        None if value is None or not use else _bound(value, encode, up=up)
+        for value, use in zip(values, usable, strict=True)
+    ]
+
+
+def _bound(value: Any, encode: _Encoder, *, up: bool) -> bytes | None:
+    if isinstance(value, str | bytes) and len(value) > _MAX_TEXT:
+        return None if up else encode(value[:_MAX_TEXT])
+    return encode(value)
