@@ -290,7 +290,7 @@ def test_columns_of_files_have_names_of_their_own_and_constant_values(process: Q
     pq.write_table(ROWS, now, row_group_size=5)
     pq.write_table(pa.table({"nu'm\"ber": pa.array([100], pa.int32()), "text": [7], "id": [8]}), then)
     older = [
-        FileColumn("id", "BIGINT", "nu'm\"ber"),
+        FileColumn("id", "BIGINT", "nu'm\"ber", is_widened=True),
         FileColumn("v", "DOUBLE"),
         FileColumn("text", "VARCHAR", value="it's"),
     ]

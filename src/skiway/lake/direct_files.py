@@ -73,8 +73,10 @@ def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
     stored = None if number is None else file.columns.get(number)
     if stored is not None:
         there = None if isinstance(stored.type, pa.BaseExtensionType) else plain_type(stored.type)
-        is_same = there == column.type or there in _WIDENED.get(column.type, ())
-        return FileColumn(column.name, kind, stored_as=stored.name) if is_same else None
+        is_widened = there in _WIDENED.get(column.type, ())
+        if there != column.type and not is_widened:
+            return None
+        return FileColumn(column.name, kind, stored_as=stored.name, is_widened=is_widened)
     value = None if number is None else file.constants.get(number)
     if value is None or not value.is_valid:
         return FileColumn(column.name, kind) if column.nullable else None

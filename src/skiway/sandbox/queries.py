@@ -58,13 +58,15 @@ TableName = tuple[str, str, str]
 class FileColumn:
     """A column of a table in Parquet files: its name and its type in DuckDB, and its name in the files.
 
-    A column that the files do not have is the same `value`, as text, in all rows.
+    A column that the files do not have is the same `value`, as text, in all rows. `is_widened` means that the files have
+    the column in another type.
     """
 
     name: str
     type: str
     stored_as: str | None = None
     value: str | None = None
+    is_widened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
