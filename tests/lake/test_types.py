@@ -17,7 +17,7 @@ import pytest
 from formats.managed import LooseTable
 from formats.test_contents import now
 from lake.lakes import Lake, opened_lake
-from skiway.client import AirportClient
+from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import open_source
 
@@ -369,3 +369,31 @@ def test_table_that_cannot_be_shown_does_not_hide_the_others(lake: Lake, tmp_pat
         assert db.scan("root.good").read_all().to_pydict() == {"c": [1]}
         assert [table.name for schema in db.schemas() for table in schema.tables if schema.name == "root"] == ["good"]
     assert now(source.load((), "good")).id == 1
+
+
+BEFORE_CHRIST, FAR = -735_000, 4_000_000
+"""Days since 1970, of which Python has no dates: in 44 BC, and in the year 12921."""
+
+
+@pytest.mark.parametrize(("of", "unit"), [(pa.date32(), 1), (pa.timestamp("us"), 86_400_000_000)], ids=["date", "time"])
+def test_moments_beyond_the_range_of_python_are_stored(lake: Lake, of: pa.DataType, unit: int) -> None:
+    storage = pa.int32() if pa.types.is_date(of) else pa.int64()
+
+    def moments(*days: int | None) -> pa.Array:
+        return pa.array([None if day is None else day * unit for day in days], storage).view(of)
+
+    def days(db: AirportClient, **options: Any) -> list[int | None]:
+        found = db.scan("s.t", **options).read_all().sort_by("id")["at"].combine_chunks().view(storage)
+        return [None if day is None else day // unit for day in found.to_pylist()]
+
+    rows = pa.table({"id": [1, 2, 3, 4], "at": moments(BEFORE_CHRIST, 0, FAR, None)})
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", rows.schema)
+        db.insert("s.t", rows)
+        assert days(db) == [BEFORE_CHRIST, 0, FAR, None]
+        assert days(db, where=col("id") < 3) == [BEFORE_CHRIST, 0]
+        found = db.statistics("s.t", "at")
+        assert [bound.cast(storage).as_py() // unit for bound in (found.min, found.max)] == [BEFORE_CHRIST, FAR]
+        db.update("s.t", {"id": 5}, where=col("id") == 1)
+        assert days(db) == [0, FAR, None, BEFORE_CHRIST]
