@@ -326,10 +326,10 @@ def test_crashed_table_creation_is_swept_with_its_folder(
     class Crashed(BaseException):
         pass
 
-    def crash(*_: Any) -> None:
+    def crash(*_: Any, **__: Any) -> None:
         raise Crashed
 
-    monkeypatch.setattr(managed_tables_tables, "writer", crash)
+    monkeypatch.setattr(managed_tables_tables, "publish", crash)
     with pytest.raises(Crashed):
         managed.create()
     assert len(files_in(folder)) == 1
