@@ -204,7 +204,7 @@ class Lake:
         app = RestApp(
             Access(lambda principal: Realm(self.stores, principal.account_id), callers, PermissionAuthorizer()),
             warehouse=self.warehouse,
-            mirrors=lambda realm, table: handles.open(realm, table, anew=True),
+            mirrors=lambda realm, table: handles.open(realm, table, relist=True),
         )
         try:
             with listening(app) as uri:

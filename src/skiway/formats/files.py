@@ -307,7 +307,7 @@ def _in_s3(bucket: str, listed: ObjectMeta) -> Found:
 
 
 def _descriptor(path: str) -> int:
-    """Open a file whose path has no links, and still has none when it is open."""
+    """Open a file by its path without symbolic links; raise if a link has replaced a part of the path by then."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if str((_DESCRIPTORS / str(descriptor)).readlink()) != path:
         os.close(descriptor)

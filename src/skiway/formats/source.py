@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
-from skiway.formats.parquet.footers import file_columns, has_int96
+from skiway.formats.parquet.footers import file_columns
 from skiway.formats.parquet.reading import open_file
 from skiway.formats.parquet.shapes import FileShape, read_shape
 from skiway.formats.pruning import pruned
@@ -66,8 +66,6 @@ class Content(StrEnum):
     POSITION_DELETES = "position_deletes"
     EQUALITY_DELETES = "equality_deletes"
 
-
-_FIELD_BYTES: Final = 300  # of a column in the cache
 
 FILE_COLUMNS: Final = pa.schema(
     {
@@ -298,26 +296,14 @@ class TableHandle(ABC):
             is_whole = file.deleted is None and not file.deleted_keys
             if not is_whole or not self._files.can_open_descriptor(file.path):
                 return None
-            stored = self._files.cached(
-                "parquet columns",
-                file.path,
-                file.etag,
-                load=partial(self._stored_columns, file),
-                size_of=lambda schema: _FIELD_BYTES * (1 + len(schema or ())),
-            )
-            if stored is None:
+            shape = self.file_shape(file.path, etag=file.etag)
+            if "INT96" in shape.physical_types:  # readers differ in what these timestamps mean
                 return None
-            columns = {number: each for each in assign_ids(stored, file.path) if (number := field_id(each)) is not None}
+            stored = assign_ids(shape.columns, file.path)
+            columns = {number: each for each in stored if (number := field_id(each)) is not None}
             opens = partial(self._files.open_descriptor, file.path, file.etag)
             found.append(WholeFile(file.path, columns, file.constants, opens))
         return found
-
-    def _stored_columns(self, file: DataFile) -> pa.Schema | None:
-        """The columns of a file; None if readers differ in what its timestamps mean."""
-        if file.etag is not None:
-            self._files.check_unchanged(file.path, file.etag)
-        with open_file(self._files, file.path) as parquet:
-            return None if has_int96(parquet) else file_columns(parquet)
 
     def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:
         """Read the schema of a data file from its footer, with the field ids of the table.
@@ -371,8 +357,8 @@ class TableHandle(ABC):
 class OpenedTable:
     """A table in its current state.
 
-    Tables whose snapshots have no ids upstream have the stored ones in `known`, and `recall` returns a handle to read
-    each. All other snapshots are read by the one handle.
+    A Parquet folder has no snapshot ids of its own. For such a table, `known` has the snapshots that the metastore recorded,
+    and `recall` returns a handle for each of them. For all other tables, `handle` reads every snapshot.
     """
 
     handle: TableHandle

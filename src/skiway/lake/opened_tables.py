@@ -66,11 +66,11 @@ class Handles:
             raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
         return self._warehouse
 
-    def open(self, realm: Realm, table: v1.Table, *, anew: bool = False) -> OpenedTable:
+    def open(self, realm: Realm, table: v1.Table, *, relist: bool = False) -> OpenedTable:
         """Open the table in the state that is current in the metastore.
 
-        Files of a Parquet folder can disappear at any time, without a new snapshot. With `anew` the folder is listed
-        again, so that a table which was opened before is read like one that is opened now.
+        Files of a Parquet folder can disappear at any time, without a new snapshot. With `relist` the server lists the folder
+        again, so that a table that was opened before is read like one that is opened now.
 
         An opened table gives all rows and files, so it is refused to callers whom policies restrict: the realm must be
         one without policies.
@@ -86,7 +86,7 @@ class Handles:
                 return OpenedTable(handle, handle.current())
             key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.etag}")
             opened = self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
-            if not anew or not isinstance(opened.handle, ParquetTable) or opened.handle.is_unchanged():
+            if not relist or not isinstance(opened.handle, ParquetTable) or opened.handle.is_unchanged():
                 return opened
             self._cache.discard(key)
             return self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))

@@ -250,7 +250,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         return None if found is None else self._with_id(found)
 
     def _find(self, as_of: datetime | None) -> int | None:
-        self._opened = self._open_anew()
+        self._opened = self._opened_again()
         if self._point is not None:
             return snapshot_at(self._opened, self._point).id
         if as_of is not None and self._may_have_changed(as_of):
@@ -275,7 +275,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         try:
             return self._listed(snapshot_id)
         except NotFound:  # another server may have listed a folder that has changed since this one did
-            self._opened = self._open_anew()
+            self._opened = self._opened_again()
         try:
             return self._listed(snapshot_id)
         except NotFound:  # removed from the table, but a transaction that began before may still read it
@@ -291,8 +291,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         now = self._opened.current
         return now if now and now.id == snapshot_id else snapshot_with_id(self._opened, snapshot_id)
 
-    def _open_anew(self) -> OpenedTable:
-        return self._context.handles.open(self._realm, self.record, anew=True)
+    def _opened_again(self) -> OpenedTable:
+        return self._context.handles.open(self._realm, self.record, relist=True)
 
     def files(self, snapshot: Snapshot) -> pa.Table:
         """The data files of a snapshot."""

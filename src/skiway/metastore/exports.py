@@ -49,7 +49,7 @@ _MAPPING: Final = "delta.columnMapping.mode"
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The export of a table whose versions had the digest `state`: where its metadata is, or why it was refused."""
+    """The location of the exported metadata, or the reason for a refusal. `state` is a digest of the exported versions."""
 
     state: str
     location: str = ""

@@ -120,7 +120,7 @@ def iceberg_rest(
         access,
         observers,
         warehouse=handles.warehouse,
-        mirrors=lambda realm, table: handles.open(realm, table, anew=True),
+        mirrors=lambda realm, table: handles.open(realm, table, relist=True),
         vending=vending,
         tokens=tokens,
         options=RestOptions(body_s=settings.body_seconds),

@@ -9,9 +9,8 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from typing import IO, Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import IO, Any, Final
 
 import pyarrow as pa
 
@@ -19,7 +18,6 @@ __all__ = [
     "FILES_AT_ONCE",
     "READY",
     "TooLarge",
-    "batched",
     "decode_table",
     "encode_table",
     "exactly",
@@ -34,8 +32,6 @@ FILES_AT_ONCE: Final = 100
 READY: Final = b"R"
 """What a process that runs queries writes when it has started."""
 
-T = TypeVar("T")
-
 _SIZE: Final = 8
 _READ_BYTES: Final = 1 << 20
 _HEADER_BYTES: Final = 16 * 1024 * 1024
@@ -43,13 +39,6 @@ _HEADER_BYTES: Final = 16 * 1024 * 1024
 
 class TooLarge(ValueError):
     """A message is larger than its reader accepts."""
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last of which may be shorter."""
-    upcoming = iter(items)
-    while some := list(islice(upcoming, size)):
-        yield some
 
 
 def encode_table(table: pa.Table) -> pa.Buffer:

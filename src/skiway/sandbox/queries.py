@@ -18,12 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
-from skiway.sandbox.messages import FILES_AT_ONCE, batched, encode_table
+from skiway.sandbox.messages import FILES_AT_ONCE, encode_table
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
 
 __all__ = [
@@ -340,7 +341,8 @@ class QueryProcess:
 
     def _send_files(self, files: Iterable[Callable[[], int]]) -> None:
         """Open files, and give them to the process: it has no access to their folders."""
-        for some in batched(files, FILES_AT_ONCE):
+        upcoming = iter(files)
+        while some := list(islice(upcoming, FILES_AT_ONCE)):
             with contextlib.ExitStack() as opened:
                 descriptors = []
                 for opens in some:

@@ -23,7 +23,7 @@ from skiway.formats.statistics import bound_type, column_stats, stats_struct
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
 
-__all__ = ["file_columns", "has_int96", "read_footer", "row_groups"]
+__all__ = ["file_columns", "read_footer", "row_groups"]
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = frozenset({8, 9})  # the fields of an encrypted column chunk
@@ -123,23 +123,14 @@ def _schema_columns(elements: Sequence[dict[int, Any]]) -> Iterator[_SchemaColum
             yield _SchemaColumn(element[1], _WIDTHS.get(element[1], element.get(2, 0)), *levels)
 
 
-def has_int96(parquet: ParquetFile) -> bool:
-    """Whether a column of the file is stored as INT96."""
-    return "INT96" in _physical_types(parquet)
-
-
 def file_columns(parquet: ParquetFile) -> pa.Schema:
     """The columns of a file. pyarrow decodes INT96 without a time zone; here it is a timestamp in UTC."""
-    kinds, schema = _physical_types(parquet), parquet.schema_arrow
+    columns, schema = parquet.metadata.schema, parquet.schema_arrow
+    kinds = [columns.column(place).physical_type for place in range(len(columns))]
     if "INT96" not in kinds:
         return schema
     upcoming = iter(kinds)
     return pa.schema([_with_instants(field, upcoming) for field in schema], schema.metadata)
-
-
-def _physical_types(parquet: ParquetFile) -> list[str]:
-    columns = parquet.metadata.schema
-    return [columns.column(place).physical_type for place in range(len(columns))]
 
 
 def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:

@@ -148,13 +148,12 @@ class Checker:
 def _wrong(manifest: ManifestFile, entries: Sequence[ManifestEntry], sizes: Mapping[Location, int]) -> Iterator[Defect]:
     """The numbers of a manifest that differ from those in its list, and the files that differ from their entries in size."""
     rows = sum(entry.data_file.record_count for entry in entries)
-    for noun, found, told in (
-        ("files", len(entries), (manifest.added_files_count, manifest.existing_files_count)),
-        ("rows", rows, (manifest.added_rows_count, manifest.existing_rows_count)),
+    for noun, found, added, existing in (
+        ("files", len(entries), manifest.added_files_count, manifest.existing_files_count),
+        ("rows", rows, manifest.added_rows_count, manifest.existing_rows_count),
     ):
-        known = [each for each in told if each is not None]
-        if len(known) == len(told) and found != sum(known):
-            yield Defect(manifest.manifest_path, f"it has {found} {noun}, but {sum(known)} according to its list")
+        if added is not None and existing is not None and found != added + existing:
+            yield Defect(manifest.manifest_path, f"it has {found} {noun}, but {added + existing} according to its list")
     for each in (entry.data_file for entry in entries):
         size = sizes.get(location(each.file_path))
         if size is not None and size != each.file_size_in_bytes:
