@@ -425,6 +425,35 @@ def test_body_that_does_not_arrive_in_time_is_rejected(small_body_server: RestSe
         assert client.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize("size", [2000, 100_000])
+def test_errors_of_bodies_are_only_for_callers_who_are_admitted(small_body_server: RestServer, size: int) -> None:
+    answer = small_body_server.call("POST", "/v1/lake/namespaces", b" " * size, authorization="Bearer forger")
+    assert error(answer) == (401, "NotAuthorizedException")
+
+
+@pytest.mark.parametrize("parts", [(b"", b'{"namespace": ["new"]}'), (b'{"name', b'space": ["new"]}')])
+def test_body_may_arrive_after_the_headers(rest_server: RestServer, parts: tuple[bytes, bytes]) -> None:
+    address, (first, second) = urlsplit(rest_server.uri), parts
+    head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += b"authorization: Bearer anybody\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=10) as client:
+        client.sendall(head + b"content-length: %d\r\n\r\n" % len(first + second) + first)
+        while not rest_server.app._running.total():
+            time.sleep(0)
+        client.sendall(second)
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+    assert rest_server.call("HEAD", "/v1/lake/namespaces/new").status_code == 204
+
+
+@pytest.mark.parametrize("announced", [b"content-length: 100000", b"transfer-encoding: chunked"])
+def test_large_bodies_of_strangers_are_not_awaited(rest_server: RestServer, announced: bytes) -> None:
+    address = urlsplit(rest_server.uri)
+    head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\nauthorization: Bearer forger\r\n" + announced
+    with socket.create_connection((address.hostname, address.port), timeout=10) as client:
+        client.sendall(head + b"\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 401 ")
+
+
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_content_types_of_cross_site_browser_requests_are_rejected(shared_shop: RestServer, content_type: str) -> None:
     answer = shared_shop.call("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', content_type=content_type)

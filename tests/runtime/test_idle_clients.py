@@ -226,6 +226,23 @@ def test_headers_byte_by_byte_do_not_extend_the_deadline(http: tuple[str, int]) 
         assert time.monotonic() - started < 5
 
 
+COMPLETE = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab"
+
+
+@pytest.mark.parametrize("header_seconds", [60.0])  # no other limit closes them
+@pytest.mark.parametrize("before", [b"", COMPLETE], ids=["first request", "second request"])
+@pytest.mark.parametrize("more", [b"a" * 1000, b"name: value\r\n" * 100], ids=["one header", "many headers"])
+def test_endless_headers_are_rejected(http: tuple[str, int], before: bytes, more: bytes) -> None:
+    with socket.create_connection(http) as client:
+        client.sendall(before + b"GET /read HTTP/1.1\r\nhost: ")
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 100_000_000:
+                client.sendall(more)
+                sent += len(more)
+        assert sent < 10_000_000
+
+
 def test_connection_whose_response_is_not_read_is_closed(http: tuple[str, int], cut: list[bool]) -> None:
     with socket.create_connection(http) as client:
         client.sendall(b"GET /much HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -16,6 +16,7 @@ LIBRARIES: Final = (
     "fastavro",
     "grpc_health",
     "grpc_reflection",
+    "httptools",
     "httpx",
     "jwt",
     "numpy",

@@ -1,7 +1,7 @@
 """The ASGI app of the Iceberg REST catalog: routes requests through the request pipeline.
 
-Functions of routes block, so they run on threads. Callers are admitted before the body is read: strangers cannot make
-the server read anything.
+Functions of routes block, so they run on threads. Callers are admitted before a large body is read: strangers cannot make
+the server keep much.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as AnyPath
-from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from skiway.doors import disclosed
@@ -30,7 +28,7 @@ from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse, 
 from skiway.rest.errors import failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.oauth import token_failed
-from skiway.rest.receiving import Forms, read_body
+from skiway.rest.receiving import Body, Forms
 from skiway.rest.routes import matched
 from skiway.security import Principal
 from skiway.telemetry.context import serving
@@ -42,7 +40,6 @@ T = TypeVar("T")
 
 MAX_HELD = 64
 """How many commits may wait for their turn; see `ClientTurns`."""
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -90,16 +87,16 @@ class RestApp:
         self._ids = ids
         self._running: Counter[str] = Counter()  # by lane
         self._forms = Forms(self._options.forms)
-        self._router = Router([AnyPath("/{path:path}", self._serve, methods=METHODS)])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._router(scope, receive, send)
+        response = await self._served(Request(scope, receive))
+        await response(scope, receive, send)
 
     def close(self) -> None:
         """Wait for the calls that are running, and end the threads."""
         self._threads.shutdown(wait=True)
 
-    async def _serve(self, request: Request) -> Response:
+    async def _served(self, request: Request) -> Response:
         headers = dict(request.headers)
         try:
             route, names = matched(request.method, _raw_path(request.scope))
@@ -119,24 +116,41 @@ class RestApp:
             return failed(refused, call.context.correlation_id)
         self._running[lane] += 1
         try:
-            if call.route.permissions and request.method not in WITH_BODY:
+            if not call.route.permissions:
+                refusal = await self._read_form(request, call)
+                return await self._on_thread(call, lambda: self._observed(call, refusal))
+            if request.method not in WITH_BODY:
                 return await self._on_thread(call, lambda: self._admitted(call))
-            refusal: Exception | None = None
-            try:
-                if call.route.permissions:
-                    await self._on_thread(call, lambda: self._admit(call))
-                    limits = self._options
-                    call.body = await read_body(request, max_bytes=limits.max_body_bytes, seconds=limits.body_s)
-                elif call.route.takes_form and self._lake.tokens is not None:
-                    call.body = await self._forms.read(request, seconds=self._options.body_s)
-            except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
-                refusal = error
-            return await self._on_thread(call, lambda: self._observed(call, refusal))
+            return await self._with_body(request, call)
         finally:
             self._running[lane] -= 1
             if not self._running[lane]:
                 del self._running[lane]
             call.release()
+
+    async def _read_form(self, request: Request, call: RestCall) -> Exception | None:
+        try:
+            if call.route.takes_form and self._lake.tokens is not None:
+                call.body = await self._forms.read(request, seconds=self._options.body_s)
+        except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
+            return error
+        return None
+
+    async def _with_body(self, request: Request, call: RestCall) -> RestResponse:
+        body = Body(request, max_bytes=self._options.max_body_bytes, seconds=self._options.body_s)
+        refusal: Exception | None = None
+        try:
+            has_arrived = await body.arrived()
+            if not has_arrived:
+                await self._on_thread(call, lambda: self._admit(call))
+            call.body = await body.read()
+        except Exception as error:  # noqa: BLE001 - raised again inside the pipeline, on a thread
+            refusal = error
+        finally:
+            body.close()
+        if has_arrived:
+            return await self._on_thread(call, lambda: self._admitted(call, refusal))
+        return await self._on_thread(call, lambda: self._observed(call, refusal))
 
     def _full(self, lane: str) -> SkiwayError | None:
         """The error for a call if as many are open as the server can keep, of its lane or of all lanes together."""
@@ -157,13 +171,16 @@ class RestApp:
         with serving(call.context):
             self._pipeline.admit(call)
 
-    def _admitted(self, call: RestCall) -> RestResponse:
-        """Admit the caller and answer, on the same thread, because there is no body to wait for in between."""
+    def _admitted(self, call: RestCall, refusal: Exception | None = None) -> RestResponse:
+        """Admit the caller and answer, on the same thread, because there is no body to wait for in between.
+
+        `refusal` is the error of the body. The caller learns of it only if it is admitted.
+        """
         try:
             self._admit(call)
         except Exception as error:  # noqa: BLE001 - raised again inside the pipeline
             return self._observed(call, error)
-        return self._observed(call, None)
+        return self._observed(call, refusal)
 
     def _observed(self, call: RestCall, refusal: Exception | None) -> RestResponse:
         try:

@@ -117,6 +117,12 @@ ROUTES: Final = (
 """The route without permissions is open to everybody: it authenticates its callers by what they send in the form."""
 
 
+_BY_LENGTH: Final[dict[int, list[tuple[Route, list[str]]]]] = {}
+for _route in ROUTES:
+    _segments = _route.path.split("/")
+    _BY_LENGTH.setdefault(len(_segments), []).append((_route, _segments))
+
+
 def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
     """Match a raw path, and decode the names in it.
 
@@ -124,7 +130,8 @@ def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
     `..` has no special meaning.
     """
     segments = path.split("/")
-    fitting = [(route, names) for route in ROUTES if (names := _names(route.path.split("/"), segments)) is not None]
+    alike = _BY_LENGTH.get(len(segments), ())
+    fitting = [(route, names) for route, template in alike if (names := _names(template, segments)) is not None]
     if not fitting:
         raise NotFound(
             f"there is no endpoint {path[:200]!r}: clients start with GET /v1/config?warehouse=<catalog>, and add the "
@@ -139,8 +146,6 @@ def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
 
 
 def _names(template: list[str], segments: list[str]) -> dict[str, str] | None:
-    if len(template) != len(segments):
-        return None
     names = {}
     for wanted, found in zip(template, segments, strict=True):
         if wanted.startswith("{"):

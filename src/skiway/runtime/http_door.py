@@ -12,18 +12,19 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
-from starlette.types import ASGIApp
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skiway.config.server import Http
 from skiway.errors import PermissionDenied, Unauthorized, Unavailable
-from skiway.runtime.http_deadlines import deadlines
+from skiway.runtime.http_connections import limited_connections
 from skiway.runtime.operators import Operators
 from skiway.security.principals import OBSERVES_PLATFORM
 
 __all__ = ["DEFAULT_ADDRESS", "HttpDoor", "web_app"]
 
 START_S: Final = 10.0
+ICEBERG: Final = "/iceberg"
 DEFAULT_ADDRESS: Final = "127.0.0.1:8181"
 FREE_PORT: Final = "127.0.0.1:0"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,7 +32,7 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 def web_app(
     *, iceberg: ASGIApp, metrics: Callable[[], str], not_ready: Callable[[], Sequence[str]], operators: Operators
-) -> Starlette:
+) -> ASGIApp:
     """The web application. Health and readiness are open to everybody, metrics only to operators.
 
     `not_ready` names the parts that do not work; the server is ready if there are none.
@@ -57,14 +58,18 @@ def web_app(
             return PlainTextResponse(f"{error.message}\n", 503)
         return Response(metrics(), media_type=PROMETHEUS)
 
-    return Starlette(
-        routes=[
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/metrics", metrics_text),
-            Mount("/iceberg", iceberg),
-        ]
+    pages = Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics_text)],
     )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith(f"{ICEBERG}/"):
+            # As `Mount` does it, but without Starlette's middleware, which takes as long as loading a table.
+            await iceberg({**scope, "root_path": scope.get("root_path", "") + ICEBERG}, receive, send)
+        else:
+            await pages(scope, receive, send)
+
+    return app
 
 
 class HttpDoor:
@@ -78,7 +83,7 @@ class HttpDoor:
         tls = settings.tls
         config = uvicorn.Config(
             app,
-            http=deadlines(settings),
+            http=limited_connections(settings),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -1,33 +1,35 @@
-"""HTTP connections with deadlines, which uvicorn does not have.
+"""HTTP connections with limits that uvicorn does not have.
 
 A client that connects and sends nothing, or its headers byte by byte, or that does not read its response, would hold its
-connection for ever. The app itself limits the time for the body of a request.
+connection for ever; endless headers would fill the memory. The app itself limits the body of a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from skiway.config.server import Http
 
-__all__ = ["deadlines"]
+__all__ = ["MAX_HEADER_BYTES", "limited_connections"]
+
+MAX_HEADER_BYTES: Final = 64 * 1024
 
 
-def deadlines(settings: Http) -> type[H11Protocol]:
-    """The protocol of connections with the configured deadlines."""
+def limited_connections(settings: Http) -> type[HttpToolsProtocol]:
+    """The protocol of connections with the configured limits."""
 
-    class WithDeadlines(_Connection):
+    class Limited(_Connection):
         header_s = settings.header_seconds
         reading_s = settings.body_seconds
         max_connections = settings.max_connections
 
-    return WithDeadlines
+    return Limited
 
 
-class _Connection(H11Protocol):
+class _Connection(HttpToolsProtocol):
     header_s: float
     reading_s: float
     max_connections: int
@@ -35,6 +37,8 @@ class _Connection(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._headers_due, self._reading_due = _Timer(), _Timer()
+        self._header_bytes = 0
+        self._reads_headers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -49,6 +53,19 @@ class _Connection(H11Protocol):
         super().data_received(data)
         if self._is_serving():
             self._headers_due.cancel()
+        if self._reads_headers:
+            # Counted here, because the parser collects the parts of a header before it calls `on_header`.
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"The headers have more than {MAX_HEADER_BYTES} bytes: send less.")
+
+    def on_message_begin(self) -> None:
+        self._header_bytes, self._reads_headers = 0, True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._reads_headers = False
+        super().on_headers_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -77,7 +94,7 @@ class _Timer:
     def __bool__(self) -> bool:
         return self._handle is not None
 
-    def start(self, connection: H11Protocol, seconds: float) -> None:
+    def start(self, connection: HttpToolsProtocol, seconds: float) -> None:
         self.cancel()
         self._handle = connection.loop.call_later(seconds, connection.transport.abort)
 
