@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
@@ -221,6 +222,7 @@ def test_calls_without_options_use_the_environment(monkeypatch: pytest.MonkeyPat
         ("SHOW TABLES", False),
         ("TABLE x", False),
         ("PIVOT x ON y", False),
+        ("PRAGMA version", False),
         ("INSERT INTO x VALUES (1)", False),
     ],
 )
@@ -252,6 +254,12 @@ VALUES = [
     "1.10::DECIMAL(4,2)",
     "'12345678901234567890123456789.123456789'::DECIMAL(38,9)",
     "0.1::FLOAT",
+    "3.4028235e38::FLOAT",
+    "[0.1::FLOAT, NULL]",
+    "[0.1::FLOAT]::FLOAT[1]",
+    "{'FLOAT': 0.1::FLOAT, 'x FLOAT,': 'FLOAT'::ENUM('FLOAT')}",
+    "MAP {'k': [0.1::FLOAT]}",
+    "union_value(num := 0.1::FLOAT)",
     "1e300::DOUBLE",
     "100000000000000000000.0::DOUBLE",
     "'nan'::DOUBLE",
@@ -293,12 +301,27 @@ def test_values_are_rendered_as_duckdb_renders_them(value: str) -> None:
     assert [tuple(row) for page in answer.texts() for row in page] == [expected]
     (text,) = engine.query(f"SELECT {value} AS x").documents()
     document = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    typed = duckdb.execute(f"SELECT to_json({value})").fetchone()
+    exact = value.replace("::FLOAT", "::DOUBLE")  # to_json shows the digits of the next DOUBLE, 0.10000000149011612
+    typed = duckdb.execute(f"SELECT to_json({exact})").fetchone()
     assert typed is not None
     if expected is not None and expected[0] in ("nan", "-inf"):
         assert document == {"x": expected[0]}
     else:
         assert document == {"x": None if typed[0] is None else json.loads(typed[0])}
+
+
+def test_rows_of_statements_that_are_no_queries_are_rendered_alike(run: Run) -> None:
+    insert = (
+        "INSERT INTO t VALUES (1, '\\xFF'::BLOB, ['a, b'], INTERVAL 1 day, 0.1, {'b': true}, NULL) RETURNING *, i AS j"
+    )
+    create = "CREATE TEMP TABLE t (i INTEGER, b BLOB, l VARCHAR[], v INTERVAL, f FLOAT, s STRUCT(b BOOLEAN), n DATE)"
+    shown = run("sql", f"{create}; {insert}", "-o", "csv").out
+    assert list(csv.reader(io.StringIO(shown)))[1:] == [
+        ["1", "\\xFF", "['a, b']", "1 day", "0.1", "{'b': true}", "", "1"]
+    ]
+    values = {"i": 1, "b": "\\xFF", "l": ["a, b"], "v": "1 day", "f": 0.1, "s": {"b": True}, "n": None, "j": 1}
+    assert rows(run, create, insert) == [values]
+    assert rows(run, create, "PRAGMA table_info('t')")[0]["notnull"] is False  # type: ignore[index]
 
 
 def test_text_that_looks_like_a_number_outside_of_json_stays_text() -> None:
@@ -350,6 +373,19 @@ def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: R
     decimal = "12345678901234567890.123456789"
     found = run("sql", f"SELECT {decimal}::DECIMAL(38, 9) AS a, [{decimal}::DECIMAL(38, 9)] AS b", "-o", "yaml").out
     assert found == f"- a: {decimal}\n  b:\n    - {decimal}\n"
+
+
+def test_several_results_keep_every_digit(run: Run) -> None:
+    decimal = "12345678901234567890.123456789"
+    query = (
+        f"SELECT {decimal}::DECIMAL(38, 9) AS a; SELECT 'é' AS b WHERE false; SET threads = 2; SELECT 0.1::FLOAT AS c"
+    )
+    change = {"statement": "set", "count": None, "message": ""}
+    expected = [[{"a": Decimal(decimal)}], [], change, [{"c": Decimal("0.1")}]]
+    assert json.loads(run("sql", query, "-o", "json").out, parse_float=Decimal) == expected
+    shown = run("sql", query, "-o", "yaml").out
+    assert f"a: {decimal}\n" in shown
+    assert yaml.safe_load(shown) == [[{"a": float(decimal)}], [], change, [{"c": 0.1}]]
 
 
 # --- statements about the session ---------------------------------------------------------------------------------
