@@ -430,6 +430,18 @@ def test_describe_and_dot_schema_show_not_null(run: Run) -> None:
     assert [each["column_name"] for each in rows(run, "DESCRIBE SELECT 1 AS a")] == ["a"]  # type: ignore[index]
 
 
+def test_dot_schema_quotes_names_and_lists_the_schema_of_use(run: Run) -> None:
+    created = [
+        'CREATE TABLE lake.quoted."Two words" ("select ""x""" BIGINT, "Ä" DATE);',
+        "CREATE TABLE lake.quoted.plain_1 (id BIGINT);",
+    ]
+    run("sql", f"CREATE SCHEMA lake.quoted; {''.join(created)}")
+    assert run("sql", '.schema lake.quoted."Two words"').out == f"{created[0]}\n"
+    assert run("sql", stdin_text="USE lake.quoted;\n.schema").out.splitlines()[1:] == created
+    everything = run("sql", ".schema").out.splitlines()
+    assert {*created, "CREATE TABLE lake.raw.people (id BIGINT, name VARCHAR);"} <= set(everything)
+
+
 def test_dot_commands_work_between_statements(run: Run) -> None:
     shown = run("sql", stdin_text="SELECT 1 AS a;\n.tables raw.*\nSELECT 2 AS b")
     assert shown.out == "a\n1\nname\nraw.orders\nraw.people\nb\n2\n"
