@@ -46,6 +46,23 @@ def test_time_to_read_the_constraints_of_many_columns_is_linear() -> None:
     assert min(cpu_s(320) for _ in range(3)) < 25 * min(cpu_s(40) for _ in range(3))
 
 
+def test_time_to_create_a_table_with_many_columns_is_linear() -> None:
+    catalog = MemoryCatalog("scratch", schemas=["s"])
+
+    def cpu_s(width: int) -> float:
+        names = [f"c{number}" for number in range(width)]
+        schema = catalog.schema("s")
+        assert schema is not None
+        start = time.process_time()
+        made = CreateTable(f"t{time.time_ns()}", pa.schema(dict.fromkeys(names, pa.int64())), not_null=tuple(names))
+        table = schema.create_table(made)
+        used = time.process_time() - start
+        assert not any(field.nullable for field in table.schema if field.name in names)
+        return used
+
+    assert min(cpu_s(800) for _ in range(2)) < 25 * min(cpu_s(80) for _ in range(2))
+
+
 def test_union_without_a_value_is_null() -> None:
     union = pa.sparse_union([pa.field("n", pa.int32()), pa.field("s", pa.string())])
     table = people(schema=pa.schema({"u": union}), not_null=("u",))
