@@ -7,6 +7,7 @@ import ctypes
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+import typer.main
 import yaml
 
 from cli.conftest import ROWS, Run
 from runtime.servers import environment, eventually, launch
 from skiway.airport import CatalogBuilder, Server
+from skiway.cli import output
+from skiway.cli.app import app
 from skiway.cli.command import Call
 from skiway.cli.output import Output
 from skiway.cli.sql.engine import Engine, split_statements
@@ -363,6 +368,31 @@ def test_every_command_has_all_formats(run: Run, command: tuple[str, ...]) -> No
     lines = run(*command, "-o", "markdown").out.splitlines()
     assert lines[1].startswith("|---|")
     assert len(lines) > 2
+
+
+PROCESSES = ("serve", "worker", "demo", "gc", "backup", "restore", "migrate", "tokens new", "tokens revoke")
+"""Commands without a result in the form of records."""
+
+
+def test_all_commands_share_the_formats() -> None:
+    def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+        for name in group.list_commands(None):
+            found = group.get_command(None, name)
+            if hasattr(found, "list_commands"):
+                yield from commands(found, *path, name)
+            else:
+                yield " ".join([*path, name]), found
+
+    formats = {
+        path: [each.type_descriptor.annotation for each in found.params if "--output" in each.opts]
+        for path, found in commands(typer.main.get_command(app))
+    }
+    assert len(formats) > 70
+    assert {path: kinds for path, kinds in formats.items() if kinds != [Output]} == {path: [] for path in PROCESSES}
+    sources = {file.name: file.read_text() for file in Path(output.__file__).parent.rglob("*.py")}
+    assert [name for name, text in sources.items() if re.search(r"^\s*(import|from) (csv|yaml)\b", text, re.M)] == [
+        "output.py"
+    ]
 
 
 def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: Run) -> None:
