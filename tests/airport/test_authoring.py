@@ -229,9 +229,10 @@ def test_schema_that_cannot_be_checked_does_not_hide_mistakes_in_others() -> Non
         Server(Living(Down(name="down"), Folder(Numbers()), FolderOfNothing()), port=0)
 
 
-def test_mistake_in_an_added_catalog_is_found() -> None:
-    with Server(port=0) as server, pytest.raises(InvalidArgument, match="named 'main'"):
-        server.add_catalog(Living(Folder(name="main")))
+@pytest.mark.parametrize("name", ["main", "MAIN"])
+def test_mistake_in_an_added_catalog_is_found(name: str) -> None:
+    with Server(port=0) as server, pytest.raises(InvalidArgument, match=f"named '{name}'"):
+        server.add_catalog(Living(Folder(name=name)))
 
 
 @pytest.mark.parametrize(

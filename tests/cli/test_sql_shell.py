@@ -7,22 +7,28 @@ import ctypes
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+import typer.main
 import yaml
 
 from cli.conftest import ROWS, Run
 from runtime.servers import environment, eventually, launch
 from skiway.airport import CatalogBuilder, Server
+from skiway.cli import output
+from skiway.cli.app import app
 from skiway.cli.command import Call
 from skiway.cli.output import Output
 from skiway.cli.sql.engine import Engine, split_statements
@@ -221,6 +227,7 @@ def test_calls_without_options_use_the_environment(monkeypatch: pytest.MonkeyPat
         ("SHOW TABLES", False),
         ("TABLE x", False),
         ("PIVOT x ON y", False),
+        ("PRAGMA version", False),
         ("INSERT INTO x VALUES (1)", False),
     ],
 )
@@ -252,6 +259,12 @@ VALUES = [
     "1.10::DECIMAL(4,2)",
     "'12345678901234567890123456789.123456789'::DECIMAL(38,9)",
     "0.1::FLOAT",
+    "3.4028235e38::FLOAT",
+    "[0.1::FLOAT, NULL]",
+    "[0.1::FLOAT]::FLOAT[1]",
+    "{'FLOAT': 0.1::FLOAT, 'x FLOAT,': 'FLOAT'::ENUM('FLOAT')}",
+    "MAP {'k': [0.1::FLOAT]}",
+    "union_value(num := 0.1::FLOAT)",
     "1e300::DOUBLE",
     "100000000000000000000.0::DOUBLE",
     "'nan'::DOUBLE",
@@ -293,12 +306,27 @@ def test_values_are_rendered_as_duckdb_renders_them(value: str) -> None:
     assert [tuple(row) for page in answer.texts() for row in page] == [expected]
     (text,) = engine.query(f"SELECT {value} AS x").documents()
     document = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    typed = duckdb.execute(f"SELECT to_json({value})").fetchone()
+    exact = value.replace("::FLOAT", "::DOUBLE")  # to_json shows the digits of the next DOUBLE, 0.10000000149011612
+    typed = duckdb.execute(f"SELECT to_json({exact})").fetchone()
     assert typed is not None
     if expected is not None and expected[0] in ("nan", "-inf"):
         assert document == {"x": expected[0]}
     else:
         assert document == {"x": None if typed[0] is None else json.loads(typed[0])}
+
+
+def test_rows_of_statements_that_are_no_queries_are_rendered_alike(run: Run) -> None:
+    insert = (
+        "INSERT INTO t VALUES (1, '\\xFF'::BLOB, ['a, b'], INTERVAL 1 day, 0.1, {'b': true}, NULL) RETURNING *, i AS j"
+    )
+    create = "CREATE TEMP TABLE t (i INTEGER, b BLOB, l VARCHAR[], v INTERVAL, f FLOAT, s STRUCT(b BOOLEAN), n DATE)"
+    shown = run("sql", f"{create}; {insert}", "-o", "csv").out
+    assert list(csv.reader(io.StringIO(shown)))[1:] == [
+        ["1", "\\xFF", "['a, b']", "1 day", "0.1", "{'b': true}", "", "1"]
+    ]
+    values = {"i": 1, "b": "\\xFF", "l": ["a, b"], "v": "1 day", "f": 0.1, "s": {"b": True}, "n": None, "j": 1}
+    assert rows(run, create, insert) == [values]
+    assert rows(run, create, "PRAGMA table_info('t')")[0]["notnull"] is False  # type: ignore[index]
 
 
 def test_text_that_looks_like_a_number_outside_of_json_stays_text() -> None:
@@ -342,6 +370,31 @@ def test_every_command_has_all_formats(run: Run, command: tuple[str, ...]) -> No
     assert len(lines) > 2
 
 
+PROCESSES = ("serve", "worker", "demo", "gc", "backup", "restore", "migrate", "tokens new", "tokens revoke")
+"""Commands without a result in the form of records."""
+
+
+def test_all_commands_share_the_formats() -> None:
+    def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+        for name in group.list_commands(None):
+            found = group.get_command(None, name)
+            if hasattr(found, "list_commands"):
+                yield from commands(found, *path, name)
+            else:
+                yield " ".join([*path, name]), found
+
+    formats = {
+        path: [each.type_descriptor.annotation for each in found.params if "--output" in each.opts]
+        for path, found in commands(typer.main.get_command(app))
+    }
+    assert len(formats) > 70
+    assert {path: kinds for path, kinds in formats.items() if kinds != [Output]} == {path: [] for path in PROCESSES}
+    sources = {file.name: file.read_text() for file in Path(output.__file__).parent.rglob("*.py")}
+    assert [name for name, text in sources.items() if re.search(r"^\s*(import|from) (csv|yaml)\b", text, re.M)] == [
+        "output.py"
+    ]
+
+
 def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: Run) -> None:
     query = "SELECT 170141183460469231731687303715884105727::HUGEINT AS a, 'no' AS b, '2020-01-01' AS d, '' AS e, 'x: y' AS f, 'g h' AS g"
     [row] = yaml.safe_load(run("sql", query, "-o", "yaml").out)
@@ -350,6 +403,19 @@ def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: R
     decimal = "12345678901234567890.123456789"
     found = run("sql", f"SELECT {decimal}::DECIMAL(38, 9) AS a, [{decimal}::DECIMAL(38, 9)] AS b", "-o", "yaml").out
     assert found == f"- a: {decimal}\n  b:\n    - {decimal}\n"
+
+
+def test_several_results_keep_every_digit(run: Run) -> None:
+    decimal = "12345678901234567890.123456789"
+    query = (
+        f"SELECT {decimal}::DECIMAL(38, 9) AS a; SELECT 'é' AS b WHERE false; SET threads = 2; SELECT 0.1::FLOAT AS c"
+    )
+    change = {"statement": "set", "count": None, "message": ""}
+    expected = [[{"a": Decimal(decimal)}], [], change, [{"c": Decimal("0.1")}]]
+    assert json.loads(run("sql", query, "-o", "json").out, parse_float=Decimal) == expected
+    shown = run("sql", query, "-o", "yaml").out
+    assert f"a: {decimal}\n" in shown
+    assert yaml.safe_load(shown) == [[{"a": float(decimal)}], [], change, [{"c": 0.1}]]
 
 
 # --- statements about the session ---------------------------------------------------------------------------------
@@ -392,6 +458,18 @@ def test_describe_and_dot_schema_show_not_null(run: Run) -> None:
         assert found == [("id", "NO"), ("x", "YES")], statement
     assert run("sql", ".schema lake.strict.t").out == "CREATE TABLE lake.strict.t (id BIGINT NOT NULL, x DATE);\n"
     assert [each["column_name"] for each in rows(run, "DESCRIBE SELECT 1 AS a")] == ["a"]  # type: ignore[index]
+
+
+def test_dot_schema_quotes_names_and_lists_the_schema_of_use(run: Run) -> None:
+    created = [
+        'CREATE TABLE lake.quoted."Two words" ("select ""x""" BIGINT, "Ä" DATE);',
+        "CREATE TABLE lake.quoted.plain_1 (id BIGINT);",
+    ]
+    run("sql", f"CREATE SCHEMA lake.quoted; {''.join(created)}")
+    assert run("sql", '.schema lake.quoted."Two words"').out == f"{created[0]}\n"
+    assert run("sql", stdin_text="USE lake.quoted;\n.schema").out.splitlines()[1:] == created
+    everything = run("sql", ".schema").out.splitlines()
+    assert {*created, "CREATE TABLE lake.raw.people (id BIGINT, name VARCHAR);"} <= set(everything)
 
 
 def test_dot_commands_work_between_statements(run: Run) -> None:

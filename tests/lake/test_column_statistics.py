@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,13 @@ import pytest
 from lake.lakes import Lake, opened_lake
 from skiway.airport import ColumnStatistics
 from skiway.formats import Snapshot, open_source
+from skiway.formats.schemas import with_id
 from skiway.lake import columns as lake_columns
 from skiway.lake import schema as lake_schema
 from skiway.lake import statistics as lake_statistics
 from skiway.lake import table as lake_table
 from skiway.lake.columns import Columns, columns_in, columns_of
+from skiway.lake.inserting import Incoming
 from skiway.lake.statistics import StatisticsCache
 from skiway.metastore import directory
 from skiway.metastore import statistics as metastore_statistics
@@ -122,6 +125,54 @@ def test_creating_a_table_reads_its_schema_a_constant_number_of_times(
                 db.create_table(f"s.t{width}", pa.schema({f"c{number}": pa.int64() for number in range(width)}))
             per_width.append(dict(calls))
     assert per_width[0] == per_width[1] == {"columns_in": 1}
+
+
+WIDTH = 4000
+
+
+def _cpu_s(of: Callable[[int], Callable[[], object]], width: int) -> float:
+    """The least CPU time of several calls of what `of` prepares for a table with `width` columns."""
+    times = []
+    for _ in range(3):
+        call = of(width)
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def _known(width: int, kind: pa.DataType) -> Columns:
+    fields = [with_id(pa.field(f"c{number}", pa.int32()), number + 1) for number in range(width)]
+    columns = Columns("1", pa.schema(fields))
+    return columns.created_as(pa.schema([field.with_type(kind) for field in fields]))
+
+
+def _batch(width: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([1], pa.int32())] * width, names=[f"c{number}" for number in range(width)])
+
+
+def _shown(width: int) -> Callable[[], object]:
+    known, rows = _known(width, pa.int16()), _batch(width)
+    return lambda: known.shown(rows, table="t")
+
+
+def _incoming(width: int) -> Callable[[], object]:
+    known = _known(width, pa.int32())
+    known.announced  # noqa: B018 (it is computed once)
+    given = pa.schema({name.upper(): pa.int32() for name in reversed(known.stored.names)})
+    return lambda: Incoming("t", given, known=known, now=known.stored)
+
+
+@pytest.mark.parametrize("step", [_shown, _incoming], ids=["rows of its creator", "inserted rows"])
+def test_time_for_the_columns_of_rows_is_linear_in_the_width(step: Callable[[int], Callable[[], object]]) -> None:
+    assert _cpu_s(step, WIDTH) < 30 * _cpu_s(step, WIDTH // 10)
+
+
+def test_rows_of_the_creator_have_its_types_and_the_order_of_columns() -> None:
+    known, rows = _known(3, pa.int16()), _batch(3).select(["c2", "c0"]).append_column("rowid", pa.array([7]))
+    shown = known.shown(rows, table="t")
+    assert shown.schema == pa.schema({"c2": pa.int16(), "c0": pa.int16(), "rowid": pa.int64()})
+    assert shown.to_pydict() == {"c2": [1], "c0": [1], "rowid": [7]}
 
 
 def test_columns_of_a_new_table_are_those_that_its_record_describes() -> None:

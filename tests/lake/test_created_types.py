@@ -247,6 +247,20 @@ def test_column_that_needs_version_3_cannot_be_added_to_an_older_table(db: Airpo
             db.add_column("s.old", field)
 
 
+def test_geometry_column_can_be_added_to_a_table_of_version_3(lake: Lake, db: AirportClient) -> None:
+    metadata = {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": '{"crs": "EPSG:2056"}'}
+    place = pa.field("place", pa.binary(), metadata=metadata)
+    db.create_table("s.later", pa.schema({"t": pa.timestamp("ns")}))
+    db.add_column("s.later", place)
+    rows = pa.table(
+        [pa.array([7], pa.timestamp("ns")), pa.array([POINT])], schema=pa.schema([("t", pa.timestamp("ns")), place])
+    )
+    db.insert("s.later", rows)
+    with lake.client() as other, lake.rest() as rest:
+        assert other.scan("s.later").read_all()["place"].to_pylist() == [POINT]
+        assert str(rest.load_table("s.later").schema().find_type("place")) == "geometry('EPSG:2056')"
+
+
 def test_geometry_is_a_real_geometry_column(lake: Lake, db: AirportClient) -> None:
     metadata = {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": '{"crs": "EPSG:2056"}'}
     place = pa.field("place", pa.binary(), metadata=metadata)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from skiway.config import load
 from skiway.metastore import Realm, catalogs, connectors, jobs, namespaces, tables
 from skiway.metastore.reconcile import Reconciler
 from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT, seed_home
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.model import v1
+from skiway.runtime.process import seed
 from skiway.security import MemorySecrets
 from skiway.storage import Stores, open_stores
 
@@ -56,6 +58,17 @@ def test_without_synchronization_there_is_no_job(stores: Stores, tmp_path: Path)
     seed_mirror(stores, tmp_path, secrets=MemorySecrets(), sync=False)
     assert len(_connectors(realm)) == 1
     assert _jobs(realm) == []
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_setting_decides_whether_the_files_are_synchronized(
+    stores: Stores, tmp_path: Path, *, is_enabled: bool
+) -> None:
+    given = {"seed.enabled": "true", "seed.mode": "iceberg", "seed.sync.enabled": str(is_enabled).lower()}
+    seed(stores, load(tmp_path, flags=given), MemorySecrets(), tmp_path)
+    realm = Realm(stores, DEFAULT_ACCOUNT)
+    assert len(_connectors(realm)) == 1
+    assert len(_jobs(realm)) == int(is_enabled)
 
 
 def test_what_was_deleted_does_not_come_back(stores: Stores, tmp_path: Path) -> None:

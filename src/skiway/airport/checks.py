@@ -150,10 +150,10 @@ def check_catalog_name(name: object) -> str:
 
 def check_schema_name(name: object) -> None:
     """Check the name of a schema."""
-    if name == UNREACHABLE_SCHEMA:
-        raise Mistake("DuckDB cannot query an attached schema named 'main': choose another name")
     if not isinstance(name, str) or not name:
         raise Mistake(f'a schema needs a name, not {name!r}: write schema("sales")')
+    if ascii_lower(name) == UNREACHABLE_SCHEMA:
+        raise Mistake(f"DuckDB cannot query an attached schema named {name!r}: choose another name")
 
 
 def check_names(names: Iterable[str], what: str) -> None:

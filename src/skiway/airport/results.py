@@ -67,13 +67,17 @@ def _iterable(data: ArrowData, what: str) -> Iterable[Any]:
 
 def _batches_of_items(source: Iterable[Any], schema: pa.Schema | None, what: str) -> Generator[pa.RecordBatch]:
     rows: list[Mapping[str, Any]] = []
+    names: dict[str, None] = {}  # a column that only some of the rows have is NULL in the others
+    if isinstance(source, list | tuple):
+        names |= _names([item for item in source if isinstance(item, Mapping)], schema)
     for item in source:
         if isinstance(item, Mapping):
             rows.append(item)
             if len(rows) < _ROWS_PER_BATCH:
                 continue
         if rows:
-            yield _from_rows(rows, schema, what)
+            names |= _names(rows, schema)
+            yield _from_rows(rows, names, schema, what)
             rows = []
         if isinstance(item, pa.RecordBatch):
             yield item
@@ -82,7 +86,7 @@ def _batches_of_items(source: Iterable[Any], schema: pa.Schema | None, what: str
         elif not isinstance(item, Mapping):
             yield from record_batches(item, schema, what)
     if rows:
-        yield _from_rows(rows, schema, what)
+        yield _from_rows(rows, names | _names(rows, schema), schema, what)
 
 
 def _unreadable(data: object, what: str) -> Internal:
@@ -105,8 +109,15 @@ def _from_columns(columns: Mapping[Any, Any], schema: pa.Schema | None, what: st
     return pa.record_batch(arrays)
 
 
-def _from_rows(rows: list[Mapping[str, Any]], schema: pa.Schema | None, what: str) -> pa.RecordBatch:
-    names = dict.fromkeys(name for row in rows for name in row if schema is None or name in schema.names)
+def _names(rows: Iterable[Mapping[str, Any]], schema: pa.Schema | None) -> dict[str, None]:
+    """The names of all columns in the rows, as far as they are in `schema`, in order."""
+    known = None if schema is None else frozenset(schema.names)
+    return dict.fromkeys(name for row in rows for name in row if known is None or name in known)
+
+
+def _from_rows(
+    rows: list[Mapping[str, Any]], names: Iterable[str], schema: pa.Schema | None, what: str
+) -> pa.RecordBatch:
     if not names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))  # it has rows nevertheless
     return pa.record_batch({name: _column(name, [row.get(name) for row in rows], schema, what) for name in names})

@@ -62,16 +62,27 @@ class Columns:
 
     def shown(self, rows: pa.RecordBatch, *, table: str) -> pa.RecordBatch:
         """Rows of stored columns in the types that the client knows. Raise if these cannot represent a value."""
-        for number in {field_id(field) for field in self.wanted}:
-            name = next((field.name for field in self.stored if field_id(field) == number), None)
-            if name is None or name not in rows.schema.names:
+        if not self._converted or not rows.num_columns:
+            return rows
+        places = {name: place for place, name in enumerate(rows.schema.names)}
+        fields, columns = list(rows.schema), rows.columns
+        for field in self._converted:
+            place = places.get(field.name)
+            if place is None:
                 continue
-            place, field = rows.schema.get_field_index(name), self.announced.field(name)
             try:
-                rows = rows.set_column(place, field, to_column(rows.column(place), field))
+                fields[place], columns[place] = field, to_column(columns[place], field)
             except InvalidArgument:
-                raise table_changed(table, f"column {name!r} has values that its type cannot represent") from None
-        return rows
+                raise table_changed(table, f"column {field.name!r} has values that its type cannot represent") from None
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    @cached_property
+    def _converted(self) -> list[pa.Field]:
+        """The announced columns whose types are not the stored ones."""
+        numbers = {field_id(field) for field in self.wanted}
+        return [
+            shown for stored, shown in zip(self.stored, self.announced, strict=False) if field_id(stored) in numbers
+        ]
 
     def readable(self, now: pa.Schema, *, table: str) -> pa.Schema:
         """The columns that the table, whose columns are `now`, still has. The others are NULL for this client.

@@ -64,10 +64,13 @@ class Incoming:
     def __init__(self, table: str, given: pa.Schema, *, known: Columns, now: pa.Schema) -> None:
         self._table = table
         current = {field_id(field): field for field in now}
+        places = {field.name.casefold(): place for place, field in enumerate(known.stored)}
         self.columns: list[tuple[int, pa.Field, pa.Field]] = []  # index in the input, announced field, current field
         for index, name in enumerate(given.names):
             if name != ROWID:
-                at = _position(known.stored, name, table)
+                at = places.get(name.casefold())
+                if at is None:
+                    raise unknown_column(f"table {table!r}", name, known.stored.names)
                 found = current.get(field_id(known.stored.field(at)))
                 if found is None:
                     raise table_changed(table, f"column {name!r} was dropped")
@@ -100,13 +103,6 @@ class Incoming:
 def _taken(column: pa.Array, announced: pa.Field) -> pa.Array:
     check_finite(column, column=announced.name)
     return to_column(column, announced)
-
-
-def _position(schema: pa.Schema, name: str, table: str) -> int:
-    for index, known in enumerate(schema.names):
-        if known.casefold() == name.casefold():
-            return index
-    raise unknown_column(f"table {table!r}", name, schema.names)
 
 
 @dataclass(frozen=True)

@@ -215,8 +215,9 @@ class DeleteRows(_ByRowId):
         found = [batch.filter(pc.is_in(self._ids(batch), value_set=ids)) for batch in reader]
         rows = pa.Table.from_batches(found, reader.schema).combine_chunks()
         shown = rows.take(pc.index_in(ids, value_set=self._ids(rows)))
+        there = frozenset(readable.names)
         columns = [
-            shown[field.name].combine_chunks() if field.name in readable.names else pa.nulls(len(ids), field.type)
+            shown[field.name].combine_chunks() if field.name in there else pa.nulls(len(ids), field.type)
             for field in self._known.stored
         ]
         return self._known.shown(pa.RecordBatch.from_arrays(columns, names=self._known.stored.names), table=table)
@@ -279,10 +280,9 @@ class UpdateRows(_ByRowId):
         # Indexes into the old values followed by the new ones.
         is_changed = positions[found] == here
         chosen = pa.array(np.where(is_changed, found + rows.num_rows, np.arange(rows.num_rows)))
+        given = frozenset(new.schema.names)
         columns = [
-            pa.concat_arrays([column, _as(new.column(name), column.type)]).take(chosen)
-            if name in new.schema.names
-            else column
+            pa.concat_arrays([column, _as(new.column(name), column.type)]).take(chosen) if name in given else column
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         changed = pa.RecordBatch.from_arrays(columns, names=rows.schema.names)

@@ -278,9 +278,8 @@ def _iceberg_columns(create: CreateTable) -> pa.Schema:
                 f"column {field.name!r} cannot have a default: managed tables do not support it; leave it out",
                 key="table.feature",
             )
-    return pa.schema(
-        [field.with_nullable(field.nullable and field.name not in create.not_null) for field in create.schema]
-    )
+    not_null = frozenset(create.not_null)
+    return pa.schema([field.with_nullable(field.nullable and field.name not in not_null) for field in create.schema])
 
 
 def _check_names(schema: pa.Schema) -> None:

@@ -396,9 +396,10 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py() // shares
         wanted = self.schema.names if options.columns is None else options.columns
         readable = self._readable(snapshot)
+        there = frozenset(readable.names)
         rows = handle.read(
             snapshot,
-            columns=[name for name in wanted if name in readable.names],
+            columns=[name for name in wanted if name in there],
             filter=options.filter or None,
             files=files,
             schema=readable,
@@ -409,7 +410,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         numbered = _numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
         if len(self.columns.wanted):
             numbered = (self.columns.shown(batch, table=self.name) for batch in numbered)
-        gone = [self.schema.field(name) for name in wanted if name != ROWID and name not in readable.names]
+        gone = [self.schema.field(name) for name in wanted if name != ROWID and name not in there]
         numbered = _with_nulls(numbered, gone) if gone else numbered
         # The client filters again, so with a filter the server does not know which rows count towards the limit.
         return numbered if options.limit is None or options.filter else _first(numbered, options.limit)

@@ -248,8 +248,9 @@ def test_number_of_cached_listings_is_limited() -> None:
 
 def test_builder_rejects_unreachable_and_duplicate_names() -> None:
     builder = CatalogBuilder("demo")
-    with pytest.raises(InvalidArgument, match="main"):
-        builder.schema("main")
+    for name in ("main", "Main"):
+        with pytest.raises(InvalidArgument, match=f"named '{name}'"):
+            builder.schema(name)
     with pytest.raises(InvalidArgument, match="name"):
         builder.schema("")
     schema = builder.schema("s")

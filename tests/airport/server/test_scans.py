@@ -8,7 +8,8 @@ import json
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import duckdb
 import grpc
@@ -162,6 +163,20 @@ def test_rows_as_dicts_get_the_announced_types() -> None:
         {"small": 1, "u": uuid.UUID(int=7), "m": [("a", 1.0)], "d": dt.date(2025, 1, 2)},
         dict.fromkeys(schema.names),
     ]
+
+
+@pytest.mark.parametrize(("first", "kind"), [(True, iter), (True, list), (False, list)])
+def test_column_that_only_some_rows_have_is_null_in_the_others(first: bool, kind: Callable[..., Any]) -> None:
+    """Rows are sent in batches, and a whole batch can be without it."""
+    numbers = range(10_000)
+    named = numbers[0] if first else numbers[-1]
+    schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    rows = [{"id": number} | ({"name": "Ada"} if number == named else {}) for number in numbers]
+    with serving(schema, lambda scan: kind(rows)) as server, Raw(server.location) as raw:
+        found = raw.scan("demo", "s", "t", columns=[0, 1])
+    assert found["id"].to_pylist() == list(numbers)
+    assert found["name"].null_count == len(numbers) - 1
+    assert found["name"][named].as_py() == "Ada"
 
 
 def test_many_rows_as_dicts_stream() -> None:

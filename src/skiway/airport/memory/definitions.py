@@ -100,8 +100,11 @@ class TableDefinition:
 
     def position(self, name: str) -> int | None:
         """The index of the column called `name`, or None. Names are case-insensitive."""
-        wanted = fold_case(name)
-        return next((i for i, field in enumerate(self.columns) if fold_case(field.name) == wanted), None)
+        return self._positions.get(fold_case(name))
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {fold_case(field.name): place for place, field in enumerate(self.columns)}
 
     def index(self, name: str) -> int:
         """The index of the column called `name`; `NotFound` if there is none."""
@@ -163,17 +166,28 @@ def define(create: CreateTable, sandbox: Sandbox) -> TableDefinition:
         raise InvalidArgument(f"table {create.name!r} needs at least one column")
     if find_rowid_column(create.schema) is not None:
         raise InvalidArgument(f"table {create.name!r} must not have a row id column: the catalog assigns row ids")
-    definition = TableDefinition(create.name, (), comment=create.comment)
-    for field in create.schema:
-        definition.check_new_name(field.name)
-        definition = replace(definition, columns=(*definition.columns, new_column(field)))
-    for name in create.not_null:
-        definition = definition.with_column(definition.index(name), definition.column(name).with_nullable(False))
+    definition = _of_columns(create)
+    strict = {definition.index(name) for name in create.not_null}
+    columns = (each.with_nullable(False) if i in strict else each for i, each in enumerate(definition.columns))
+    definition = replace(definition, columns=tuple(columns))
     clauses = [_key_clause(create.primary_key, primary=True)] if create.primary_key else []
     clauses += [_key_clause(columns) for columns in create.unique]
     clauses += [f"CHECK ({check}\n)" for check in create.checks]
     constraints = sandbox.parse_constraints(definition.columns, clauses, defaults=_defaults(definition.columns))
     return definition.with_constraints(constraints)
+
+
+def _of_columns(create: CreateTable) -> TableDefinition:
+    """The definition without constraints. Its time is linear in the number of columns."""
+    columns: dict[str, pa.Field] = {}
+    empty = TableDefinition(create.name, (), comment=create.comment)
+    for field in create.schema:
+        empty.check_new_name(field.name)
+        other = columns.get(fold_case(field.name))
+        if other is not None:
+            raise AlreadyExists(f"table {create.name!r} already has a column {other.name!r}")
+        columns[fold_case(field.name)] = new_column(field)
+    return replace(empty, columns=tuple(columns.values()))
 
 
 def new_column(field: pa.Field) -> pa.Field:

@@ -133,11 +133,12 @@ def read_create_table(args: CreateTableRequest) -> CreateTable:
         (name,) for name in (*args.unique_columns, *_names(schema, args.unique_constraints))
     ]
     unique += [_unique_columns(text) for text in args.extra_constraints]
+    not_null = frozenset(_names(schema, args.not_null_constraints))
     return CreateTable(
         name=args.table_name,
         schema=schema,
         on_conflict=args.on_conflict,  # type: ignore[arg-type]
-        not_null=tuple(name for name in schema.names if name in _names(schema, args.not_null_constraints)),
+        not_null=tuple(name for name in schema.names if name in not_null),
         primary_key=tuple(args.primary_key_columns or _in_order(schema, args.multi_key_primary_keys)),
         unique=tuple(unique),
         checks=tuple(args.check_constraints),
@@ -154,16 +155,18 @@ def read_schema(data: bytes, what: str) -> pa.Schema:
 
 def _in_order(schema: pa.Schema, names: list[str]) -> list[str]:
     """The columns of a composite key in table order. DuckDB does not send the order of the key."""
-    unknown = set(names) - set(schema.names)
+    key = frozenset(names)
+    unknown = key - set(schema.names)
     if unknown:
         raise InvalidArgument(f"the primary key names column {min(unknown)!r}, which the table does not have")
-    return [name for name in schema.names if name in names]
+    return [name for name in schema.names if name in key]
 
 
 def _names(schema: pa.Schema, ordinals: list[int]) -> list[str]:
     if any(not 0 <= ordinal < len(schema) for ordinal in ordinals):
         raise InvalidArgument(f"a constraint names column number {max(ordinals)}; the table has {len(schema)} columns")
-    return [schema.names[ordinal] for ordinal in ordinals]
+    names = schema.names  # a new list each time
+    return [names[ordinal] for ordinal in ordinals]
 
 
 _UNIQUE: Final = re.compile(r"\s*UNIQUE\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)

@@ -29,7 +29,7 @@ from skiway.airport.server.bindings import as_listed, as_plain, fingerprint
 from skiway.airport.server.statistics import can_announce
 from skiway.airport.server.tickets import ObjectPath
 from skiway.airport.table_refs import TableRef
-from skiway.airport.wire.duckdb_sql import without_dictionaries
+from skiway.airport.wire.duckdb_sql import ascii_lower, without_dictionaries
 from skiway.airport.wire.payloads import (
     CatalogRoot,
     Contents,
@@ -67,7 +67,7 @@ def list_schemas(catalog: Catalog, name: str) -> bytes:
     version = catalog_version(catalog)
     entries: list[SchemaEntry] = []
     for schema in catalog.schemas():
-        if schema.name == UNREACHABLE_SCHEMA:
+        if ascii_lower(schema.name) == UNREACHABLE_SCHEMA:
             log.warning("DuckDB cannot query schema %r of catalog %r: rename it", schema.name, name)
         try:
             contents = schema_contents(schema, name)

@@ -39,6 +39,8 @@ FETCH_ROWS: Final = 2048
 NUMBERS: Final = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(.*\)|BIGNUM)$")
 NOT_FINITE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|-?NaN')
 AS_TEXT: Final = {"NaN": '"nan"', "-NaN": '"nan"', "Infinity": '"inf"', "-Infinity": '"-inf"'}
+FLOAT: Final = re.compile(r""""(?:[^"]|"")*"|'(?:[^']|'')*'|\bFLOAT(?=[,)\[]|$)""")
+"""The type in the name of a type, and what could be mistaken for it: names of fields, and values of an ENUM."""
 READS_TABLES: Final = re.compile(
     r"\b(from|join|table|tables|describe|desc|show|summarize|pivot|unpivot)\b", re.IGNORECASE
 )
@@ -55,7 +57,7 @@ class Statement:
     @property
     def reads_no_table(self) -> bool:
         """Whether it is a query that cannot read any table: it has no FROM, nor anything like it."""
-        return self.kind == "SELECT" and not READS_TABLES.search(self.text)
+        return self.kind == "SELECT" and self.word != "PRAGMA" and not READS_TABLES.search(self.text)
 
     @property
     def word(self) -> str:
@@ -100,46 +102,43 @@ class Answer:
     """The rows of a query. Read them once: as cells of text, or as JSON objects."""
 
     def __init__(self, engine: Engine, query: str, names: Sequence[str], types: Sequence[str]) -> None:
-        self._engine, self._query = engine, query
+        self._engine, self._query, self._types = engine, query, types
+        self._columns = [f"c{number}" for number in range(len(names))]
         self.names = _unique(names)
         self.are_numbers = [bool(NUMBERS.match(each)) for each in types]
 
     def texts(self) -> Iterator[list[Any]]:
         """Yield pages of rows. Each value is cast to text by DuckDB."""
-        return self._engine.pages(f"SELECT CAST(COLUMNS(*) AS VARCHAR) FROM ({self._query}\n) AS q")  # noqa: S608
+        return self._pages([f"CAST({column} AS VARCHAR)" for column in self._columns])
 
     def documents(self) -> Iterator[str]:
         """Yield each row as a JSON object, made by DuckDB. Numbers that JSON lacks are text: nan, inf and -inf."""
-        columns = [f"c{number}" for number in range(len(self.names))]
-        members = ", ".join(f"{_literal(name)}, {column}" for name, column in zip(self.names, columns, strict=True))
-        query = f"SELECT json_object({members}) FROM ({self._query}\n) AS q({', '.join(columns)})"  # noqa: S608
-        for page in self._engine.pages(query):
+        values = map(_json_value, self._columns, self._types)
+        members = ", ".join(f"{_literal(name)}, {value}" for name, value in zip(self.names, values, strict=True))
+        for page in self._pages([f"json_object({members})"]):
             for (text,) in page:
                 yield NOT_FINITE.sub(_finite, text) if "NaN" in text or "Infinity" in text else text
 
     def read_all(self) -> list[tuple[Any, ...]]:
         """Return all rows as Python values."""
-        return [row for page in self._engine.pages(self._query) for row in page]
+        return [row for page in self._pages(self._columns) for row in page]
+
+    def _pages(self, selected: Sequence[str]) -> Iterator[list[Any]]:
+        columns = ", ".join(self._columns)
+        return self._engine.pages(f"SELECT {', '.join(selected)} FROM ({self._query}\n) AS q({columns})")  # noqa: S608
 
 
 class Fetched(Answer):
-    """The rows of a statement that cannot be part of a query, such as EXPLAIN."""
+    """The rows of a statement that cannot be part of a query, such as EXPLAIN, or INSERT with RETURNING."""
 
-    def __init__(self, engine: Engine, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        super().__init__(engine, "", names, ["VARCHAR"] * len(names))
-        self._rows = [[None if cell is None else _text(cell) for cell in row] for row in rows]
+    def __init__(self, engine: Engine, relation: duckdb.DuckDBPyRelation) -> None:
+        super().__init__(engine, "", relation.columns, list(map(str, relation.types)))
+        self._columns = [quoted(name) for name in relation.columns]
+        self._relation = relation
 
-    def texts(self) -> Iterator[list[Any]]:
-        yield self._rows
-
-    def read_all(self) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._rows]
-
-    def documents(self) -> Iterator[str]:
-        import json
-
-        for row in self._rows:
-            yield json.dumps(dict(zip(self.names, row, strict=True)), ensure_ascii=False)
+    def _pages(self, selected: Sequence[str]) -> Iterator[list[Any]]:
+        with self._engine.errors():
+            yield self._relation.project(", ".join(selected)).fetchall()
 
 
 class Engine:
@@ -171,12 +170,17 @@ class Engine:
             names, types = list(relation.columns), list(map(str, relation.types))
         return Answer(self, text, names, types)
 
-    def run(self, text: str) -> Answer:
-        """Run a statement that is no query, and return its rows."""
+    def run(self, text: str) -> Answer | None:
+        """Run a statement that is no query, and return its rows, if it has any."""
+        with self.errors():
+            relation: duckdb.DuckDBPyRelation | None = self.duckdb.sql(text)
+        return None if relation is None else Fetched(self, relation)
+
+    def change(self, text: str) -> int:
+        """Run a statement that changes something, and return the number of rows that it affected."""
         with self.errors():
             rows = self.duckdb.execute(text).fetchall()
-            names = [each[0] for each in self.duckdb.description or []]
-        return Fetched(self, names, rows)
+        return int(rows[0][0]) if rows else 0
 
     def pages(self, query: str) -> Iterator[list[Any]]:
         """Run a query and yield its rows in pages."""
@@ -246,8 +250,14 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _text(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+def _json_value(column: str, kind: str) -> str:
+    """Return a column for JSON. A FLOAT is shown with the digits of its text: as DOUBLE, 0.1 is 0.10000000149011612."""
+    text, number = _without_float(kind, "VARCHAR"), _without_float(kind, "DOUBLE")
+    return column if text == kind else f"CAST(CAST({column} AS {text}) AS {number})"
+
+
+def _without_float(kind: str, into: str) -> str:
+    return FLOAT.sub(lambda found: into if found[0] == "FLOAT" else found[0], kind)
 
 
 def quoted(name: str) -> str:

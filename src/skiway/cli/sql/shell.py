@@ -67,11 +67,7 @@ class Shell:
                         f"the output was closed: the statements after number {number} were not run"
                     ) from None
             return
-        results = [self._document(self._start(each)) for each in given]
-        if self._call.output is Output.yaml:
-            typer.echo("\n".join(yaml_lines(results)))
-        else:
-            typer.echo(json.dumps(results, indent=2, ensure_ascii=False))
+        write_documents(self._call.output, [self._document(self._start(each)) for each in given])
 
     def _start(self, given: Statement | str) -> Result:
         self._engine.is_cancelled = False
@@ -145,10 +141,12 @@ class Shell:
                 return
             left -= len(page)
 
-    def _document(self, result: Result) -> object:
+    def _document(self, result: Result) -> str:
+        """Return a result as JSON; numbers have all their digits."""
         if result.answer is None or not result.answer.names:
-            return _change(result)
-        return [json.loads(text) for text in self.worker.each(result.answer.documents())]
+            return json.dumps(_change(result), ensure_ascii=False)
+        rows = ",\n".join(self.worker.each(result.answer.documents()))
+        return f"[{rows}]"
 
 
 def _change(result: Result) -> dict[str, Any]:

@@ -91,8 +91,7 @@ def _change_or_read(session: Session, given: Statement) -> Result:
         case exp.Copy() if statement.args.get("kind"):
             raise Unsupported("COPY … FROM is not supported: use INSERT INTO table SELECT * FROM 'file'")
         case exp.Copy():
-            rows = session.engine.run(session.bind(statement, given.text)).read_all()
-            count = int(rows[0][0]) if rows else 0
+            count = session.engine.change(session.bind(statement, given.text))
             return Result("copy", count=count, message=count_rows("copied", count))
         case _ if isinstance(statement, READS):
             return Result("select", session.read(statement, given.text))
@@ -173,12 +172,10 @@ def _run_locally(session: Session, statement: exp.Expr, text: str) -> Result:
     bound = session.bind(statement, text)
     if isinstance(statement, exp.Create) and kind != "table" and session.lake_tables(statement):
         raise Unsupported(f"a temporary {kind} cannot read tables of the lake: use CREATE TEMP TABLE … AS SELECT …")
-    answer = session.engine.run(bound)
     if statement.args.get("returning"):
-        return Result(word, answer)
-    rows = answer.read_all()
+        return Result(word, session.engine.run(bound))
+    count = session.engine.change(bound)
     if word in ("insert", "update", "delete", "truncatetable"):
-        count = int(rows[0][0]) if rows else 0
         return Result(word, count=count, message=count_rows(PARTICIPLES[word], count))
     done = {"create": "created", "drop": "dropped", "alter": "altered"}[word]
     name = ", ".join(each.sql("duckdb") for each in _targets(statement))
