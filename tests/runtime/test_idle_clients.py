@@ -45,7 +45,7 @@ class ByToken:
 
 
 @contextmanager
-def served(*, opening_s: float = 30, idle_s: float = 30) -> Iterator[str]:
+def served(*, opening_s: float = 30, idle_s: float = 30, **settings: Any) -> Iterator[str]:
     """All services of a process on one port, with few threads, and without a store behind them."""
     stores = open_stores("memory://")
     access = Access(lambda _: Realm(stores, "a1"), ByToken(), PermissionAuthorizer(Roles()))
@@ -53,8 +53,8 @@ def served(*, opening_s: float = 30, idle_s: float = 30) -> Iterator[str]:
     limits = Limits(calls=4, scans=4, exchanges=4, handshakes=2, opening_s=opening_s, idle_s=idle_s)
     airport = AirportService(CatalogBuilder("demo").build(), auth=BearerAuth({"secret": "ada"}.get), limits=limits)
     health = Health()
-    settings = Grpc(address="127.0.0.1:0", workers=4, drain_seconds=0)
-    door = GrpcDoor({"rpc": ""}, [rpc, airport, health], settings, operators=Operators.of(access, ("127.0.0.1/32",)))
+    configured = Grpc(address="127.0.0.1:0", workers=4, drain_seconds=0, **settings)
+    door = GrpcDoor({"rpc": ""}, [rpc, airport, health], configured, operators=Operators.of(access, ("127.0.0.1/32",)))
     try:
         with health.serving():
             yield door.start()["rpc"]
