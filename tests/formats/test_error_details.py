@@ -16,6 +16,7 @@ from formats.test_damage import ROWS, places, read_all
 from skiway.errors import PreconditionFailed, SkiwayError
 from skiway.formats import open_source
 from skiway.formats.files import corrupt, first_lines
+from skiway.formats.iceberg.metadata import read_metadata
 
 PLANTED = "planted-secret"
 ABOUT_LOCATIONS = ("location.outside", "file.missing")
@@ -70,6 +71,18 @@ def test_errors_quote_no_metadata_of_iceberg(tmp_path: Path) -> None:
         place.write_text(text)
         errors.append(error_of("iceberg", place, "damaged"))
     assert_quotes_nothing(errors, at_least=15)
+
+
+def test_errors_quote_no_metadata_of_managed_tables(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, ROWS.schema)
+    errors: list[SkiwayError | None] = []
+    for number, text in enumerate(WHOLE):
+        place = f"{table.metadata.location}/metadata/{number + 9}-damaged.metadata.json"
+        table.files.write(place, text.encode())
+        with pytest.raises(PreconditionFailed, match="is corrupt") as caught:
+            read_metadata(table.files, place)
+        errors.append(caught.value)
+    assert_quotes_nothing(errors, at_least=len(WHOLE))
 
 
 def test_errors_quote_no_log_of_delta(tmp_path: Path) -> None:
