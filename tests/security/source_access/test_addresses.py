@@ -117,7 +117,12 @@ def refused() -> Any:
         ("[::ffff:10.1.2.3]", "private"),
         ("169.254.169.254", "never"),
         ("[fe80::1]", "never"),
+        ("[fec0::1]", "private"),
         ("[fd00:ec2::254]", "never"),
+        ("[fd00:ec2::23]", "never"),  # gives credentials to pods
+        ("[fd20:ce::254]", "never"),
+        ("[fd00:42::42]", "never"),
+        ("192.0.0.192", "never"),
         ("100.100.100.200", "never"),
         ("168.63.129.16", "never"),
         ("[::ffff:169.254.169.254]", "never"),
