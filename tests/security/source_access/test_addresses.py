@@ -14,10 +14,12 @@ import pytest
 from urllib3.util import connection
 
 from metastore.upstreams import iceberg
+from requests import Request, Session
 from skiway.config.addresses import AddressRule
 from skiway.errors import PermissionDenied, Unavailable
 from skiway.formats import open_source
 from skiway.security.source_access import SourceAccess, policy, web_sessions
+from skiway.security.source_access.web_sessions import guard_session
 
 METADATA = "http://169.254.169.254/latest/meta-data"
 
@@ -256,6 +258,31 @@ def test_signed_requests_are_checked_too(upstream):
         namespaces(upstream.uri, options=SIGNED, credentials=SIGNING_KEYS, access=own_only)
     with refused():
         namespaces(upstream.uri, options=SIGNED, credentials=SIGNING_KEYS, access=access("public"))
+
+
+@pytest.mark.parametrize(
+    ("url", "is_signed"),
+    [
+        ("https://catalog.example.com", True),
+        ("https://catalog.example.com/v1/config?warehouse=x", True),
+        ("https://catalog.example.com.evil.example.com/v1", False),
+        ("https://catalog.example.com:444/v1", False),
+        ("https://catalog.example.com@evil.example.com/v1", False),
+        ("http://catalog.example.com/v1", False),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_only_requests_to_the_catalog_are_signed(url, is_signed, end):
+    class Signer:
+        signed = False
+
+        def add_headers(self, request, **_):
+            self.signed = True
+
+    session, signer = Session(), Signer()
+    guard_session(session, access("public"), signer=signer, signed=f"https://catalog.example.com{end}")
+    session.get_adapter(url).add_headers(Request("GET", url))
+    assert signer.signed == is_signed
 
 
 @pytest.mark.parametrize("overrides", [{"uri": METADATA}, {"oauth2-server-uri": METADATA, "credential": "id:secret"}])
