@@ -281,7 +281,8 @@ def test_only_requests_to_the_catalog_are_signed(url, is_signed, end):
 
     session, signer = Session(), Signer()
     guard_session(session, access("public"), signer=signer, signed=f"https://catalog.example.com{end}")
-    session.get_adapter(url).add_headers(Request("GET", url))
+    adapter: Any = session.get_adapter(url)
+    adapter.add_headers(Request("GET", url))
     assert signer.signed == is_signed
 
 
