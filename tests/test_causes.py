@@ -43,6 +43,31 @@ def test_causes_are_found_behind_other_errors() -> None:
     assert cause_of(RuntimeError("Disk quota exceeded (os error 122)")) is DISK_FULL
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("cannot write: No space left on device", DISK_FULL),
+        ("Generic LocalFileSystem error: (os error 28)", DISK_FULL),
+        ("(os error 122)", DISK_FULL),
+        ("[Errno 28] x", DISK_FULL),
+        ("Disk quota exceeded", DISK_FULL),
+        ("database or disk is full", DISK_FULL),
+        ("File too large", DISK_FULL),
+        ("(os error 2)", None),
+        ("(os error 280)", None),
+        ("<Code>NoSuchBucket</Code>", BUCKET_MISSING),
+        ("AWS Error NO_SUCH_BUCKET during", BUCKET_MISSING),
+        ("The specified bucket does not exist", BUCKET_MISSING),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] x", CERTIFICATE_UNTRUSTED),
+        ("invalid peer certificate: UnknownIssuer", CERTIFICATE_UNTRUSTED),
+        ("SSL peer certificate was not OK", CERTIFICATE_UNTRUSTED),
+        ("PKIX path building failed", CERTIFICATE_UNTRUSTED),
+    ],
+)
+def test_causes_are_found_in_the_text_of_any_library(text: str, cause: Cause | None) -> None:
+    assert cause_of(RuntimeError(text)) is cause
+
+
 # --- a full disk ------------------------------------------------------------------------------------------------------
 
 

@@ -24,9 +24,11 @@ from skiway.airport.server.service import METHODS
 from skiway.airport.wire import headers
 from skiway.client import AirportClient
 from skiway.client.connection import Connection, Duplex, Location, Stream
-from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized, Unsupported
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError, Unauthorized, Unsupported
 from skiway.lake import Handles, Sources, airport_service
+from skiway.lake.system.schema import SystemSchema
 from skiway.model import flight_pb2 as flight
+from skiway.model import v1
 from skiway.security import MemorySecrets
 
 ADMINISTRATOR = "administrator"
@@ -45,7 +47,7 @@ class Row:
     """A statement that makes the call, the role's permission and the least privilege for it.
 
     A call about `own` catalogs names none, so callers of other accounts may make it, and see nothing. What is not
-    `supported` fails for everybody.
+    `supported` fails for everybody; a call that fails with `because` fails with this key for those who may make it.
     """
 
     run: Callable[[AirportClient], Any]
@@ -56,6 +58,7 @@ class Row:
     for_everybody: bool = False
     own: bool = False
     with_rows: bool = False
+    because: str = ""
 
 
 def write(run: Callable[[AirportClient], Any], least: Least | None = WRITE_TABLE, **more: Any) -> Row:
@@ -152,33 +155,72 @@ METHOD_ROWS: Final[dict[str, Row]] = {
     "DoGet": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
     "DoPut": write(lambda db: db.json.insert(PEOPLE, ROWS)),
 }
+
+
+def current_snapshot(db: AirportClient) -> int:
+    with AirportClient(calls(db).connection.location.text, "lake", token=ADMINISTRATOR) as administrator:
+        return int(administrator.scan("skiway.snapshots").read_all()["snapshot_id"][0].as_py())
+
+
 TICKET_ROWS: Final[dict[str, Row]] = {
     "table": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
     "databases": Row(lambda db: db.databases(), least=ANYWHERE, own=True),
+}
+FUNCTION_ROWS: Final[dict[str, Row]] = {
     "query": read(lambda db: db.call("skiway.query", "SELECT name FROM sales.people").read_all(), with_rows=True),
-    "create view": write(
+    "histogram": read(lambda db: db.call("skiway.histogram", PEOPLE, "name").read_all(), with_rows=True),
+    "end_query": Row(
+        lambda db: db.call("skiway.end_query", "unknown").read_all(), supported=False, because="query.not_found"
+    ),
+    "create_view": write(
         lambda db: db.call("skiway.create_view", "sales.v", "SELECT 1 AS a").read_all(),
         WRITE_NAMESPACE,
         permission="view.write",
     ),
-    "tag": write(lambda db: db.call("skiway.tag", PEOPLE, "x").read_all(), supported=False),  # no snapshot
+    "drop_view": write(
+        lambda db: db.call("skiway.drop_view", "sales.adults").read_all(), WRITE_NAMESPACE, permission="view.write"
+    ),
+    "rollback_to": write(
+        lambda db: db.call("skiway.rollback_to", PEOPLE, current_snapshot(db)).read_all(), with_rows=True
+    ),
+    "tag": write(lambda db: db.call("skiway.tag", PEOPLE, "x").read_all(), with_rows=True),
+    "branch": write(lambda db: db.call("skiway.branch", PEOPLE, "x").read_all(), with_rows=True),
     "undrop": write(
-        lambda db: db.call("skiway.undrop", "sales.dropped").read_all(), WRITE_NAMESPACE, supported=False
+        lambda db: db.call("skiway.undrop", "sales.dropped").read_all(),
+        WRITE_NAMESPACE,
+        supported=False,
+        because="table.not_dropped",
     ),  # no table was dropped
-    "partition by": write(lambda db: db.call("skiway.partition_by", PEOPLE, "name").read_all()),
-    "sort by": write(lambda db: db.call("skiway.sort_by", PEOPLE, "name").read_all()),
+    "partition_by": write(lambda db: db.call("skiway.partition_by", PEOPLE, "name").read_all()),
+    "sort_by": write(lambda db: db.call("skiway.sort_by", PEOPLE, "name").read_all()),
     "merge": write(lambda db: db.call("skiway.merge", PEOPLE, "SELECT 'x' AS name", "false").read_all()),
-    "histogram": read(lambda db: db.call("skiway.histogram", PEOPLE, "name").read_all(), with_rows=True),
+    "refresh": write(
+        lambda db: db.call("skiway.refresh", PEOPLE).read_all(),
+        ROLES_ONLY,
+        permission="connector.manage",
+        supported=False,
+        because="table.managed",
+    ),
     "profile": write(
         lambda db: db.call("skiway.profile", PEOPLE).read_all(), ROLES_ONLY, permission="connector.manage"
     ),
-    "system table": Row(lambda db: db.scan("skiway.tables").read_all()),
 }
+SYSTEM_TABLES: Final = (
+    *("tables", "columns", "snapshots", "files", "column_stats", "views", "policies", "jobs", "queries", "settings"),
+    *("usage", "lineage", "reports", "events", "plans"),
+)
+
+
+def system_table(name: str) -> Row:
+    return Row(lambda db: db.scan(f"skiway.{name}").read_all(), with_rows=True)
+
+
 ROWS_BY_CALL: Final = {
     **{("DoAction", name): row for name, row in ACTION_ROWS.items()},
     **{("DoExchange", name): row for name, row in EXCHANGE_ROWS.items()},
     **{(name, ""): row for name, row in METHOD_ROWS.items()},
-    **{("DoGet", name): row for name, row in TICKET_ROWS.items()},
+    **{("DoGet", name): row for name, row in (TICKET_ROWS | FUNCTION_ROWS).items()},
+    **{("DoGet", f"skiway.{name}"): system_table(name) for name in SYSTEM_TABLES},
 }
 
 
@@ -240,15 +282,27 @@ def test_every_call_has_a_rule() -> None:
     assert METHOD_ROWS.keys() | wrappers == METHODS.keys(), "add what the new method requires to METHOD_ROWS"
 
 
+def test_every_function_and_system_table_has_a_rule() -> None:
+    system: Any = SystemSchema(None, v1.Catalog(), None)  # type: ignore[arg-type]
+    functions = {each.name for each in system.table_functions()}
+    assert FUNCTION_ROWS.keys() == functions, "add what the new function requires to FUNCTION_ROWS"
+    assert set(SYSTEM_TABLES) == {each.name for each in system.tables()}, "add the new table to SYSTEM_TABLES"
+
+
 def prepared(connection: Disguise) -> AirportClient:
     """A client that has the listing of the administrator."""
     connection.row = ("", "")
     db = AirportClient(connection.location.text, "lake", token=ADMINISTRATOR)
     db._session.calls = replace(db._session.calls, connection=connection)
     db.schemas()
-    for table in ("sales.people", "skiway.tables"):
+    for table in ("sales.people", *(f"skiway.{name}" for name in SYSTEM_TABLES)):
         db.table(table)
     return db
+
+
+def content(found: Any) -> str:
+    """Everything that a call returned."""
+    return str(found.to_pylist() if isinstance(found, pa.Table) else found)
 
 
 def is_allowed(row: Row, caller: Caller) -> bool:
@@ -271,19 +325,25 @@ def test_row(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> No
             connection.row, connection.caller = (which[0], "" if which[0] == "DoGet" else which[1]), caller.name
             error: SkiwayError | None = None
             try:
-                found = row.run(db)
-                assert caller.account_id == "a1" or row.for_everybody or "lake" not in str(found)
+                shown = content(row.run(db))
+                assert caller.account_id == "a1" or row.for_everybody or "lake" not in shown
+                assert "hidden" not in shown or caller.has_role_for([READ]) or "elsewhere" in caller.grants
             except SkiwayError as raised:
                 error = raised
             where = f"{which} by {caller}: {error!r}"
             if not row.supported:
                 assert error is not None, where
+                assert not row.because or (error.key == row.because) == allowed, where
+                # A request that names no object is rejected before anybody is asked for permissions.
+                assert allowed or isinstance(error, (*REFUSALS, Unsupported, InvalidArgument)), where
             elif allowed:
                 assert error is None, where
             else:
                 assert isinstance(error, REFUSALS), where
         if row.changes and row.supported and allowed:
             db = prepared(connection)
+            if row.with_rows:
+                db.insert(PEOPLE, ROWS)
 
 
 ALLOWED_BY_POLICIES: Final = {
@@ -292,8 +352,9 @@ ALLOWED_BY_POLICIES: Final = {
     "create_table",
     "create_schema",
     "drop_schema",
-    "create view",
+    "create_view",
     "undrop",
+    "refresh",
     "profile",
 }
 """The changes that a caller can make whom policies restrict on the table."""
@@ -308,8 +369,7 @@ def test_restricted_caller(which: tuple[str, str], connection: Disguise, worlds:
     connection.row, connection.caller = (which[0], "" if which[0] == "DoGet" else which[1]), RESTRICTED.name
     error: SkiwayError | None = None
     try:
-        found = row.run(db)
-        assert "Grace" not in str(found)
+        assert "Grace" not in content(row.run(db))
     except SkiwayError as raised:
         error = raised
     if row.changes and not ALLOWED_BY_POLICIES.intersection(which):

@@ -25,7 +25,7 @@ from skiway.storage import Stores, open_stores
 from skiway.storage.pointers.memory import MemoryPointerStore
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "small": pa.int32()})
-LEFT_BY_READING = ("/expected/", "/folders/", "/usage/")
+LEFT_BY_READING = ("/events/", "/expected/", "/folders/", "/usage/")
 
 
 @dataclass

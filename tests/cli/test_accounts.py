@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cli.conftest import Run
 from skiway.cli.jobs import connector_names
-from skiway.errors import PermissionDenied
+from skiway.cli.options import load_settings
+from skiway.errors import PermissionDenied, Unauthorized
+from skiway.metastore.platform import AccountDirectory, TokenUses, token_uses
+from skiway.runtime.authentication import authenticator
+from skiway.runtime.stores import stores_of
 
 
 def test_account_is_created_changed_listed_and_deleted(run: Run) -> None:
@@ -20,8 +25,18 @@ def test_account_is_created_changed_listed_and_deleted(run: Run) -> None:
     assert run("accounts", "get", "Acme Inc.", "-o", "json").json["id"] == "acme"
     listed = {each["id"] for each in run("accounts", "list", "-o", "json").json}
     assert listed == {"acme", "default"}
+    run("accounts", "update", "acme", "--tag", "plan=paid")
+    found = run("accounts", "get", "acme", "-o", "json").json
+    assert (found["name"], found["description"], found["tags"]) == ("Acme Inc.", "anvils", {"plan": "paid"})
     assert run("accounts", "delete", "acme").out == "deleted account acme\n"
     assert {each["id"] for each in run("accounts", "list", "-o", "json").json} == {"default"}
+
+
+def test_account_is_created_with_a_description_and_a_random_id(run: Run) -> None:
+    created = run("accounts", "create", "Globex", "--description", "doomsday", "-o", "json").json
+    found = run("accounts", "get", created["id"], "-o", "json").json
+    assert (found["name"], found["description"]) == ("Globex", "doomsday")
+    assert run("accounts", "delete", "Globex").code == 0
 
 
 @pytest.mark.parametrize(
@@ -57,10 +72,37 @@ def test_token_is_created_listed_and_revoked(run: Run, tmp_path: Path) -> None:
     assert [each["name"] for each in run("tokens", "list", *home, "-o", "json").json] == ["ops"]
 
 
+def test_all_tokens_of_a_name_are_revoked_on_request(run: Run, tmp_path: Path) -> None:
+    for name in ("etl", "etl", "ops"):
+        run("tokens", "new", name, "--account", "default", "--home", tmp_path)
+    assert run("tokens", "revoke", "etl", "--all", "--home", tmp_path).out.count("revoked token") == 2
+    assert [each["name"] for each in run("tokens", "list", "--home", tmp_path, "-o", "json").json] == ["ops"]
+
+
+def test_token_works_until_it_is_revoked_and_its_last_use_is_listed(run: Run, tmp_path: Path) -> None:
+    settings = load_settings(tmp_path, None, ["auth.mode=token"])
+    token = run(
+        "tokens", "new", "ada", "--account", "default", "--role", "Administrator", "--home", tmp_path
+    ).out.strip()
+    with stores_of(settings, tmp_path) as stores:
+        tokens = authenticator(settings, AccountDirectory(stores), note_use=TokenUses(stores).note)
+        found = tokens.authenticate({"authorization": f"Bearer {token}"})
+        assert (found.subject, found.account_id, found.roles) == ("ada", "default", {"administrator"})
+        (listed,) = run("tokens", "list", "--home", tmp_path, "-o", "json").json
+        assert listed["roles"] == ["Administrator"]
+        assert datetime.fromisoformat(listed["last_used_at"]) > datetime.now(UTC) - timedelta(minutes=5)
+        assert run("tokens", "revoke", "ada", "--home", tmp_path).code == 0
+        with pytest.raises(Unauthorized):
+            tokens.authenticate({"authorization": f"Bearer {token}"})
+        assert token_uses(stores) == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--account", "moon"], "account 'moon' does not exist"),
+        (["--account", "default", "--role", "king"], "role 'king' does not exist: choose from administrator"),
+        (["--account", ""], "a token without an account is only for the role platform-admin"),
         (["--account", "default", "--role", "platform-admin"], "a role of the platform"),
         (["--account", "", "--role", "administrator"], "a role of an account"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -11,11 +12,16 @@ import textwrap
 import time
 from collections.abc import Callable
 from threading import Thread
+from threading import enumerate as enumerate_threads
+from typing import Any
 
 import pytest
 
 from runtime.servers import environment
-from skiway.pipeline.java_output import JavaMessage, log_output, parsed
+from skiway.config.telemetry import Log
+from skiway.pipeline import session as spark_session
+from skiway.pipeline.java_output import JavaMessage, launch_java, log_output, parsed
+from skiway.telemetry.logs import configure
 
 TRACE = (
     "26/01/02 03:04:05 ERROR Executor: Exception in task 0.0\n"
@@ -89,6 +95,61 @@ def test_unfinished_long_and_binary_lines_are_logged(caplog: pytest.LogCaptureFi
         ("spark", "WARNING", len("\ufffd\ufffd odd")),
         ("spark", "WARNING", 16_384),
     ]
+
+
+JAVA = (
+    "echo 'Setting default log level to \"WARN\".'; echo 'plain on stdout'; echo 'plain on stderr, password=planted' >&2; "
+    "echo '26/01/02 03:04:05 ERROR Mine: boom'"
+)
+
+
+@pytest.mark.needs("spark")
+def test_output_of_the_java_that_is_started_is_in_the_json_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A shell in place of Java, which writes to what it got as stdout and stderr."""
+    from pyspark import SparkContext, java_gateway
+
+    def launch(conf: object, popen_kwargs: dict[str, Any]) -> str:
+        assert conf.get("spark.app.name") == "test"  # type: ignore[attr-defined]
+        subprocess.run(["sh", "-c", JAVA], check=True, **popen_kwargs)
+        return "gateway"
+
+    initialized: list[object] = []
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway, conf: initialized.append(gateway))
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    before, stream = set(enumerate_threads()), io.StringIO()
+    undo = configure(Log(format="json", level="INFO"), stream=stream)
+    try:
+        launch_java({"spark.app.name": "test"})
+        for reader in set(enumerate_threads()) - before:
+            reader.join(10)
+    finally:
+        undo()
+    assert initialized == ["gateway"]
+    records = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["logger"], each["level"], each["message"]) for each in records] == [
+        ("spark", "WARNING", "plain on stdout"),
+        ("spark", "WARNING", "plain on stderr, password=****"),
+        ("spark.Mine", "ERROR", "boom"),
+    ]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.needs("spark")
+def test_session_starts_java_with_its_output_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Started(Exception):
+        pass
+
+    def start(settings: dict[str, str]) -> None:
+        raise Started(settings["spark.app.name"])
+
+    monkeypatch.setattr(spark_session, "launch_java", start)
+    monkeypatch.setattr(spark_session, "_prepare_environment", lambda _: None)
+    monkeypatch.setattr(spark_session, "_check_running", lambda _: None)
+    with pytest.raises(Started, match="test"):
+        spark_session.session("test", "local[1]")
 
 
 SCRIPT = """

@@ -276,8 +276,11 @@ def test_only_files_in_approved_locations_are_registered(server: RestServer, tmp
     assert register(server, "w", f"file://{approved}").status_code == 200
     approved.write_text(json.dumps({**foreign, "location": "file:///elsewhere"}))
     assert error(register(server, "x", f"file://{approved}"))[0] == 400
-    approved.write_text("{}")
-    assert "not the metadata of an Iceberg view" in error(register(server, "x", f"file://{approved}"))[2]
+    for content in ("{}", "planted", '{"planted": "planted"}', json.dumps({**foreign, "format-version": "planted"})):
+        approved.write_text(content)
+        found = error(register(server, "x", f"file://{approved}"))[2]
+        assert "not the metadata of an Iceberg view" in found
+        assert "planted" not in found, "errors do not quote files"
 
 
 def test_locations_must_be_approved_and_free(server: RestServer, tmp_path: Path) -> None:

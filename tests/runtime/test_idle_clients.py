@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -45,7 +46,7 @@ class ByToken:
 
 
 @contextmanager
-def served(*, opening_s: float = 30, idle_s: float = 30) -> Iterator[str]:
+def served(*, opening_s: float = 30, idle_s: float = 30, **settings: Any) -> Iterator[str]:
     """All services of a process on one port, with few threads, and without a store behind them."""
     stores = open_stores("memory://")
     access = Access(lambda _: Realm(stores, "a1"), ByToken(), PermissionAuthorizer(Roles()))
@@ -53,8 +54,8 @@ def served(*, opening_s: float = 30, idle_s: float = 30) -> Iterator[str]:
     limits = Limits(calls=4, scans=4, exchanges=4, handshakes=2, opening_s=opening_s, idle_s=idle_s)
     airport = AirportService(CatalogBuilder("demo").build(), auth=BearerAuth({"secret": "ada"}.get), limits=limits)
     health = Health()
-    settings = Grpc(address="127.0.0.1:0", workers=4, drain_seconds=0)
-    door = GrpcDoor({"rpc": ""}, [rpc, airport, health], settings, operators=Operators.of(access, ("127.0.0.1/32",)))
+    configured = Grpc(address="127.0.0.1:0", workers=4, drain_seconds=0, **settings)
+    door = GrpcDoor({"rpc": ""}, [rpc, airport, health], configured, operators=Operators.of(access, ("127.0.0.1/32",)))
     try:
         with health.serving():
             yield door.start()["rpc"]
@@ -131,8 +132,38 @@ def test_handshakes_never_share_threads_with_other_calls() -> None:
     with served() as address, IdleCalls(address) as idle:
         calls = idle.open(FLIGHT + "Handshake", 16, metadata=TOKEN)
         assert is_served(address)
-        refused = [call.code() for call in calls if call.done() or not call.is_active()]
-        assert set(refused) <= {Code.RESOURCE_EXHAUSTED}
+        deadline = time.monotonic() + 10
+        while sum(call.done() for call in calls) < 14 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ended = [call.code() for call in calls if call.done()]
+        assert ended == [Code.RESOURCE_EXHAUSTED] * 14  # at most two may be open
+
+
+def test_handshakes_and_exchanges_have_threads_of_their_own() -> None:
+    threads: dict[str, str] = {}
+
+    def owner(token: str) -> str:
+        threads[token] = threading.current_thread().name.rpartition("_")[0]
+        return "ada"
+
+    service = AirportService(CatalogBuilder("demo").build(), auth=BearerAuth(owner))
+    server = grpc.server(ThreadPoolExecutor(1, "common"))
+    service.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for name in ("Handshake", "DoExchange", "DoPut", "DoGet", "DoAction"):
+            call = channel.stream_stream(FLIGHT + name)(iter([b""]), metadata=(("authorization", f"Bearer {name}"),))
+            with suppress(grpc.RpcError):
+                list(call)
+    server.stop(0).wait()
+    service.close()
+    assert threads.keys() == {"Handshake", "DoExchange", "DoPut", "DoGet", "DoAction"}
+    alone = threads.pop("Handshake")
+    assert alone not in threads.values()
+    assert "common" not in {alone, *threads.values()}
+    assert threads["DoExchange"] == threads["DoPut"]
+    assert len(set(threads.values())) == 3
 
 
 @pytest.mark.parametrize(

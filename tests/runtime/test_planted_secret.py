@@ -247,7 +247,8 @@ def _create_connectors(ada: RecordingClient, bearer: str, client_secret: str) ->
             destination=v1.ConnectorDestination(catalog_display_name="lake"),
             auth=v1.ConnectorAuthSpec(scheme="oauth2", credentials=credentials),
         )
-        answer = ada("ConnectorService/CreateConnector", v1.CreateConnectorRequest(spec=spec))
+        key = v1.IdempotencyKey(key=f"connector {number}")
+        answer = ada("ConnectorService/CreateConnector", v1.CreateConnectorRequest(spec=spec, idempotency=key))
         assert answer.code is grpc.StatusCode.OK, answer.text
     connector: v1.ResourceId = answer.message.connector.resource_id
     assert len(ada("ConnectorService/ListConnectors", v1.ListConnectorsRequest()).message.connectors) == 2

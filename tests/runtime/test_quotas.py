@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -26,7 +28,7 @@ from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
 from skiway.requests import Access, Quotas
-from skiway.rest import RestApp
+from skiway.rest import RestApp, RestOptions
 from skiway.rpc import Door
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
@@ -34,6 +36,7 @@ from skiway.storage import Stores, open_stores
 LIST = "/skiway.v1.CatalogService/ListCatalogs"
 QUERY = "/skiway.v1.QueryService/GetQuery"
 UNLIMITED = MemoryBudget(0)
+MAX_BODY = 20_000
 FREE = Quota(calls=0, scans=0, exchanges=0, handshakes=0, queries=0, per_second=0)
 Code = grpc.StatusCode
 
@@ -46,22 +49,48 @@ class ByToken:
         return Principal(subject, account, frozenset({"administrator"}), Roles().permissions(["administrator"]))
 
 
+class RecordedQuotas(Quotas):
+    """Quotas that record how many bytes each call counted."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sizes: list[int] = []
+
+    def release(self, kind: Any, usages: Any, size: int) -> None:
+        self.sizes.append(size)
+        super().release(kind, usages, size)
+
+
 @dataclass
 class Process:
     """The doors of a process."""
 
     grpc: str
     rest: str
-    quotas: Quotas
+    quotas: RecordedQuotas
 
     def code(self, token: str, method: str, *messages: bytes, headers: Mapping[str, str] | None = None) -> Code:
         """The status of a call."""
+        return self.answer(token, method, *messages, headers=headers)[0]
+
+    def answer(
+        self,
+        token: str,
+        method: str,
+        *messages: bytes,
+        headers: Mapping[str, str] | None = None,
+        most: int | None = None,
+    ) -> tuple[Code, list[bytes]]:
+        """The status of a call, and its messages, of which it reads at most `most`."""
         with grpc.insecure_channel(self.grpc) as channel:
             sent = {"authorization": f"Bearer {token}", **(headers or {})}
             call = channel.stream_stream(method)(iter(messages), metadata=tuple(sent.items()), timeout=10)
+            received: list[bytes] = []
             with suppress(grpc.RpcError):
-                list(call)
-            return call.code()
+                received += islice(call, most)
+            if most is not None:
+                call.cancel()
+            return call.code(), received
 
     def is_refused(self, token: str) -> bool:
         return self.code(token, LIST, b"") is Code.RESOURCE_EXHAUSTED
@@ -105,7 +134,7 @@ def process(
     pause_s: float = 0.0,
     memory: MemoryBudget = UNLIMITED,
 ) -> Iterator[Process]:
-    quotas = Quotas(caller, account, pause_s=pause_s)
+    quotas = RecordedQuotas(caller, account, pause_s=pause_s)
     access = Access(
         lambda who: Realm(stores, who.account_id), ByToken(), PermissionAuthorizer(), quotas=quotas, memory=memory
     )
@@ -119,7 +148,7 @@ def process(
         service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    rest = RestApp(access, warehouse=warehouse)
+    rest = RestApp(access, warehouse=warehouse, options=RestOptions(max_body_bytes=MAX_BODY))
     try:
         with listening(rest) as uri:
             yield Process(f"127.0.0.1:{port}", uri, quotas)
@@ -211,6 +240,70 @@ def test_bytes_are_charged_by_every_door(tmp_path: Path, stores: Stores, door: s
             assert served.quotas._usage["caller", "a1", "ada"].size < -9_000, "the request did not count"
         assert served.is_refused("ada@a1")  # asked only once, because the question counts as well
         assert served.code("eve@a1", LIST, b"") is Code.OK
+
+
+LIST_SCHEMAS = flight.Action(type="list_schemas", body=b"\x81\xaccatalog_name\xa4lake").SerializeToString()
+GREETING = flight.HandshakeRequest(payload=b"hello" * 100).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("method", "sent", "headers", "code"),
+    [
+        (LIST, [b""], {}, Code.OK),
+        (LIST, [b"\xff" * 500], {}, Code.INVALID_ARGUMENT),
+        ("/skiway.v1.TableStatisticsService/PutColumnStats", [b"\xff" * 500], {}, Code.INVALID_ARGUMENT),
+        (SERVICE + "DoAction", [LIST_SCHEMAS], {}, Code.OK),
+        (SERVICE + "DoAction", [LIST_SCHEMAS], {"airport-action-name": "list_schemas"}, Code.OK),
+        (SERVICE + "ListFlights", [b""], {}, Code.OK),
+        (SERVICE + "Handshake", [GREETING, GREETING], {}, Code.OK),
+        (SERVICE + "DoGet", [b"\xff" * 500], {}, Code.INVALID_ARGUMENT),
+        (SERVICE + "DoExchange", [b"\xff" * 500], {"airport-operation": "insert"}, Code.INVALID_ARGUMENT),
+    ],
+)
+def test_all_bytes_of_a_grpc_call_count(
+    tmp_path: Path, stores: Stores, method: str, sent: list[bytes], headers: dict[str, str], code: Code
+) -> None:
+    with process(tmp_path, stores, FREE, FREE) as served:
+        found, received = served.answer("ada@a1", method, *sent, headers=headers)
+        assert (found, bool(received)) == (code, code is Code.OK)
+        until(lambda: bool(served.quotas.sizes))
+        assert served.quotas.sizes == [sum(map(len, [*sent, *received]))]
+
+
+def test_bytes_of_a_response_stream_count(tmp_path: Path, stores: Stores) -> None:
+    with process(tmp_path, stores, FREE, FREE) as served:
+        _, received = served.answer("ada@a1", "/skiway.v1.EventService/WatchEvents", b"", most=1)
+        until(lambda: bool(served.quotas.sizes))
+        assert served.quotas.sizes[0] >= len(received[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "media", "status"),
+    [
+        (b"{]" * 500, "application/json", 400),
+        (b'{"namespace": []}', "application/json", 400),
+        (b"{}" * 500, "text/plain", 415),
+        ([b" " * 10_000] * 3, "application/json", 413),
+    ],
+)
+def test_all_bytes_of_an_http_call_count(
+    tmp_path: Path, stores: Stores, content: bytes | list[bytes], media: str, status: int
+) -> None:
+    """A body that is rejected before it is complete counts as far as it was received."""
+    with process(tmp_path, stores, FREE, FREE) as served:
+        headers = {"authorization": "Bearer ada@a1", "content-type": media}
+        answer = httpx.post(f"{served.rest}/v1/lake/namespaces", headers=headers, content=content)
+        assert answer.status_code == status, answer.text
+        until(lambda: bool(served.quotas.sizes))
+        (size,) = served.quotas.sizes
+        assert size > MAX_BODY if status == 413 else len(content) <= size <= len(content) + len(answer.content)
+
+
+def test_bytes_of_an_http_response_count(tmp_path: Path, stores: Stores) -> None:
+    with process(tmp_path, stores, FREE, FREE) as served:
+        answer = httpx.get(f"{served.rest}/v1/lake/namespaces", headers={"authorization": "Bearer ada@a1"})
+        until(lambda: bool(served.quotas.sizes))
+        assert served.quotas.sizes == [len(answer.content)]
 
 
 def test_exchange_that_waits_for_rows_is_open(tmp_path: Path, stores: Stores) -> None:

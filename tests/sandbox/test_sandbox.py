@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -72,8 +73,12 @@ def test_memory_is_limited(sandbox: Sandbox, expression: str) -> None:
 def test_time_is_limited() -> None:
     quick = Sandbox(memory_limit=MEMORY, timeout_s=0.3)  # shares the workers
     cross_join = "(SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range = 3)"
+    quick.select(ROWS, "a")
+    worker, started = pool._pool(200_000_000, 2)._idle[-1], time.monotonic()
     with pytest.raises(TimedOut, match=r"the SQL expression took longer than 0\.3 s and was cancelled"):
         quick.select(ROWS, cross_join)
+    assert time.monotonic() - started < 10
+    assert worker.is_alive, "SQL that can be interrupted does not cost a worker"
     assert quick.select(ROWS, "a").to_pylist() == [1, 2, None]
 
 
@@ -87,8 +92,10 @@ def test_worker_that_cannot_be_interrupted_is_killed_and_replaced(
     stopped = idle[-1]
     monkeypatch.setattr(pool, "_GRACE_S", 0.1)
     monkeypatch.setattr(sandbox, "timeout_s", 0.1)
+    started = time.monotonic()
     with pytest.raises(TimedOut):
         sandbox.select(ROWS, "a")
+    assert time.monotonic() - started < 10
     assert stopped._process.poll() == -signal.SIGKILL
     monkeypatch.undo()
     for worker in idle:

@@ -426,30 +426,74 @@ def test_keys_can_be_fetched_from_localhost_without_tls(url):
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "told"),
+    ("changes", "key", "message"),
     [
         (
             {"aud": "billing"},
             "token.audience",
-            "is for the audience 'billing', but this server requires skiway: get a token",
+            "the token is for the audience 'billing', but this server requires skiway: get a token for it from the issuer, or "
+            "have the operator correct auth.oidc.audience",
         ),
-        ({"aud": None}, "token.audience", "is for the audience none, but"),
+        (
+            {"aud": None},
+            "token.audience",
+            "the token is for the audience none, but this server requires skiway: get a token for it from the issuer, or have "
+            "the operator correct auth.oidc.audience",
+        ),
         (
             {"iss": "https://other.example.com"},
             "token.issuer",
-            f"from the issuer 'https://other.example.com', but this server accepts only {STATIC_ISSUER}",
+            f"the token is from the issuer 'https://other.example.com', but this server accepts only {STATIC_ISSUER}: get a "
+            "token there, or have the operator correct auth.oidc.issuer",
         ),
         (
             {"exp": NOW - timedelta(hours=1)},
             "token.expired",
-            "and it is 2031-05-06T07:08:09+00:00: get a new one from the issuer",
+            "the token was valid until 2031-05-06T06:08:09+00:00, and it is 2031-05-06T07:08:09+00:00: get a new one from the "
+            "issuer",
+        ),
+        (
+            {"nbf": NOW + timedelta(hours=1)},
+            "token.not_yet_valid",
+            "the token is valid from 2031-05-06T08:08:09+00:00, and it is 2031-05-06T07:08:09+00:00: retry then; if this is "
+            "unexpected, compare the clocks of issuer and server",
+        ),
+        (
+            {"sub": None},
+            "token.claim",
+            "the token's claim sub is missing or invalid: configure the issuer to add it",
+        ),
+        (
+            {"account_id": {"a": 1}},
+            "token.claim",
+            "the token's claim account_id is neither text nor an integer: correct it at the issuer, or configure another claim",
         ),
     ],
 )
-def test_rejection_states_what_was_found_and_what_to_do(changes, key, told):
+def test_rejection_states_what_was_found_and_what_to_do(changes, key, message):
     error = rejection(token(**changes))
-    assert error.key == key
-    assert told in error.message
+    assert (error.key, error.message) == (key, message)
+
+
+@pytest.mark.parametrize(
+    ("made", "key", "message"),
+    [
+        (
+            lambda: token(rsa_key("eve")),
+            "token.signature",
+            "the token's signature is invalid: get a new token from the issuer",
+        ),
+        (
+            lambda: "not.a.token",
+            "token.malformed",
+            "the token is not a JSON Web Token: check that it is complete, and that it is the access token",
+        ),
+    ],
+    ids=["signature", "malformed"],
+)
+def test_rejection_of_what_cannot_be_verified_says_what_to_do(made, key, message):
+    error = rejection(made())
+    assert (error.key, error.message) == (key, message)
 
 
 def test_long_claims_are_shortened_in_messages():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final, TypeAlias
 
 __all__ = ["ADDRESS_RULES", "AddressRule", "IpAddress", "is_never_permitted", "plain_address"]
@@ -25,8 +25,14 @@ _RULE: Final = re.compile(
 _NAME: Final = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?")
 
 # Services of clouds that give credentials to their machines, and addresses that lead to unexpected places.
-_METADATA: Final = frozenset(
-    map(ip_address, ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16"))
+_METADATA: Final = tuple(
+    map(
+        ip_network,
+        (
+            *("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+            *("fd00:ec2::/32", "fd20:ce::254", "fd00:42::42"),
+        ),
+    )
 )
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
 
@@ -83,7 +89,7 @@ class AddressRule:
             return plain in self.network or address in self.network
         if self.word == "loopback":
             return plain.is_loopback
-        return not plain.is_loopback and bool(self.word) and plain.is_global == (self.word == "public")
+        return not plain.is_loopback and bool(self.word) and _is_public(plain) == (self.word == "public")
 
     def _matches(self, scheme: str, port: int) -> bool:
         return self.scheme in ("", scheme) and self.port in (0, port)
@@ -95,7 +101,12 @@ def is_never_permitted(address: IpAddress) -> bool:
     if plain.is_loopback:
         return False
     odd = plain.is_link_local or plain.is_multicast or plain.is_unspecified or plain.is_reserved
-    return plain in _METADATA or odd
+    return odd or any(plain in each for each in _METADATA)
+
+
+def _is_public(plain: IpAddress) -> bool:
+    """Whether it is in the internet. Python does not know that the old site-local addresses are not."""
+    return plain.is_global and not (isinstance(plain, IPv6Address) and plain.is_site_local)
 
 
 def plain_address(address: IpAddress) -> IpAddress:

@@ -148,6 +148,7 @@ class RestApp:
             refusal = error
         finally:
             body.close()
+            call.received = body.size
         if has_arrived:
             return await self._on_thread(call, lambda: self._admitted(call, refusal))
         return await self._on_thread(call, lambda: self._observed(call, refusal))
@@ -185,9 +186,9 @@ class RestApp:
     def _observed(self, call: RestCall, refusal: Exception | None) -> RestResponse:
         try:
             with self._pipeline.observe(call):
+                call.transferred(call.received)
                 if refusal is not None:
                     raise refusal
-                call.transferred(len(call.body))
                 answer = self._act(call)
                 call.transferred(len(answer.body))
                 return answer

@@ -148,13 +148,17 @@ class Route:
 
 @dataclass(slots=True, kw_only=True)
 class RestCall(Call):
-    """A call of a route: `names` are those in the path, `target` is the path with the query as it was sent."""
+    """A call of a route: `names` are those in the path, `target` is the path with the query as it was sent.
+
+    `received` is the size of the body as far as it was received, also if it was rejected and `body` is empty.
+    """
 
     route: Route
     names: Mapping[str, str]
     query: Mapping[str, str]
     target: str
     body: bytes = b""
+    received: int = 0
 
     def request(self, realm: Realm, lake: Lake, authenticate: Callable[[str], Principal]) -> RestRequest:
         """The call as its handler sees it."""

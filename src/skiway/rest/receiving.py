@@ -8,7 +8,7 @@ So forms are small and have little time, and strangers who send them slowly do n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -29,12 +29,13 @@ class Body:
     """The body of a request, which must be JSON if there is one. Close it in the end.
 
     A small body usually arrives together with the headers. `arrived` takes it then, before the caller is admitted: it costs
-    nobody anything, and the call needs to change threads only once.
+    nobody anything, and the call needs to change threads only once. `size` is what was received, also of a body that is rejected.
     """
 
     def __init__(self, request: Request, *, max_bytes: int, seconds: float) -> None:
         self._request, self._max_bytes, self._seconds = request, max_bytes, seconds
         self._reading: asyncio.Task[bytes] | None = None
+        self.size = 0
 
     async def arrived(self) -> bool:
         """Whether the whole body is here. If it is small and is not, reading goes on in the background."""
@@ -54,9 +55,12 @@ class Body:
         if self._reading is not None and not self._reading.cancel() and not self._reading.cancelled():
             self._reading.exception()  # retrieved, so that asyncio does not log it: the caller was refused for another reason
 
+    def _count(self, size: int) -> None:
+        self.size += size
+
     async def _read(self) -> bytes:
         async with _deadline(self._seconds):
-            received = await _received(self._request, self._max_bytes)
+            received = await _received(self._request, self._max_bytes, self._count)
         _check_media(self._request.headers.get("content-type", ""), received, JSON)
         return received
 
@@ -95,7 +99,7 @@ async def _deadline(seconds: float) -> AsyncIterator[asyncio.Timeout]:
         ) from None
 
 
-async def _received(request: Request, limit: int) -> bytes:
+async def _received(request: Request, limit: int, count: Callable[[int], None] = lambda _: None) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
@@ -103,6 +107,7 @@ async def _received(request: Request, limit: int) -> bytes:
     try:
         async for part in request.stream():
             received += part
+            count(len(part))
             if len(received) > limit:
                 raise _too_large(limit)
     except ClientDisconnect:

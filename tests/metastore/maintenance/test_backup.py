@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from metastore.managed_table_factory import ManagedTableFactory
-from metastore.resource_factory import ResourceFactory
+from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.metastore import Realm
+from skiway.metastore import Realm, connectors
+from skiway.metastore.connectors.credentials import credentials
 from skiway.metastore.maintenance import Checker, read_manifest, restore_backup, write_backup
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
+from skiway.security import SecretsStore
+from skiway.security.secrets import open_secrets
 from skiway.storage import ABSENT, Pointer, StoreFormat, Stores, open_stores
 
 
@@ -87,6 +90,73 @@ def test_blob_that_gc_deleted_since_its_pointer_changed_is_not_missing(
     with open_stores("memory://") as restored:
         restore_backup(restored, tmp_path / "backup", secrets=None, warehouse=filled.warehouse)
         assert list(Checker(restored).defects()) == []
+
+
+def test_credentials_that_are_replaced_during_a_backup_are_restored(
+    filled: ManagedTableFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old secret is deleted at once, and the pointers of the backup may refer to it or to the new one."""
+    realm, stores, folder = filled.factory.home, filled.factory.stores, tmp_path / "secrets"
+    secrets = open_secrets(folder.as_uri())
+    made = [_connector(realm, secrets, name) for name in ("before", "after")]
+    snapshot = stores.pointers.snapshot
+
+    def snapshot_between_changes() -> Iterator[Pointer]:
+        monkeypatch.undo()
+        _replace_credentials(realm, secrets, made[0], "new")
+        found = list(snapshot())
+        _replace_credentials(realm, secrets, made[1], "newer")
+        return iter(found)
+
+    monkeypatch.setattr(stores.pointers, "snapshot", snapshot_between_changes)
+    write_backup(stores, tmp_path / "backup", secrets=folder, warehouse=filled.warehouse)
+    with open_stores("memory://") as restored:
+        restore_backup(restored, tmp_path / "backup", secrets=tmp_path / "new", warehouse=filled.warehouse)
+        found = [credentials(Realm(restored, "a1"), open_secrets((tmp_path / "new").as_uri()), each) for each in made]
+    assert [each and each.bearer.token for each in found] == ["new", "old"]
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "backup" / "secrets").rglob("*")} == {0}
+
+
+def _connector(realm: Realm, secrets: SecretsStore, name: str) -> str:
+    spec = v1.ConnectorSpec(
+        display_name=name,
+        kind=v1.CK_ICEBERG,
+        uri="https://catalog.example.com",
+        source=v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"])),
+        destination=v1.ConnectorDestination(catalog_display_name="lake"),
+        auth=v1.ConnectorAuthSpec(scheme="oauth2", credentials=_bearer("old")),
+    )
+    made = connectors.create(realm, v1.CreateConnectorRequest(spec=spec), secrets=secrets)
+    return made.connector.resource_id.id
+
+
+def _replace_credentials(realm: Realm, secrets: SecretsStore, connector_id: str, token: str) -> None:
+    request = v1.UpdateConnectorRequest(
+        connector_id=v1.ResourceId(id=connector_id, account_id="a1", kind=v1.RK_CONNECTOR),
+        spec=v1.ConnectorSpec(auth=v1.ConnectorAuthSpec(credentials=_bearer(token))),
+        update_mask=mask("auth.credentials"),
+    )
+    connectors.update(realm, request, secrets=secrets)
+
+
+def _bearer(token: str) -> v1.ConnectorCredentials:
+    return v1.ConnectorCredentials(bearer=v1.BearerToken(token=token))
+
+
+def test_secret_that_vanishes_while_it_is_copied_does_not_end_the_backup(
+    filled: ManagedTableFactory, secrets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (secrets / "two").write_bytes(b"sealed")
+    copy = shutil.copy2
+
+    def copy_and_delete(source: Path, target: Path) -> object:
+        for other in {"one", "two"} - {source.name}:
+            (secrets / other).unlink(missing_ok=True)
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", copy_and_delete)
+    made = write_backup(filled.factory.stores, tmp_path / "backup", secrets=secrets, warehouse=filled.warehouse)
+    assert made.secrets == 1
 
 
 def test_restored_store_has_the_format_of_the_backup(filled: ManagedTableFactory, tmp_path: Path) -> None:

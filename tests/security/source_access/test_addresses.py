@@ -14,10 +14,12 @@ import pytest
 from urllib3.util import connection
 
 from metastore.upstreams import iceberg
+from requests import Request, Session
 from skiway.config.addresses import AddressRule
 from skiway.errors import PermissionDenied, Unavailable
 from skiway.formats import open_source
 from skiway.security.source_access import SourceAccess, policy, web_sessions
+from skiway.security.source_access.web_sessions import guard_session
 
 METADATA = "http://169.254.169.254/latest/meta-data"
 
@@ -117,7 +119,12 @@ def refused() -> Any:
         ("[::ffff:10.1.2.3]", "private"),
         ("169.254.169.254", "never"),
         ("[fe80::1]", "never"),
+        ("[fec0::1]", "private"),
         ("[fd00:ec2::254]", "never"),
+        ("[fd00:ec2::23]", "never"),  # gives credentials to pods
+        ("[fd20:ce::254]", "never"),
+        ("[fd00:42::42]", "never"),
+        ("192.0.0.192", "never"),
         ("100.100.100.200", "never"),
         ("168.63.129.16", "never"),
         ("[::ffff:169.254.169.254]", "never"),
@@ -251,6 +258,32 @@ def test_signed_requests_are_checked_too(upstream):
         namespaces(upstream.uri, options=SIGNED, credentials=SIGNING_KEYS, access=own_only)
     with refused():
         namespaces(upstream.uri, options=SIGNED, credentials=SIGNING_KEYS, access=access("public"))
+
+
+@pytest.mark.parametrize(
+    ("url", "is_signed"),
+    [
+        ("https://catalog.example.com", True),
+        ("https://catalog.example.com/v1/config?warehouse=x", True),
+        ("https://catalog.example.com.evil.example.com/v1", False),
+        ("https://catalog.example.com:444/v1", False),
+        ("https://catalog.example.com@evil.example.com/v1", False),
+        ("http://catalog.example.com/v1", False),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_only_requests_to_the_catalog_are_signed(url, is_signed, end):
+    class Signer:
+        signed = False
+
+        def add_headers(self, request, **_):
+            self.signed = True
+
+    session, signer = Session(), Signer()
+    guard_session(session, access("public"), signer=signer, signed=f"https://catalog.example.com{end}")
+    adapter: Any = session.get_adapter(url)
+    adapter.add_headers(Request("GET", url))
+    assert signer.signed == is_signed
 
 
 @pytest.mark.parametrize("overrides", [{"uri": METADATA}, {"oauth2-server-uri": METADATA, "credential": "id:secret"}])

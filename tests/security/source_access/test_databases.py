@@ -79,11 +79,87 @@ def test_incomplete_and_unknown_urls_are_rejected(uri: str) -> None:
 @pytest.mark.parametrize("parameter", ["sslkey", "sslcert", "sslrootcert", "sslcrl", "passfile"])
 def test_files_of_credentials_must_be_open_to_sources(parameter: str, tmp_path: Path) -> None:
     allowed = access("loopback", local_roots=(str(tmp_path),))
-    uri = "postgresql://u@127.0.0.1/db?{}={}"
+    uri = "postgresql://u@127.0.0.1/db?{}={}" + (f"&sslkey={tmp_path}/key" if parameter == "sslcert" else "")
     assert query(uri.format(parameter, tmp_path / "f"), allowed)[parameter] == f"{tmp_path}/f"
     for path in ("/etc/ssl/private/server.key", "~/.pgpass", "/root/.pgpass"):
         with pytest.raises(PermissionDenied, match="not open to sources"):
             checked_database(uri.format(parameter, path), allowed)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "passfile={0}/a&passfile={0}/b",
+        "passfile=/etc/shadow&passfile=",
+        "sslkey=s3://bucket/key",
+        "sslkey=file://host/key",
+    ],
+)
+def test_each_file_of_credentials_is_one_path_on_this_machine(parameters: str, tmp_path: Path) -> None:
+    with pytest.raises((InvalidArgument, PermissionDenied), check=lambda error: error.key == "location.refused"):
+        checked_database(
+            f"postgresql://u@127.0.0.1/db?{parameters.format(tmp_path)}",
+            access("loopback", local_roots=(str(tmp_path),)),
+        )
+
+
+def test_links_to_files_of_credentials_are_resolved(tmp_path: Path) -> None:
+    allowed = access("loopback", local_roots=(str(tmp_path / "open"),))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "inside").symlink_to(tmp_path / "open" / "file")
+    (tmp_path / "open" / "outside").symlink_to(tmp_path / "file")
+    uri = f"postgresql://u@127.0.0.1/db?passfile={tmp_path}/open"
+    assert query(f"{uri}/inside", allowed)["passfile"] == f"{tmp_path}/open/file"
+    with pytest.raises(PermissionDenied, match="not open to sources"):
+        checked_database(f"{uri}/outside", allowed)
+
+
+def test_certificates_and_tickets_of_this_machine_are_not_used(tmp_path: Path) -> None:
+    uri, allowed = "postgresql://u@127.0.0.1/db", access("loopback", local_roots=(str(tmp_path),))
+    found = query(uri, allowed)
+    assert (found["sslcertmode"], found["gssencmode"], found["require_auth"]) == ("disable", "disable", "!gss,!sspi")
+    assert query(f"{uri}?require_auth=!password,!gss", allowed)["require_auth"] == "!password,!gss,!sspi"
+    assert query(f"{uri}?require_auth=scram-sha-256", allowed)["require_auth"] == "scram-sha-256"
+    own = query(f"{uri}?sslcert={tmp_path}/cert&sslkey={tmp_path}/key", allowed)
+    assert (own["sslcert"], own["sslkey"], "sslcertmode" in own) == (f"{tmp_path}/cert", f"{tmp_path}/key", False)
+    for parameters in (f"sslcert={tmp_path}/cert", "require_auth=gss", "require_auth=password,sspi"):
+        with pytest.raises(PermissionDenied, match="credentials of the server"):
+            checked_database(f"{uri}?{parameters}", allowed)
+    lent = query(f"{uri}?require_auth=gss", access("loopback", ambient_credentials=True))
+    assert lent["require_auth"] == "gss"
+    assert not lent.keys() & {"sslcertmode", "gssencmode", "passfile", "password"}
+
+
+def test_files_of_sqlite_must_be_open_to_sources(tmp_path: Path) -> None:
+    allowed = access(local_roots=(str(tmp_path / "open"),))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "link.db").symlink_to(tmp_path / "catalog.db")
+    assert checked_database(f"sqlite:///{tmp_path}/open/catalog.db", allowed).database == f"{tmp_path}/open/catalog.db"
+    for path in (tmp_path / "catalog.db", tmp_path / "open" / "link.db"):
+        with pytest.raises(PermissionDenied, match="not open to sources"):
+            checked_database(f"sqlite:///{path}", allowed)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mysql://u@127.0.0.1/db",
+        "mssql+pyodbc://u@127.0.0.1/db",
+        "oracle://u@127.0.0.1/db",
+        "duckdb:////etc/passwd",
+        "postgresql+psycopg2://u@127.0.0.1/db",
+        "postgresql+asyncpg://u@127.0.0.1/db",
+        "sqlite+pysqlite:////etc/passwd",
+        "sqlite:///file:/etc/passwd?uri=true",
+        "sqlite://",
+        "sqlite:///relative.db?mode=ro",
+        "POSTGRESQL://u@127.0.0.1/db",
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"iceberg.source": "sql"}], ids=["guessed", "sql"])
+def test_other_databases_are_refused(uri: str, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, check=lambda error: error.key == "location.refused"):
+        open_source("iceberg", uri, options=options, access=SourceAccess())
 
 
 def test_connection_is_made_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:

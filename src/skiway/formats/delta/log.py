@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -68,15 +69,21 @@ def _info(files: Files, commit: Found | None) -> dict[str, Any]:
 
 
 def _snapshot(version: int, info: dict[str, Any], file: Found, first: int) -> Snapshot:
-    timestamp = info.get("inCommitTimestamp", info.get("timestamp"))
-    millis = timestamp if isinstance(timestamp, int) else file.modified_us // 1000
     return Snapshot(
         id=version,
-        created_at=datetime.fromtimestamp(millis / 1000, UTC),
+        created_at=_moment(info.get("inCommitTimestamp", info.get("timestamp")), file),
         parent_id=version - 1 if version > first else None,
         sequence_number=version,
         summary={"operation": str(info.get("operation", ""))},
     )
+
+
+def _moment(millis: object, file: Found) -> datetime:
+    """The time of a commit; if its log has none, or none that exists, the time of its file."""
+    if isinstance(millis, int):
+        with suppress(OverflowError, ValueError, OSError):
+            return datetime.fromtimestamp(millis / 1000, UTC)
+    return datetime.fromtimestamp(file.modified_us / 1_000_000, UTC)
 
 
 @dataclass(frozen=True)

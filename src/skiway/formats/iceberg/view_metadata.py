@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.formats.files import first_lines
 
 __all__ = [
     "ViewMetadata",
@@ -151,9 +152,10 @@ def parsed_view(text: str, *, of: str) -> ViewMetadata:
         found = ViewMetadata.model_validate_json(text)
         _check(found)
     except (ValidationError, ValueError) as error:
-        reason = "; ".join(str(error).splitlines()[:3])[:300]
         raise PreconditionFailed(
-            f"{of} is not the metadata of an Iceberg view: {reason}", key="view.metadata_invalid"
+            f"{of} is not the metadata of an Iceberg view; restore it, or name another file",
+            key="view.metadata_invalid",
+            detail=first_lines(error),
         ) from error
     return found
 

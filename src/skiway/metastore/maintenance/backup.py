@@ -7,7 +7,8 @@
     warehouse.jsonl.gz  the files of the warehouse and their sizes, but not their contents
 
 Blobs and warehouse files never change, and garbage collection spares young ones. So everything that the pointers of one
-moment refer to can be copied afterwards, while servers write.
+moment refer to can be copied afterwards, while servers write. Secrets are deleted as soon as no pointer refers to them. So
+they are copied before the pointers, and then the new ones once more.
 """
 
 from __future__ import annotations
@@ -68,19 +69,17 @@ def write_backup(stores: Stores, folder: Path, *, secrets: Path | None, warehous
     created_at = datetime.now(UTC)
     for _ in range(_ATTEMPTS):
         found = stores.pointers.format()
+        _copy_secrets(secrets, folder / _SECRETS)
         addresses, pointers = _copy_pointers(stores, folder / _POINTERS)
+        _copy_secrets(secrets, folder / _SECRETS)
         missing = tuple(sorted(uri for uri in addresses if not _copy_blob(stores, uri, folder / _BLOBS / uri)))
         if not _were_replaced(stores, missing) and stores.pointers.format() == found:
             break
-    copied = 0
-    if secrets is not None and secrets.is_dir():
-        shutil.copytree(secrets, folder / _SECRETS)
-        copied = sum(each.is_file() for each in (folder / _SECRETS).rglob("*"))
     manifest = Manifest(
         created_at.isoformat(),
         pointers,
         len(addresses) - len(missing),
-        copied,
+        sum(each.is_file() for each in (folder / _SECRETS).rglob("*")),
         uri_of(warehouse.root),
         _list_warehouse(warehouse, folder / _WAREHOUSE),
         missing,
@@ -185,6 +184,25 @@ def _restore_blob(stores: Stores, uri: str, file: Path) -> None:
     stores.blobs.put(
         file.read_bytes(), folder=folder, suffix=name[_DIGEST_CHARS:], sha256_hex=name[:_DIGEST_CHARS]
     )  # which verifies the content
+
+
+def _copy_secrets(secrets: Path | None, target: Path) -> None:
+    """Copy the files of the secrets store to those that were copied before. Files may appear and vanish meanwhile."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise Unavailable(f"the secrets in {error.filename} cannot be read: {error.strerror}") from error
+
+    if secrets is None or not secrets.is_dir():
+        return
+    for folder, _, names in os.walk(secrets, onerror=fail):
+        into = target / Path(folder).relative_to(secrets)
+        into.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in names:
+            try:
+                shutil.copy2(Path(folder, name), into / name)
+            except OSError as error:
+                fail(error)
 
 
 def _restore_secrets(source: Path, target: Path | None) -> None:

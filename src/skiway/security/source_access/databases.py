@@ -26,6 +26,9 @@ POSTGRESQL: Final = ("postgresql:", "postgresql+psycopg:")
 
 _PORT: Final = "5432"
 _FILES: Final = ("sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile")
+_TICKETS: Final = ("gss", "sspi")
+"""Methods of authentication that use Kerberos tickets or the session of the server's own user."""
+
 _PASSED: Final = frozenset(
     [
         *(
@@ -86,18 +89,15 @@ def _postgresql(uri: str, access: SourceAccess, password: str) -> URL:
         raise _invalid("it has no user; without one, the name of the server's own user would be sent")
     if not name or "=" in name or "://" in name:
         raise _invalid("it has no valid name of a database")
-    for each in _FILES:
-        if file := _one(query, each):
-            access.check(location(file))
     hosts = _hosts(given, query)
     addresses = [_address(host, port, access) for host, port in hosts]
-    passed = {key: ",".join(values) for key, values in query.items() if key in (*_PASSED, *_FILES)}
+    passed = {key: ",".join(values) for key, values in query.items() if key in _PASSED} | _files(query, access)
     found = {
         "host": ",".join(host for host, _ in hosts),
         "hostaddr": ",".join(addresses),
         "port": ",".join(port for _, port in hosts),
-        **_without_ambient(passed, access),
         **passed,
+        **_without_ambient(passed, access),
     }
     if not password and not access.ambient_credentials:
         found["password"] = ""  # an explicit empty one keeps libpq from reading PGPASSWORD
@@ -132,12 +132,34 @@ def _address(host: str, port: str, access: SourceAccess) -> str:
     return str(access.checked_addresses("postgresql", host, int(port))[0])
 
 
+def _files(query: Mapping[str, Sequence[str]], access: SourceAccess) -> dict[str, str]:
+    """The files in the parameters, as paths without symbolic links, all of which are permitted."""
+    found = {}
+    for key in (each for each in _FILES if each in query):
+        place = location(_one(query, key))
+        if len(query[key]) > 1 or place.scheme != "file":
+            raise _invalid(f"{key} is not the path of one file")
+        found[key] = access.check(place).path
+    return found
+
+
 def _without_ambient(given: Mapping[str, str], access: SourceAccess) -> dict[str, str]:
     """Parameters that keep libpq from using passwords, certificates and tickets of this machine."""
     if access.ambient_credentials:
         return {}
-    certificate = {} if "sslcert" in given else {"sslcertmode": "disable"}
-    return {"passfile": os.devnull, "gssencmode": "disable", **certificate}
+    if "sslcert" in given and "sslkey" not in given:
+        access.check_ambient("sslcert without sslkey")
+    methods = list(filter(None, given.get("require_auth", "").split(",")))
+    if any(each.strip() in _TICKETS for each in methods):
+        access.check_ambient(f"require_auth={given['require_auth']}")
+    if all(each.startswith("!") for each in methods):  # the others are permitted
+        methods += [f"!{each}" for each in _TICKETS if f"!{each}" not in methods]
+    return {
+        "passfile": given.get("passfile", os.devnull),
+        "gssencmode": "disable",
+        "require_auth": ",".join(methods),
+        **({} if "sslcert" in given else {"sslcertmode": "disable"}),
+    }
 
 
 def _one(query: Mapping[str, Sequence[str]], name: str) -> str:

@@ -28,7 +28,7 @@ def guard_session(session: Session, access: SourceAccess, *, signer: Any = None,
     """Make a session connect to permitted addresses only, also on redirects, and time out.
 
     Proxies and certificates of the environment are used, but no credentials in a `.netrc` file. `signer` is an adapter
-    that adds a signature to the headers of requests whose URL begins with `signed`.
+    that adds a signature to the headers of requests to the address `signed`, and below it.
     """
     from requests.adapters import HTTPAdapter
     from requests.utils import get_environ_proxies, select_proxy
@@ -55,7 +55,7 @@ def guard_session(session: Session, access: SourceAccess, *, signer: Any = None,
             self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
 
         def add_headers(self, request: Any, **named: Any) -> None:
-            if signer is not None and str(request.url).startswith(signed):
+            if signer is not None and f"{request.url}/".startswith(f"{signed.rstrip('/')}/"):
                 signer.add_headers(request, **named)
 
         def send(self, request: Any, **named: Any) -> Any:  # type: ignore[override]
