@@ -1,4 +1,4 @@
-"""The HTTP server of a process: Iceberg REST at /iceberg, and /healthz, /readyz and /metrics for operators."""
+"""The HTTP server of a process: the explorer at /, Iceberg REST at /iceberg, /healthz, /readyz and /metrics for operators."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ __all__ = ["DEFAULT_ADDRESS", "HttpDoor", "web_app"]
 
 START_S: Final = 10.0
 ICEBERG: Final = "/iceberg"
+OPERATIONS: Final = ("/healthz", "/readyz", "/metrics")
 DEFAULT_ADDRESS: Final = "127.0.0.1:8181"
 FREE_PORT: Final = "127.0.0.1:0"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def web_app(
-    *, iceberg: ASGIApp, metrics: Callable[[], str], not_ready: Callable[[], Sequence[str]], operators: Operators
+    *,
+    iceberg: ASGIApp,
+    explorer: ASGIApp,
+    metrics: Callable[[], str],
+    not_ready: Callable[[], Sequence[str]],
+    operators: Operators,
 ) -> ASGIApp:
     """The web application. Health and readiness are open to everybody, metrics only to operators.
 
@@ -66,8 +72,10 @@ def web_app(
         if scope["path"].startswith(f"{ICEBERG}/"):
             # As `Mount` does it, but without Starlette's middleware, which takes as long as loading a table.
             await iceberg({**scope, "root_path": scope.get("root_path", "") + ICEBERG}, receive, send)
-        else:
+        elif scope["path"] in OPERATIONS:
             await pages(scope, receive, send)
+        else:
+            await explorer(scope, receive, send)
 
     return app
 
