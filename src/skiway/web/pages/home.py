@@ -88,7 +88,7 @@ def _failing(visit: Visit) -> list[dict[str, Any]]:
     except PermissionDenied:
         return []
     return [
-        {"id": job.id, "state": job.state, "errors": job.errors, "at": job.finished_at}
+        {"id": job.id, "state": job.state, "errors": job.errors, "message": job.message.message, "at": job.finished_at}
         for job in newest.values()
         if job.state in ("failed", "partial")
     ]

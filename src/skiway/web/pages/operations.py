@@ -94,6 +94,7 @@ def job_data(job: Job, connectors: dict[Any, str] | None = None) -> dict[str, An
         "files_total": job.files_total,
         "tables_now": job.tables_now,
         "errors": job.errors,
+        "message": job.message.message,
         "damage": job.damage,
     }
 
