@@ -60,8 +60,12 @@ def test_wrong_token_is_refused(visitor: Visitor) -> None:
     assert "skiway_session" not in visitor.browser.cookies
 
 
-@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"])
-def test_login_leads_only_to_pages_of_this_server(visitor: Visitor, lake: tuple[Server, dict[str, str]], target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_login_leads_only_to_pages_of_this_server(
+    visitor: Visitor, lake: tuple[Server, dict[str, str]], target: str
+) -> None:
     assert log_in(visitor, lake[1]["ada"], target) == "/"
 
 

@@ -231,7 +231,9 @@ def test_connector_is_paused_and_resumed(visitor: Visitor, server: Server) -> No
 
 
 @pytest.mark.parametrize("form", [{"form_token": ""}, {"form_token": "0" * 64}])
-def test_form_without_the_token_of_the_session_changes_nothing(visitor: Visitor, server: Server, form: dict) -> None:
+def test_form_without_the_token_of_the_session_changes_nothing(
+    visitor: Visitor, server: Server, form: dict[str, str]
+) -> None:
     answer = visitor.send("/connectors/shop", {"action": "pause", **form})
     assert answer.status_code == 403
     with Metastore(server.address) as lake:
@@ -253,7 +255,9 @@ def test_token_of_another_visitor_is_refused(visitor: Visitor, server: Server) -
     assert answer.status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/tables/lake/sales/none", "/tables/lake", "/catalogs/none", "/jobs/none"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/tables/lake/sales/none", "/tables/lake", "/catalogs/none", "/jobs/none"]
+)
 def test_unknown_page_says_so(visitor: Visitor, path: str) -> None:
     answer = visitor.get(path)
     assert answer.status_code == 404

@@ -62,7 +62,9 @@ def line(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     step = (WIDTH - 4) / (len(items) - 1)
-    points = [(2 + number * step, HEIGHT - 4 - (value - low) / span * (HEIGHT - 8)) for number, value in enumerate(values)]
+    points = [
+        (2 + number * step, HEIGHT - 4 - (value - low) / span * (HEIGHT - 8)) for number, value in enumerate(values)
+    ]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = [
         # A stroke without length: a circle would be stretched together with the chart.

@@ -11,7 +11,7 @@ from skiway.errors import PermissionDenied
 from skiway.web.search import Index, Indexes
 from skiway.web.visits import Page, Visit, optional
 
-__all__ = ["INDEXES", "home"]
+__all__ = ["INDEXES", "event_data", "home"]
 
 INDEXES: Final = Indexes()
 MAX_CHANGES: Final = 20
