@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-all test-web dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -38,6 +38,10 @@ test: setup  ## run the tests
 	$(BIN)/pytest --collect-only --quiet $(OTHER_TESTS) > /dev/null; \
 	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS); status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
+
+test-web: setup  ## test the explorer in Chromium; installs Debian's package if there is none; screenshots are in .cache/screenshots
+	@command -v chromium chromium-browser google-chrome > /dev/null || apt-get install --yes --quiet chromium || { echo 'Chromium is missing: install it, for example with apt-get install chromium'; exit 1; }
+	SKIWAY_WEB=1 SKIWAY_SCREENSHOTS=.cache/screenshots $(BIN)/pytest --override-ini testpaths=tests/browser $(ARGS)
 
 test-all: export SKIWAY_TESTS := all
 test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)

@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rpc": {"requests", "metastore", "security"},
     "vending": {"metastore", "formats", "security"},
     "rest": {"requests", "vending", "metastore", "formats", "security"},
-    "web": {"requests", "metastore", "formats", "lake", "security"},
+    "web": {"airport.wire", "client", "metastore.records"},
     "spark": {"client"},
 }
 MAY_IMPORT_ALL = {"cli", "demo", "doctor", "runtime"}

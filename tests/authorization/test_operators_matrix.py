@@ -22,6 +22,7 @@ RULES: Final[dict[str, tuple[str, ...]]] = {
     "/readyz": (),
     "/metrics": (OBSERVES_PLATFORM,),
     "/iceberg": (),  # has a matrix of its own
+    "": (),  # the explorer: its calls go through the gRPC door, with the credentials of the visitor
 }
 """The permission for each path; none for those that are open to everybody."""
 
@@ -32,6 +33,7 @@ def app() -> Any:
         access = Access(lambda who: Realm(stores, who.account_id), ByName(), PermissionAuthorizer())
     return web_app(
         iceberg=PlainTextResponse("iceberg"),
+        explorer=PlainTextResponse("explorer"),
         metrics=lambda: "metrics",
         not_ready=lambda: (),
         operators=Operators.of(access, ()),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cli.conftest import ROWS, Run
-from skiway.cli.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
+from skiway.client.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 from skiway.model import v1
 
 

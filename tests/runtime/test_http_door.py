@@ -32,7 +32,11 @@ def get(url: str, **headers: str) -> tuple[int, str]:
 
 def app(*failed: str) -> Any:
     return web_app(
-        iceberg=PlainTextResponse("iceberg"), metrics=lambda: "metrics", not_ready=lambda: failed, operators=operators()
+        iceberg=PlainTextResponse("iceberg"),
+        explorer=PlainTextResponse("explorer"),
+        metrics=lambda: "metrics",
+        not_ready=lambda: failed,
+        operators=operators(),
     )
 
 

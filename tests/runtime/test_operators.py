@@ -49,6 +49,7 @@ def get(
 ) -> tuple[int, str]:
     app = web_app(
         iceberg=PlainTextResponse("iceberg"),
+        explorer=PlainTextResponse("explorer"),
         metrics=lambda: "account_secret_sales 1",
         not_ready=lambda: (),
         operators=operators(*networks),

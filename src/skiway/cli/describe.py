@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,21 +12,17 @@ import typer
 from skiway.cli import rendering
 from skiway.cli.jobs import connector_names
 from skiway.cli.output import Cells, write_columns
-from skiway.cli.table_records import ColumnProfile, TableRecord
-from skiway.errors import NotFound
+from skiway.client.table_records import ColumnProfile, TableRecord, column_profiles
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call
-    from skiway.client.metastore import Metastore, TableStats
-    from skiway.model import v1
+    from skiway.client.metastore import TableStats
 
 __all__ = ["print_description"]
 
 MARKS: Final = {"exact": "", "estimate": "≈", "bound": "≤"}
 LEGEND: Final = "≈ estimate, ± its error with 95 % confidence; ≤ upper bound; ⊂ within these bounds; others are exact"
 MAX_VALUE_WIDTH: Final = 12
-MAX_FILES: Final = 1000
-DATA_FILE: Final = 1
 TITLES: Final = ("column", "type", "nulls", "distinct", "min", "max", "values")
 NUMBERS: Final = ("nulls", "distinct")
 MIN_WIDTHS: Final = {"column": 10, "type": 8, "min": 10, "max": 10, "values": 16}
@@ -68,7 +64,7 @@ def print_description(call: Call, name: str, at: int | None) -> None:
         _number(stats, "rows.profiled"),
         stats.data_file_count if stats else None,
         stats.total_size_bytes if stats else None,
-        tuple(_profiles(call.lake, record, at)),
+        tuple(column_profiles(call.lake, record, at)),
     )
     if not call.is_for_people:
         call.print_record(description)
@@ -76,37 +72,6 @@ def print_description(call: Call, name: str, at: int | None) -> None:
     rendering.write_fields(dataclasses.replace(description, rows_quality=None, rows_profiled=None))
     typer.echo()
     _write_columns(description)
-
-
-def _profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iterator[ColumnProfile]:
-    """Yield the statistics of a table's columns in the order of its schema, followed by fields of structs.
-
-    Without a profile, they are the bounds in the statistics of its files.
-    """
-    types = {column.name: column.type for column in table.columns}
-    order = {name: number for number, name in enumerate(types)}
-    try:
-        stored = list(lake.statistics.columns(table.name, at))
-        parts = {} if stored else _file_statistics(lake, table, at)
-    except NotFound as error:
-        if error.key != "snapshot.none":
-            raise
-        return
-    for each in sorted(stored, key=lambda one: order.get(one.column_name, len(order))):
-        yield ColumnProfile.of(each, types.get(each.column_name, each.logical_type.lower()))
-    for name in sorted(parts, key=lambda one: order.get(one, len(order))):
-        yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
-
-
-def _file_statistics(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:
-    """Return the statistics of all files by column; nothing for many files, as all statistics would be transferred."""
-    if (table.data_files or 0) > MAX_FILES:
-        return {}
-    parts: dict[str, list[v1.ColumnStats]] = {}
-    for file in lake.statistics.files(table.name, at):
-        for column in file.columns if file.file_content <= DATA_FILE else ():
-            parts.setdefault(column.column_name, []).append(column)
-    return parts
 
 
 def _number(stats: TableStats | None, key: str) -> int | None:

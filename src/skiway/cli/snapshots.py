@@ -10,8 +10,8 @@ import typer
 
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import connector_names
-from skiway.cli.table_records import TableRecord
 from skiway.cli.tables import AtSnapshot, call_function
+from skiway.client.table_records import TableRecord
 from skiway.errors import NotFound
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import connector_names
-from skiway.cli.table_records import TableRecord
+from skiway.client.table_records import TableRecord
 from skiway.errors import PreconditionFailed
 
 if TYPE_CHECKING:

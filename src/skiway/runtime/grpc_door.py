@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -169,7 +170,7 @@ class GrpcDoor:
     """A gRPC server for `services`. If the configured port is 0, it picks a free one.
 
     `schemes` maps each name under which clients look for the address to the URL scheme in front of it. Without `operators`,
-    there is no reflection.
+    there is no reflection. With a `socket_file`, it listens there as well, without TLS, for the process itself.
     """
 
     def __init__(
@@ -179,8 +180,9 @@ class GrpcDoor:
         settings: Grpc,
         *,
         operators: Operators | None = None,
+        socket_file: Path | None = None,
     ) -> None:
-        self._schemes, self._settings = schemes, settings
+        self._schemes, self._settings, self._socket_file = schemes, settings, socket_file
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="call")  # all services have threads of their own
         self._server = grpc.server(self._calls, options=_server_options(settings))
         for service in services:
@@ -196,6 +198,8 @@ class GrpcDoor:
         """Start listening. Returns the address under each name."""
         host, _, _ = self._settings.address.rpartition(":")
         port = self._listen()
+        if self._socket_file is not None:
+            self._server.add_insecure_port(f"unix:{self._socket_file}")
         self._server.start()
         address = f"{host}:{port}"
         return {name: f"{scheme}{address}" for name, scheme in self._schemes.items()}

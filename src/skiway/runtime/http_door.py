@@ -1,4 +1,4 @@
-"""The HTTP server of a process: Iceberg REST at /iceberg, and /healthz, /readyz and /metrics for operators."""
+"""The HTTP server of a process: the explorer at /, Iceberg REST at /iceberg, /healthz, /readyz and /metrics for operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skiway.config.server import Http
@@ -31,8 +31,13 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def web_app(
-    *, iceberg: ASGIApp, metrics: Callable[[], str], not_ready: Callable[[], Sequence[str]], operators: Operators
-) -> ASGIApp:
+    *,
+    iceberg: ASGIApp,
+    explorer: ASGIApp,
+    metrics: Callable[[], str],
+    not_ready: Callable[[], Sequence[str]],
+    operators: Operators,
+) -> WebApp:
     """The web application. Health and readiness are open to everybody, metrics only to operators.
 
     `not_ready` names the parts that do not work; the server is ready if there are none.
@@ -58,18 +63,26 @@ def web_app(
             return PlainTextResponse(f"{error.message}\n", 503)
         return Response(metrics(), media_type=PROMETHEUS)
 
-    pages = Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics_text)],
+    return WebApp(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics_text),
+            Mount(ICEBERG, iceberg),
+            Mount("/", explorer),
+        ]
     )
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].startswith(f"{ICEBERG}/"):
-            # As `Mount` does it, but without Starlette's middleware, which takes as long as loading a table.
-            await iceberg({**scope, "root_path": scope.get("root_path", "") + ICEBERG}, receive, send)
-        else:
-            await pages(scope, receive, send)
 
-    return app
+class WebApp(Starlette):
+    """Starlette with a shortcut: its middleware takes as long as loading a table over Iceberg REST."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(f"{ICEBERG}/"):
+            mount = next(each for each in self.routes if isinstance(each, Mount) and each.path == ICEBERG)
+            await mount.app({**scope, "root_path": scope.get("root_path", "") + ICEBERG}, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 class HttpDoor:

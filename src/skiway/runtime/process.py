@@ -47,6 +47,7 @@ from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
 from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer
 from skiway.runtime.browsers import LocalOnly
+from skiway.runtime.explorer import explorer_of, socket_file
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_door import GrpcDoor, GrpcService, Health
@@ -148,17 +149,26 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         health = Health((*services.service_names, *airport.service_names), failed=readiness.failed)
         parts.callback(health.close)
         operators = Operators.of(access, settings.server.operator_networks)
+        socket = parts.enter_context(socket_file())
+        addresses: dict[str, str] = {}
+        explorer = explorer_of(
+            settings,
+            socket,
+            location=lambda: addresses["airport"],
+            key=lambda: signing_key(stores, secrets),
+        )
         web = web_app(
             iceberg=rest,
+            explorer=explorer,
             metrics=observers.metrics.prometheus_text,
             not_ready=health.not_ready,
             operators=operators,
         )
         doors: list[Door] = [
-            grpc_door(settings.server.grpc, services, airport, health, operators=operators),
+            grpc_door(settings.server.grpc, services, airport, health, operators=operators, socket=socket),
             HttpDoor(guarded(web, settings), settings.server.http, drain_s=settings.server.grpc.drain_seconds),
         ]
-        addresses = parts.enter_context(opened(doors))
+        addresses.update(parts.enter_context(opened(doors)))
         parts.enter_context(health.serving())
         parts.enter_context(announced(ready_file, addresses))
         log.info("ready: %s", ", ".join(f"{name} at {address}" for name, address in addresses.items()))
@@ -270,10 +280,12 @@ def guarded(web: ASGIApp, settings: Settings) -> ASGIApp:
     return LocalOnly(web, allowed_hosts=settings.server.http.allowed_hosts)
 
 
-def grpc_door(settings: Grpc, *services: GrpcService, operators: Operators | None = None) -> GrpcDoor:
+def grpc_door(
+    settings: Grpc, *services: GrpcService, operators: Operators | None = None, socket: Path | None = None
+) -> GrpcDoor:
     """The gRPC server. Clients address the metastore as `host:port` and Airport with a URL."""
     schemes = {"rpc": "", "airport": "grpc+tls://" if settings.tls.cert else "grpc://"}
-    return GrpcDoor(schemes, services, settings, operators=operators)
+    return GrpcDoor(schemes, services, settings, operators=operators, socket_file=socket)
 
 
 @contextmanager

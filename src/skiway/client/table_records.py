@@ -1,18 +1,18 @@
-"""Tables and columns in the output: their types, and the statistics of a column with a small histogram."""
+"""Tables and columns as records for people and programs: their types, and the statistics of a column."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.errors import PreconditionFailed
+from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Table
+    from skiway.client.metastore import Metastore, Table
     from skiway.client.metastore.resources import TableStats
     from skiway.model import v1
 
@@ -22,12 +22,15 @@ __all__ = [
     "DistinctCount",
     "TableRecord",
     "TopValue",
+    "column_profiles",
     "histogram_bars",
     "numeric_position",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 BINS: Final = 16
+MAX_FILES: Final = 1000
+DATA_FILE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,3 +308,34 @@ def _seconds(moment: datetime | time) -> float:
     if isinstance(moment, datetime):
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     return datetime.combine(date(1970, 1, 1), moment.replace(tzinfo=UTC)).timestamp()
+
+
+def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iterator[ColumnProfile]:
+    """Yield the statistics of a table's columns in the order of its schema, followed by fields of structs.
+
+    Without a profile, they are the bounds in the statistics of its files.
+    """
+    types = {column.name: column.type for column in table.columns}
+    order = {name: number for number, name in enumerate(types)}
+    try:
+        stored = list(lake.statistics.columns(table.name, at))
+        parts = {} if stored else _file_statistics(lake, table, at)
+    except NotFound as error:
+        if error.key != "snapshot.none":
+            raise
+        return
+    for each in sorted(stored, key=lambda one: order.get(one.column_name, len(order))):
+        yield ColumnProfile.of(each, types.get(each.column_name, each.logical_type.lower()))
+    for name in sorted(parts, key=lambda one: order.get(one, len(order))):
+        yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
+
+
+def _file_statistics(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:
+    """Return the statistics of all files by column; nothing for many files, as all statistics would be transferred."""
+    if (table.data_files or 0) > MAX_FILES:
+        return {}
+    parts: dict[str, list[v1.ColumnStats]] = {}
+    for file in lake.statistics.files(table.name, at):
+        for column in file.columns if file.file_content <= DATA_FILE else ():
+            parts.setdefault(column.column_name, []).append(column)
+    return parts

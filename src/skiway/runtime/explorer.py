@@ -1,0 +1,88 @@
+"""The explorer as part of a server: its clients reach the gRPC server of the same process over a socket file.
+
+The socket is in a folder that only the user of the server can open. It has no TLS, whatever the other addresses have, and its
+callers are never operators.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final, Generic, Protocol, TypeVar
+
+from cachetools import LRUCache
+
+from skiway.client import AirportClient, Metastore
+from skiway.config import Settings
+from skiway.errors import PermissionDenied
+from skiway.web import Explorer
+from skiway.web.app import Login
+from skiway.web.visits import Clients
+
+__all__ = ["explorer_of", "socket_file"]
+
+MAX_CLIENTS: Final = 200
+TIMEOUT_S: Final = 60.0
+
+
+@contextmanager
+def socket_file() -> Iterator[Path]:
+    """The path of a socket in a new private folder."""
+    with tempfile.TemporaryDirectory(prefix="skiway-") as folder:  # only its owner can open it
+        yield Path(folder) / "calls"
+
+
+def explorer_of(settings: Settings, socket: Path, *, location: Callable[[], str], key: Callable[[], bytes]) -> Explorer:
+    """The explorer. `location` is where DuckDB finds the server, and `key` protects sessions."""
+    target = f"grpc+unix://{socket}"
+    metastores = _Opened[str, Metastore](lambda token: Metastore(target, token=token or None, timeout_s=TIMEOUT_S))
+    catalogs = _Opened[tuple[str, str], AirportClient](
+        lambda named: AirportClient(target, named[1], token=named[0] or None, timeout_s=TIMEOUT_S)
+    )
+
+    def check(token: str) -> str:
+        """Accept the token if the server does, whatever its owner may see."""
+        with Metastore(target, token=token, timeout_s=TIMEOUT_S) as lake, suppress(PermissionDenied):
+            next(iter(lake.catalogs(page_size=1)), None)
+        return ""
+
+    clients = Clients(
+        metastore=lambda visitor: metastores.of(visitor.token),
+        airport=lambda visitor, catalog: catalogs.of((visitor.token, catalog)),
+        location=location,
+    )
+    return Explorer(clients, key=key, login=Login(settings.auth.mode != "dev", check))
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+K = TypeVar("K")
+C = TypeVar("C", bound=_Closes)
+
+
+class _Opened(Generic[K, C]):
+    """Clients that are kept open for the next page of a visitor. The ones that were not used for longest are closed."""
+
+    def __init__(self, connect: Callable[[K], C]) -> None:
+        self._connect = connect
+        self._lock = Lock()
+        self._known: _Closing[K, C] = _Closing(MAX_CLIENTS)
+
+    def of(self, key: K) -> C:
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._connect(key)
+            return found
+
+
+class _Closing(LRUCache[K, C]):
+    def popitem(self) -> tuple[K, C]:
+        key, client = super().popitem()
+        client.close()
+        return key, client

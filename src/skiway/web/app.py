@@ -1,0 +1,270 @@
+"""The ASGI app of the explorer: routes, sessions, headers and errors."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from skiway.doors import disclosed
+from skiway.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+    SkiwayError,
+    Unauthorized,
+    Unavailable,
+)
+from skiway.web.pages import PAGES
+from skiway.web.rendering import json_text, rendered
+from skiway.web.sessions import COOKIE, LIFETIME, Sessions
+from skiway.web.visits import Clients, Page, Redirect, Visit, Visitor
+
+__all__ = ["Explorer", "Login"]
+
+log = logging.getLogger("skiway.web")
+
+MAX_FORM_BYTES: Final = 1 << 20
+VISITOR_COOKIE: Final = "skiway_visitor"
+_METHODS: Final = {"GET": "GET", "HEAD": "GET", "POST": "POST"}
+HTML: Final = "text/html; charset=utf-8"
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+STATUSES: Final = (
+    (Unauthorized, 401),
+    (PermissionDenied, 403),
+    (NotFound, 404),
+    (InvalidArgument, 400),
+    (LimitExceeded, 429),
+    (Unavailable, 503),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How visitors log in: not at all, or with a token that `check` accepts and returns the name of its owner."""
+
+    required: bool = False
+    check: Callable[[str], str] = lambda _: ""
+
+
+class Explorer:
+    """An ASGI app. `clients` act for visitors, and `key` protects their sessions."""
+
+    def __init__(self, clients: Clients, *, key: Callable[[], bytes], login: Login | None = None) -> None:
+        self._clients, self._login = clients, login or Login()
+        self._key = key
+        self._made: Sessions | None = None
+        static = StaticFiles(directory=str(files("skiway.web") / "static"))
+        self._app = Starlette(
+            routes=[
+                Mount("/static", static),
+                Route("/login", self._login_page, methods=["GET", "POST"]),
+                Route("/logout", self._logout, methods=["POST"]),
+                Route("/{path:path}", self._serve, methods=["GET", "POST"]),
+            ]
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    @property
+    def _sessions(self) -> Sessions:
+        if self._made is None:
+            self._made = Sessions(self._key())
+        return self._made
+
+    # -- pages --------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, request: Request) -> Response:
+        form = await _form(request) if request.method == "POST" else {}
+        return await run_in_threadpool(self._answer, request, form)
+
+    def _answer(self, request: Request, form: Mapping[str, str]) -> Response:
+        visitor, cookie = self._visitor(request)
+        if visitor is None:
+            return self._to_login(request)
+        kind, segments, wants_json = _split(request.scope)
+        try:
+            show = PAGES.get((_METHODS[request.method], kind))
+            if show is None:
+                raise NotFound(
+                    f"there is no page {kind[:100]!r}: start at the home page, or search", key="page.unknown"
+                )
+            if request.method == "POST":
+                self._check_origin(request, visitor, form)
+            result = show(Visit(visitor, self._clients, segments, dict(request.query_params), form, _origin(request)))
+        except Unauthorized as error:
+            if self._login.required and not wants_json:
+                return self._to_login(request, error.message)
+            result = _error_page(error)
+        except Exception as error:  # noqa: BLE001 - errors become pages here
+            result = _error_page(error)
+        if isinstance(result, Redirect):
+            return _finished(RedirectResponse(result.to, 303))
+        if isinstance(result, Response):
+            return _finished(result)
+        if wants_json:
+            return _finished(Response(json_text(result.data), result.status, media_type="application/json"))
+        response = self._html(request, result, visitor)
+        if cookie:
+            response.set_cookie(VISITOR_COOKIE, cookie, httponly=True, samesite="strict", secure=_is_https(request))
+        return response
+
+    def _html(self, request: Request, page: Page, visitor: Visitor) -> Response:
+        shell = {
+            "title": page.title,
+            "visitor": visitor.name,
+            "may_log_out": self._login.required and bool(visitor.session_id),
+            "form_token": self._sessions.form_token(visitor.session_id),
+            "path": request.url.path,
+            "is_fragment": request.headers.get("hx-request") == "true",
+        }
+        text = rendered(page.template, {**page.data, "shell": shell})
+        return _finished(Response(text, page.status, media_type=HTML))
+
+    # -- visitors -----------------------------------------------------------------------------------------------------
+
+    def _visitor(self, request: Request) -> tuple[Visitor | None, str]:
+        """The visitor of a request; and without logins the cookie to set, which identifies the browser in forms."""
+        if self._login.required:
+            return self._sessions.visitor(request.cookies.get(COOKIE, "")), ""
+        known = request.cookies.get(VISITOR_COOKIE, "")
+        if known:
+            return Visitor(session_id=known[:100]), ""
+        new = secrets.token_urlsafe(16)
+        return Visitor(session_id=new), new
+
+    def _check_origin(self, request: Request, visitor: Visitor, form: Mapping[str, str]) -> None:
+        """Raise unless a form was sent by a page of this server, in this session."""
+        origin = request.headers.get("origin")
+        is_foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+        if is_foreign or not self._sessions.is_form_token(visitor.session_id, form.get("form_token", "")):
+            raise PermissionDenied(
+                "the form does not come from a page of this session: reload the page, and try again", key="form.forged"
+            )
+
+    def _to_login(self, request: Request, reason: str = "") -> Response:
+        if request.url.path.endswith(".json"):
+            error = {"error": "log in first, or send your token as authorization: Bearer"}
+            return _finished(Response(json_text(error), 401, media_type="application/json"))
+        target = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="")
+        why = f"&reason={quote(reason[:200], safe='')}" if reason else ""
+        return _finished(RedirectResponse(f"/login?next={target}{why}", 303))
+
+    async def _login_page(self, request: Request) -> Response:
+        if not self._login.required:
+            return _finished(RedirectResponse("/", 303))
+        form = await _form(request) if request.method == "POST" else {}
+        return await run_in_threadpool(self._log_in, request, form)
+
+    def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
+        target = _local(form.get("next") or request.query_params.get("next", "/"))
+        reason, status = request.query_params.get("reason", ""), 200
+        if request.method == "POST":
+            token = form.get("token", "").strip()
+            try:
+                name = self._login.check(token)
+            except SkiwayError as error:
+                reason, status = error.message, _status(error)
+            else:
+                response = _finished(RedirectResponse(target, 303))
+                response.set_cookie(
+                    COOKIE,
+                    self._sessions.start(token, name),
+                    max_age=int(LIFETIME.total_seconds()),
+                    httponly=True,
+                    samesite="lax",
+                    secure=_is_https(request),
+                )
+                return response
+        return self._html(request, Page("login.html", "Log in", {"next": target, "reason": reason}, status), Visitor())
+
+    async def _logout(self, request: Request) -> Response:
+        form = await _form(request)
+        visitor, _ = self._visitor(request)
+        if visitor is not None:
+            try:
+                self._check_origin(request, visitor, form)
+            except PermissionDenied as error:
+                return self._html(request, _error_page(error), visitor)
+            self._sessions.end(visitor.session_id)
+        response = _finished(RedirectResponse("/login", 303))
+        response.delete_cookie(COOKIE)
+        return response
+
+
+def _split(scope: Scope) -> tuple[str, tuple[str, ...], bool]:
+    """The kind of a page, the names in its path, and whether its data is wanted as JSON.
+
+    The path is split before it is decoded, so that names may contain slashes.
+    """
+    raw = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
+    is_json = raw.endswith(".json")
+    kind, *names = [unquote(each) for each in raw.removesuffix(".json").strip("/").split("/")]
+    return ("" if kind == "index" else kind), tuple(names), is_json
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_FORM_BYTES:
+            break
+    if len(body) > MAX_FORM_BYTES:
+        return {}  # without its token, the form is rejected
+    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+
+
+def _finished(response: Response) -> Response:
+    response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
+    return response
+
+
+def _error_page(error: Exception) -> Page:
+    shown = disclosed(error)
+    if shown is None:
+        log.error("a page failed", exc_info=error)
+        shown = SkiwayError(
+            "the page cannot be shown because of a fault of the server; the operator finds it in the log"
+        )
+    return Page("error.html", "Error", {"error": shown.message, "key": shown.key}, _status(error))
+
+
+def _status(error: Exception) -> int:
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+
+
+def _local(target: str) -> str:
+    """A path on this server, from a link that anybody may have made."""
+    parts = urlsplit(target)
+    is_local = not parts.scheme and not parts.netloc and target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if is_local else "/"
+
+
+def _is_https(request: Request) -> bool:
+    return request.url.scheme == "https"
+
+
+def _origin(request: Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}"

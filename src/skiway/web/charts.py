@@ -1,0 +1,99 @@
+"""Charts as SVG, drawn by the server: they need no script, follow the theme, and can be read aloud.
+
+Colors come from the style sheet by class. Text of callers is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from skiway.client.table_records import numeric_position
+
+__all__ = ["bars", "histogram", "line", "share"]
+
+WIDTH: Final = 240
+HEIGHT: Final = 48
+GAP: Final = 1.0
+
+
+def histogram(bounds: Sequence[str], counts: Sequence[int], *, name: str) -> Markup:
+    """A histogram with bars as wide as their ranges; empty if the bounds are no numbers, dates or times."""
+    positions = [numeric_position(bound) for bound in bounds]
+    known = [each for each in positions if each is not None]
+    if len(known) != len(counts) + 1 or not counts:
+        return Markup()
+    low, high = known[0], known[-1]
+    if high <= low:
+        return _chart(f"{name}: all values are {bounds[0]}", [_bar(0, WIDTH, 1.0, f"{bounds[0]}: {counts[0]:,}")])
+    widths = [(end - start) / (high - low) * WIDTH for start, end in pairwise(known)]
+    # The height of a bar is a density: ranges of different widths would mislead otherwise.
+    heights = [count / max(width, 1.0) for count, width in zip(counts, widths, strict=True)]
+    top = max(heights) or 1.0
+    drawn, left = [], 0.0
+    for number, (width, height) in enumerate(zip(widths, heights, strict=True)):
+        label = f"{bounds[number]} to {bounds[number + 1]}: {counts[number]:,}"
+        drawn.append(_bar(left, max(width - GAP, 0.5), height / top, label))
+        left += width
+    return _chart(f"{name}: histogram from {bounds[0]} to {bounds[-1]}", drawn)
+
+
+def bars(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
+    """Bars of equal width, one per item."""
+    if not items:
+        return Markup()
+    top = max(value for _, value in items) or 1.0
+    width = WIDTH / len(items)
+    drawn = [
+        _bar(number * width, max(width - GAP, 0.5), max(value, 0) / top, f"{label}: {value:,.10g}")
+        for number, (label, value) in enumerate(items)
+    ]
+    return _chart(f"{name}: {len(items)} bars", drawn)
+
+
+def line(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
+    """A line through values in their order."""
+    if len(items) < 2:
+        return bars(items, name=name)
+    values = [value for _, value in items]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = (WIDTH - 4) / (len(items) - 1)
+    points = [
+        (2 + number * step, HEIGHT - 4 - (value - low) / span * (HEIGHT - 8)) for number, value in enumerate(values)
+    ]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = [
+        # A stroke without length: a circle would be stretched together with the chart.
+        Markup('<path class="dot" d="M{} {}h0"><title>{}: {}</title></path>').format(
+            f"{x:.1f}", f"{y:.1f}", label, f"{value:,.10g}"
+        )
+        for (x, y), (label, value) in zip(points, items, strict=True)
+    ]
+    drawn = [Markup('<polyline class="line" points="{}"/>').format(path), *(dots if len(dots) <= 60 else [])]
+    return _chart(f"{name}: from {values[0]:,.10g} to {values[-1]:,.10g}", drawn)
+
+
+def share(part: float, *, name: str) -> Markup:
+    """A bar that is filled to a share between 0 and 1."""
+    filled = max(0.0, min(part, 1.0)) * 100
+    return Markup(
+        '<svg class="share" role="img" aria-label="{}" viewBox="0 0 100 8" preserveAspectRatio="none">'
+        '<rect class="track" width="100" height="8"/><rect class="fill" width="{}" height="8"/></svg>'
+    ).format(f"{name}: {part:.1%}", f"{filled:.2f}")
+
+
+def _bar(left: float, width: float, height: float, label: str) -> Markup:
+    tall = max(height * (HEIGHT - 2), 1.0 if height > 0 else 0.0)
+    return Markup('<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
+        f"{left:.2f}", f"{HEIGHT - tall:.2f}", f"{width:.2f}", f"{tall:.2f}", label
+    )
+
+
+def _chart(label: str, drawn: Sequence[Markup]) -> Markup:
+    return Markup(
+        '<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">{}</svg>'
+    ).format(escape(label), WIDTH, HEIGHT, Markup("").join(drawn))

@@ -1,0 +1,42 @@
+"""The pages of the explorer: functions that return what a page shows, as plain data.
+
+home         what the lake contains, and what changed
+browsing     catalogs, namespaces, and search
+tables       tables: columns, rows, snapshots, files, access, snippets
+views        views and their dialects
+operations   connectors, jobs, queries, events
+access       accounts, grants and policies
+editor       SQL that runs on the server
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from starlette.responses import Response
+
+from skiway.web.pages import access, browsing, editor, home, operations, tables, views
+from skiway.web.visits import Page, Redirect, Visit
+
+__all__ = ["PAGES", "Show"]
+
+Show: TypeAlias = Callable[[Visit], Page | Redirect | Response]
+
+PAGES: Final[Mapping[tuple[str, str], Show]] = {
+    ("GET", ""): home.home,
+    ("GET", "search"): browsing.search,
+    ("GET", "catalogs"): browsing.catalog,
+    ("GET", "tables"): tables.table,
+    ("GET", "views"): views.view,
+    ("GET", "connectors"): operations.connectors,
+    ("POST", "connectors"): operations.change_connector,
+    ("GET", "jobs"): operations.jobs,
+    ("POST", "jobs"): operations.cancel_job,
+    ("GET", "queries"): operations.queries,
+    ("POST", "queries"): operations.end_query,
+    ("GET", "events"): operations.events,
+    ("GET", "access"): access.access,
+    ("GET", "policies"): access.policies,
+    ("GET", "sql"): editor.editor,
+    ("GET", "results"): editor.download,
+}
+"""The page of each kind, which is the first part of the path. Pages with the method POST change something."""

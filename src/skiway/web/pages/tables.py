@@ -1,0 +1,207 @@
+"""Tables: columns with their profiles, rows, snapshots, files, access, and how to connect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from skiway.client.metastore import Snapshot, Table
+from skiway.client.table_records import ColumnProfile, TableRecord, column_profiles
+from skiway.errors import NotFound
+from skiway.metastore.records.schema_names import schema_name
+from skiway.web.pages.results import shown_rows
+from skiway.web.pages.snippets import snippets
+from skiway.web.visits import Page, Visit, optional
+
+__all__ = ["table"]
+
+MAX_SNAPSHOTS: Final = 200
+MAX_FILES: Final = 500
+ROWS: Final = 50
+DATA: Final = {
+    "columns": "columns",
+    "rows": "preview",
+    "snapshots": "history",
+    "files": "layout",
+    "access": "access",
+    "connect": "connect",
+}
+"""The name of what each tab shows, in the data of the page."""
+MAX_ROWS: Final = 1000
+
+
+def table(visit: Visit) -> Page:
+    """A table, at the current snapshot or at the one in the parameter `at`. The parameter `tab` chooses what is shown."""
+    if len(visit.names) < 3:
+        raise NotFound("the address of a table names a catalog, a namespace and the table", key="page.unknown")
+    tab = visit.query.get("tab", "columns")
+    if tab not in TABS:
+        raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
+    found = visit.lake.tables.get(visit.names, at=visit.at)
+    names, _ = optional(lambda: {str(each.id): each.name for each in visit.lake.connectors()})
+    record = TableRecord.of(found, names or {})
+    stats, damage = optional(lambda: visit.lake.statistics.find(found, visit.at))
+    data = {
+        "path": list(visit.names),
+        "name": record.name,
+        "format": record.format,
+        "origin": record.origin,
+        "comment": record.description or "",
+        "location": record.location,
+        "properties": record.properties,
+        "rows": stats.row_count if stats else record.rows,
+        "data_files": stats.data_file_count if stats else record.data_files,
+        "size_bytes": stats.total_size_bytes if stats else record.size_bytes,
+        "snapshot_id": stats.snapshot_id if stats else record.snapshot_id,
+        "at": visit.at,
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+        "damage": record.damage or damage,
+        "tab": tab,
+        "tabs": list(TABS),
+        DATA[tab]: TABS[tab](visit, found, record),
+    }
+    return Page("table.html", record.name, data)
+
+
+def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
+    profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.lake, record, visit.at)})
+    before, _ = optional(lambda: _profiles_before(visit, found, record))
+    tags, _ = optional(lambda: visit.lake.policies.tags(found))
+    comments = _comments(found)
+    shown = [
+        {
+            "name": column.name,
+            "type": column.type,
+            "required": column.required,
+            "comment": comments.get(column.name, ""),
+            "tags": list((tags or {}).get(column.name, ())),
+            "profile": _profile((profiles or {}).get(column.name), (before or {}).get(column.name)),
+        }
+        for column in record.columns
+    ]
+    return {"columns": shown, "reason": reason}
+
+
+def _comments(found: Table) -> Mapping[str, str]:
+    fields = json.loads(found.schema_json or "{}").get("fields", [])
+    return {each["name"]: each.get("doc") or "" for each in fields}
+
+
+def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
+    """The profiles in the previous snapshot, to show what changed."""
+    parent = visit.lake.snapshots.get(found, visit.at).parent_id
+    return {} if parent is None else {each.name: each for each in column_profiles(visit.lake, record, parent)}
+
+
+def _profile(profile: ColumnProfile | None, before: ColumnProfile | None) -> dict[str, Any] | None:
+    if profile is None:
+        return None
+    return {
+        "values": profile.values,
+        "null_share": profile.null_share,
+        "null_share_before": before.null_share if before else None,
+        "distinct": profile.distinct.value if profile.distinct else None,
+        "distinct_before": before.distinct.value if before and before.distinct else None,
+        "min": profile.min,
+        "max": profile.max,
+        "bounds": list(profile.bounds),
+        "counts": list(profile.counts),
+        "top_values": [{"value": each.value, "count": each.count} for each in profile.top_values],
+        "quality": profile.quality,
+        "errors": profile.errors,
+    }
+
+
+def _rows(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    limit = visit.number("limit", ROWS, most=MAX_ROWS)
+    catalog, *namespace, name = visit.names
+    with visit.airport(catalog).scan((schema_name(tuple(namespace)), name), at_version=visit.at, limit=limit) as rows:
+        shown = rows.read_all()
+    return {**shown_rows(shown), "limit": limit}
+
+
+def _snapshots(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
+    every = list(islice(visit.lake.snapshots(found), MAX_SNAPSHOTS))
+    current = record.snapshot_id
+    return {
+        "snapshots": [_snapshot(each, current) for each in every],
+        "sizes": [_figure(each, "total-files-size") for each in reversed(every)],
+        "rows": [_figure(each, "total-records") for each in reversed(every)],
+    }
+
+
+def _snapshot(snapshot: Snapshot, current: int | None) -> dict[str, Any]:
+    summary = snapshot.summary
+    return {
+        "id": snapshot.id,
+        "parent_id": snapshot.parent_id,
+        "at": snapshot.created_at or snapshot.ingested_at,
+        "is_current": snapshot.id == current,
+        "operation": summary.get("operation", ""),
+        "added_rows": _number(summary, "added-records"),
+        "deleted_rows": _number(summary, "deleted-records"),
+        "added_files": _number(summary, "added-data-files"),
+        "deleted_files": _number(summary, "deleted-data-files"),
+        "summary": dict(summary),
+        "damage": snapshot.damage,
+    }
+
+
+def _number(summary: Mapping[str, str], key: str) -> int | None:
+    text = summary.get(key, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _figure(snapshot: Snapshot, key: str) -> dict[str, Any]:
+    return {"snapshot_id": snapshot.id, "value": _number(snapshot.summary, key)}
+
+
+def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    files = list(islice(visit.lake.statistics.files(found, visit.at, page_size=MAX_FILES), MAX_FILES))
+    return {
+        "files": [
+            {
+                "path": each.file_path,
+                "format": each.file_format,
+                "rows": each.row_count,
+                "size_bytes": each.size_bytes,
+                "partition": each.partition_data_json,
+            }
+            for each in files
+        ],
+        "limit": MAX_FILES,
+    }
+
+
+def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    grants, why = optional(
+        lambda: [
+            {"grantee": each.grantee, "privilege": each.privilege, "created_at": each.created_at}
+            for each in visit.lake.grants(found)
+        ]
+    )
+    policies, why_not = optional(
+        lambda: [
+            {"name": each.name, "row_filter": each.row_filter, "mask": each.mask, "subjects": list(each.subjects)}
+            for each in visit.lake.policies()
+            if not each.objects or any(str(one) == str(found.id) for _, one in each.objects)
+        ]
+    )
+    return {"grants": grants, "no_grants": why, "policies": policies, "no_policies": why_not}
+
+
+def _connect(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    return {"snippets": snippets(visit)}
+
+
+TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]] = {
+    "columns": _columns,
+    "rows": _rows,
+    "snapshots": _snapshots,
+    "files": _files,
+    "access": _access,
+    "connect": _connect,
+}

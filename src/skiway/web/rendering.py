@@ -1,0 +1,122 @@
+"""Templates and their filters. All text is escaped; only charts are markup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import cache
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from skiway.web import charts
+
+__all__ = ["json_text", "path_to", "rendered"]
+
+UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+MAX_CELL: Final = 200
+AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
+
+
+def rendered(template: str, values: Mapping[str, Any]) -> str:
+    """A template with its values."""
+    return _environment().get_template(template).render(values)
+
+
+def json_text(value: Any) -> str:
+    """The data of a page as JSON."""
+    return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), indent=2, ensure_ascii=False) + "\n"
+
+
+def path_to(kind: str, *names: str) -> str:
+    """The path of a page: each name is a segment.
+
+    >>> path_to("tables", "lake", "sales", "a/b")
+    '/tables/lake/sales/a%2Fb'
+    """
+    path = "/".join(["", kind, *(quote(name, safe="") for name in names)])
+    return f"{path[:-5]}%2Ejson" if path.endswith(".json") else path  # the suffix would mean the data of the page
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("skiway.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs)
+    made.globals.update(charts=charts, path_to=path_to)
+    return made
+
+
+def _pairs(items: Sequence[Mapping[str, Any]], label: str, value: str) -> list[tuple[str, float]]:
+    """The points of a chart. Items without a value are left out."""
+    return [(str(each[label]), float(each[value])) for each in items if each[value] is not None]
+
+
+def _size(value: float | None) -> str:
+    """A number of bytes with its unit."""
+    if value is None:
+        return "–"
+    number, unit = float(value), 0
+    while number >= 1024 and unit < len(UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.0f} {UNITS[unit]}" if unit == 0 or number >= 100 else f"{number:.1f} {UNITS[unit]}"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "0 %" if value == 0 else "<0.1 %" if value < 0.001 else f"{value:.1%}".replace("%", " %")
+
+
+def _when(value: datetime | str | None) -> str:
+    """A moment, to the second, in UTC."""
+    if not value:
+        return "–"
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _age(value: datetime | None) -> str:
+    """How long ago a moment was, in its largest unit."""
+    if not value:
+        return "–"
+    left = max(0.0, (datetime.now(UTC) - value).total_seconds())
+    for size, unit in AGES:
+        if left < size or unit == AGES[-1][1]:
+            return f"{left:.0f} {unit} ago"
+        left /= size
+    raise AssertionError
+
+
+def _cell(value: Any) -> str:
+    """A value of a row as text, shortened."""
+    if isinstance(value, bytes):
+        text = value.hex(" ")
+    elif isinstance(value, (Mapping, list, tuple)):
+        text = json.dumps(msgspec.to_builtins(value, enc_hook=_plain), ensure_ascii=False)
+    else:
+        text = str(value)
+    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
+
+
+def _plain(value: Any) -> Any:
+    """Values that JSON does not have, as text."""
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Sequence):
+        return list(value)
+    return str(value)

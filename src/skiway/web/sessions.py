@@ -1,0 +1,78 @@
+"""Sessions of visitors: encrypted cookies that expire, and tokens against forged requests.
+
+A session contains the token that its visitor logged in with, encrypted with a key that all servers share. It is valid for
+some hours, and ends when the visitor logs out. Each form contains a token that only pages of this server can know.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from base64 import urlsafe_b64encode
+from collections import OrderedDict
+from datetime import timedelta
+from hashlib import sha256
+from threading import Lock
+from typing import Final
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken
+
+from skiway.clock import Clock, utc_now
+from skiway.web.visits import Visitor
+
+__all__ = ["COOKIE", "LIFETIME", "Sessions"]
+
+COOKIE: Final = "skiway_session"
+LIFETIME: Final = timedelta(hours=8)
+MAX_ENDED: Final = 100_000
+
+
+class _Content(msgspec.Struct, array_like=True, frozen=True):
+    session_id: str
+    token: str
+    name: str
+    valid_until: float
+
+
+class Sessions:
+    """Makes and reads cookies. `key` is the same for all servers that visitors may reach."""
+
+    def __init__(self, key: bytes, *, clock: Clock = utc_now) -> None:
+        self._key, self._clock = key, clock
+        self._cipher = Fernet(urlsafe_b64encode(sha256(b"explorer session\0" + key).digest()))
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._lock = Lock()
+
+    def start(self, token: str, name: str) -> str:
+        """The cookie of a new session."""
+        until = (self._clock() + LIFETIME).timestamp()
+        content = _Content(secrets.token_urlsafe(16), token, name, until)
+        return self._cipher.encrypt(msgspec.json.encode(content)).decode()
+
+    def visitor(self, cookie: str) -> Visitor | None:
+        """The visitor that a cookie belongs to; None if it is invalid, has expired, or its session has ended."""
+        try:
+            content = msgspec.json.decode(self._cipher.decrypt(cookie.encode()), type=_Content)
+        except (InvalidToken, msgspec.MsgspecError, UnicodeError):
+            return None
+        with self._lock:
+            has_ended = content.session_id in self._ended
+        if has_ended or self._clock().timestamp() >= content.valid_until:
+            return None
+        return Visitor(content.token, content.name, content.session_id)
+
+    def end(self, session_id: str) -> None:
+        """End a session before it expires."""
+        with self._lock:
+            self._ended[session_id] = None
+            while len(self._ended) > MAX_ENDED:
+                self._ended.popitem(last=False)
+
+    def form_token(self, session_id: str) -> str:
+        """The token in the forms of a session."""
+        return hmac.new(self._key, b"explorer form\0" + session_id.encode(), sha256).hexdigest()
+
+    def is_form_token(self, session_id: str, given: str) -> bool:
+        """Whether a form comes from a page of this session."""
+        return hmac.compare_digest(self.form_token(session_id), given)

@@ -1,0 +1,106 @@
+"""A request of a visitor: the clients that act with the visitor's credentials, and the parameters of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from skiway.client import AirportClient, Metastore
+from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized
+
+__all__ = ["Clients", "Page", "Redirect", "Visit", "Visitor", "optional"]
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who visits: the token of the session, empty without authentication, and the name that pages show."""
+
+    token: str = field(default="", repr=False)
+    name: str = ""
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Opens clients of the server that the explorer belongs to, with the credentials of a visitor."""
+
+    metastore: Callable[[Visitor], Metastore]
+    airport: Callable[[Visitor, str], AirportClient]
+    location: Callable[[], str] = lambda: ""
+    """Where DuckDB finds the server, such as `grpc://lake.example.com:50051`."""
+
+
+@dataclass
+class Visit:
+    """One request. `names` are those in the path, `query` is the query string, and `form` the fields of a form."""
+
+    visitor: Visitor
+    clients: Clients
+    names: tuple[str, ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
+    """The address of the server as the visitor knows it, such as `https://lake.example.com`."""
+
+    @cached_property
+    def lake(self) -> Metastore:
+        """The metastore, as the visitor may see it."""
+        return self.clients.metastore(self.visitor)
+
+    def airport(self, catalog: str) -> AirportClient:
+        """A catalog over Airport, as the visitor may see it."""
+        return self.clients.airport(self.visitor, catalog)
+
+    def name(self, what: str) -> str:
+        """The only name in the path."""
+        if len(self.names) != 1:
+            raise NotFound(f"the address has {len(self.names)} names: it has one, that of a {what}", key="page.unknown")
+        return self.names[0]
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """A positive whole number in the query string."""
+        text = self.query.get(name, "")
+        if not text:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) < 10):
+            raise InvalidArgument(f"{name} is {text[:40]!r}: give a whole number", key="query.invalid", field=name)
+        return max(1, min(int(text), most))
+
+    @property
+    def at(self) -> int | None:
+        """The snapshot to travel to; None is the current one."""
+        text = self.query.get("at", "")
+        if not text:
+            return None
+        if not text.lstrip("-").isdecimal() or not text.isascii() or len(text) > 20:
+            raise InvalidArgument(f"at is {text[:40]!r}: give the id of a snapshot", key="query.invalid", field="at")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: `data` is shown by a template, and returned as it is by the `.json` twin of the page."""
+
+    template: str
+    title: str
+    data: Mapping[str, Any]
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """The address to go to after a change."""
+
+    to: str
+
+
+def optional(read: Callable[[], Any]) -> tuple[Any, str]:
+    """A part of a page that may fail without the rest: what `read` returns and "", or None and the reason."""
+    try:
+        return read(), ""
+    except Unauthorized:
+        raise
+    except SkiwayError as error:
+        return None, error.message

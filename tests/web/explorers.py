@@ -1,0 +1,63 @@
+"""A server with an explorer, and a visitor who sends requests without a browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from runtime.servers import Server, skiway, started
+
+
+@dataclass
+class Visitor:
+    """Somebody with a browser: cookies are kept, redirects are not followed."""
+
+    browser: httpx.Client
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return self.browser.get(path, headers=headers)
+
+    def page(self, path: str) -> str:
+        answer = self.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def data(self, path: str) -> Any:
+        kind, _, query = path.partition("?")
+        answer = self.get(f"{kind}.json?{query}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def send(self, path: str, form: Mapping[str, str], *, on: str = "/connectors", **headers: str) -> httpx.Response:
+        """Send a form as the page `on` would."""
+        token = re.search(r'name="form_token" value="(\w+)"', self.get(on).text)
+        filled = {"form_token": token[1] if token else "", **form}
+        return self.browser.post(path, data=filled, headers=headers)
+
+
+@contextmanager
+def visiting(server: Server) -> Iterator[Visitor]:
+    with httpx.Client(base_url=server.addresses["http"], timeout=60) as browser:
+        yield Visitor(browser)
+
+
+def token_of(home: Path, name: str, *roles: str) -> str:
+    """A new token of the default account."""
+    named = [argument for role in roles for argument in ("--role", role)]
+    made = skiway("tokens", "new", name, "--account", "default", *named, "--home", home)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+@contextmanager
+def with_tokens(home: Path) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server with authentication, and tokens of an administrator and of somebody without roles."""
+    tokens = {"ada": token_of(home, "ada", "administrator"), "eve": token_of(home, "eve", "member")}
+    with started(home, "--set", "auth.mode=token") as server:
+        yield server, tokens

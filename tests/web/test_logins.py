@@ -1,0 +1,120 @@
+"""Logging in to the explorer, and what visitors with few rights see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from runtime.servers import Server
+from skiway.client import AirportClient, Metastore
+from web.explorers import Visitor, visiting, with_tokens
+
+CANARY = "canary-4711"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+    home: Path = tmp_path_factory.mktemp("logins") / "home"
+    home.mkdir()
+    with with_tokens(home) as (server, tokens):
+        with AirportClient(server.addresses["airport"], "lake", token=tokens["ada"]) as made:
+            made.create_schema("sales")
+            made.create_table_as("sales.people", pa.table({"id": [1, 2], "email": [CANARY, f"{CANARY}-2"]}))
+            made.create_table_as("sales.hidden", pa.table({"secret": [CANARY]}))
+        with Metastore(server.address, token=tokens["ada"]) as metastore:
+            metastore.grants.add("lake.sales.people", "user:eve", "read")
+            metastore.policies.create("masked", to=["user:eve"], mask="null", columns=["email"])
+        yield server, tokens
+
+
+@pytest.fixture
+def visitor(lake: tuple[Server, dict[str, str]]) -> Iterator[Visitor]:
+    with visiting(lake[0]) as found:
+        yield found
+
+
+def log_in(visitor: Visitor, token: str, next_: str = "/") -> str:
+    answer = visitor.browser.post("/login", data={"token": token, "next": next_})
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+def test_strangers_are_sent_to_the_login_and_back(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    answer = visitor.get("/tables/lake/sales/people?tab=rows")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/login?next=%2Ftables%2Flake%2Fsales%2Fpeople%3Ftab%3Drows",
+    )
+    assert visitor.get("/tables/lake/sales/people.json").status_code == 401
+    assert log_in(visitor, lake[1]["ada"], "/tables/lake/sales/people?tab=rows") == "/tables/lake/sales/people?tab=rows"
+    assert CANARY in visitor.page("/tables/lake/sales/people?tab=rows")
+
+
+def test_wrong_token_is_refused(visitor: Visitor) -> None:
+    answer = visitor.browser.post("/login", data={"token": "wrong"})
+    assert answer.status_code == 401
+    assert 'role="alert"' in answer.text
+    assert "skiway_session" not in visitor.browser.cookies
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_login_leads_only_to_pages_of_this_server(
+    visitor: Visitor, lake: tuple[Server, dict[str, str]], target: str
+) -> None:
+    assert log_in(visitor, lake[1]["ada"], target) == "/"
+
+
+def test_session_ends_with_the_logout(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    log_in(visitor, lake[1]["ada"])
+    session = visitor.browser.cookies["skiway_session"]
+    assert lake[1]["ada"] not in session
+    assert visitor.send("/logout", {}).status_code == 303
+    visitor.browser.cookies.set("skiway_session", session)  # as somebody who copied it would
+    assert visitor.get("/").status_code == 303
+
+
+def test_changed_cookie_is_refused(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    log_in(visitor, lake[1]["ada"])
+    session = visitor.browser.cookies["skiway_session"]
+    visitor.browser.cookies.set("skiway_session", session[:-6] + ("A" * 6))
+    assert visitor.get("/").status_code == 303
+
+
+def test_cookie_is_hidden_from_scripts(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    answer = visitor.browser.post("/login", data={"token": lake[1]["ada"]})
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+
+
+PAGES = [
+    *("/", "/search?q=people", "/search?q=hidden", "/search?q=canary", "/catalogs/lake", "/events", "/queries"),
+    *(f"/tables/lake/sales/people?tab={tab}" for tab in ("columns", "rows", "snapshots", "files", "access", "connect")),
+    "/tables/lake/sales/hidden?tab=rows",
+    "/sql?catalog=lake&sql=from+sales.people",
+    "/sql?catalog=lake&sql=select+cast(email+as+int)+from+sales.people",
+    "/results?catalog=lake&format=csv&sql=from+sales.people",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_masked_value_is_on_no_page(visitor: Visitor, lake: tuple[Server, dict[str, str]], path: str) -> None:
+    log_in(visitor, lake[1]["eve"])
+    kind, _, query = path.partition("?")
+    for answer in (visitor.get(path), visitor.get(f"{'/index' if kind == '/' else kind}.json?{query}")):
+        assert answer.status_code != 303
+        assert CANARY not in answer.text
+
+
+def test_visitor_sees_only_what_it_was_granted(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    log_in(visitor, lake[1]["eve"])
+    assert [each["path"][-1] for each in visitor.data("/catalogs/lake")["members"]] == ["people"]
+    assert [row[0] for row in visitor.data("/tables/lake/sales/people?tab=rows")["preview"]["rows"]] == [1, 2]
+    assert visitor.get("/tables/lake/sales/hidden").status_code in (403, 404)
+    assert visitor.get("/connectors").status_code == 403
+    assert visitor.send("/connectors/none", {"action": "sync"}, on="/").status_code == 403

@@ -1,0 +1,274 @@
+"""The pages of the explorer, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+
+from runtime.servers import Server, started
+from skiway.client import AirportClient, Metastore
+from skiway.model import v1
+from skiway.web.pages import PAGES
+from web.explorers import Visitor, visiting
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("explorer") / "home"
+    with started(home) as running:
+        with AirportClient(running.addresses["airport"], "lake") as lake:
+            lake.create_schema("sales")
+            people = pa.table({"id": pa.array(range(100), pa.int64()), "name": ["ann"] * 60 + ["bob"] * 40})
+            lake.create_table_as("sales.people", people)
+            lake.insert("sales.people", pa.table({"id": pa.array([1000], pa.int64()), "name": ["late"]}))
+            planted = pa.table({SCRIPT: [SCRIPT, None]})
+            lake.create_table_as(("sales", f"t{SCRIPT}"), planted)
+            lake.create_table_as(("sales", "x/y.json"), pa.table({"a": [1]}))
+        with Metastore(running.address) as metastore:
+            metastore.tables.update("lake.sales.people", description="customers of the shop")
+            snapshot = metastore.snapshots.get("lake.sales.people")
+            histogram = v1.Histogram(bounds=["0", "50", "1000"], counts=[50, 51])
+            column = v1.ColumnStats(
+                column_id=1, column_name="id", logical_type="BIGINT", value_count=101, null_count=0, min="0", max="1000"
+            )
+            column.histogram.CopyFrom(histogram)
+            metastore.statistics.put_columns("lake.sales.people", snapshot, [column])
+            metastore.connectors.create("shop", kind="parquet", uri=str(home.parent / "nothing"), catalog="lake")
+        yield running
+
+
+@pytest.fixture
+def visitor(server: Server) -> Iterator[Visitor]:
+    with visiting(server) as found:
+        yield found
+
+
+PATHS = {
+    "": "/",
+    "search": "/search?q=people",
+    "catalogs": "/catalogs/lake",
+    "tables": "/tables/lake/sales/people",
+    "connectors": "/connectors",
+    "jobs": "/jobs",
+    "queries": "/queries",
+    "events": "/events",
+    "access": "/access",
+    "policies": "/policies",
+    "sql": "/sql?catalog=lake&sql=select+1+as+a",
+}
+TABS = ["columns", "rows", "snapshots", "files", "access", "connect"]
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), *(f"{PATHS['tables']}?tab={tab}" for tab in TABS)])
+def test_page_has_a_twin_in_json_and_strict_headers(visitor: Visitor, path: str) -> None:
+    answer = visitor.get(path)
+    assert answer.status_code == 200, answer.text
+    assert answer.text.count("<h1>") == 1
+    assert "</html>" in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'")
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert visitor.data("/index" if path == "/" else path)
+
+
+def test_every_page_that_only_shows_is_tested() -> None:
+    untested = {"views", "results"}  # below
+    assert {kind for method, kind in PAGES if method == "GET"} == PATHS.keys() | untested
+
+
+def test_home_counts_the_tables(visitor: Visitor) -> None:
+    data = visitor.data("/index")
+    assert data["tables"] >= 3
+    assert data["formats"][0]["format"] == "iceberg"
+    assert {"kind": "table", "action": "created"}.items() <= max(
+        (each for each in data["changes"] if each["name"] == "people"), key=lambda each: -each["sequence"]
+    ).items()
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("people", "name"), ("PEO", "name"), ("shop customers", "comment"), ("sales name", "column name")],
+)
+def test_search_finds_names_columns_and_comments(visitor: Visitor, text: str, where: str) -> None:
+    results = visitor.data(f"/search?q={quote(text)}")["results"]
+    assert (results[0]["path"], results[0]["where"]) == (["lake", "sales", "people"], where)
+
+
+def test_search_finds_what_was_created_just_now_and_forgets_what_was_dropped(visitor: Visitor, server: Server) -> None:
+    visitor.page("/search?q=people")
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.create_table_as("sales.brandnew", pa.table({"a": [1]}))
+        assert found_soon(visitor, "brandnew", 1)
+        lake.drop_table("sales.brandnew")
+        assert found_soon(visitor, "brandnew", 0)
+
+
+def found_soon(visitor: Visitor, text: str, count: int) -> bool:
+    """Whether a search has so many results before long: the index is checked against the feed every two seconds."""
+    import time
+
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if len(visitor.data(f"/search?q={text}")["results"]) == count:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_search_of_the_page_replaces_only_the_content(visitor: Visitor) -> None:
+    fragment = visitor.get("/search?q=people", **{"hx-request": "true"}).text
+    assert "people" in fragment
+    assert "<html" not in fragment
+
+
+def test_columns_show_their_histogram(visitor: Visitor) -> None:
+    page = visitor.page("/tables/lake/sales/people")
+    assert "customers of the shop" in page
+    assert 'aria-label="id: histogram from 0 to 1000"' in page
+    assert "<title>50 to 1000: 51</title>" in page
+
+
+def test_rows_travel_in_time(visitor: Visitor) -> None:
+    history = visitor.data("/tables/lake/sales/people?tab=snapshots")["history"]["snapshots"]
+    assert [each["added_rows"] for each in history] == [1, 100]
+    assert [each["is_current"] for each in history] == [True, False]
+    now = visitor.data("/tables/lake/sales/people?tab=rows&limit=1000")["preview"]
+    before = visitor.data(f"/tables/lake/sales/people?tab=rows&limit=1000&at={history[1]['id']}")
+    assert [len(now["rows"]), len(before["preview"]["rows"])] == [101, 100]
+    assert before["rows"] == 100
+    assert f"As of snapshot {history[1]['id']}" in visitor.page(f"/tables/lake/sales/people?at={history[1]['id']}")
+
+
+def test_name_with_a_slash_and_the_suffix_of_twins(visitor: Visitor) -> None:
+    listed = visitor.page("/catalogs/lake/sales")
+    assert 'href="/tables/lake/sales/x%2Fy%2Ejson"' in listed
+    assert visitor.data("/tables/lake/sales/x%2Fy%2Ejson")["path"] == ["lake", "sales", "x/y.json"]
+    assert "</html>" in visitor.page("/tables/lake/sales/x%2Fy%2Ejson")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/catalogs/lake/sales", "/search?q=script", f"/search?q={quote(SCRIPT)}", "/events"),
+        *(f"/tables/lake/sales/{quote(f't{SCRIPT}', safe='')}?tab={tab}" for tab in TABS),
+        f"/sql?catalog=lake&sql={quote(f'select 1 as {chr(34)}{SCRIPT}{chr(34)}')}",
+        *(f"/sql?catalog=lake&sql={quote(SCRIPT)}", f"/sql?catalog={quote(SCRIPT)}&sql=select+1"),
+        *(f"/{quote(SCRIPT)}", f"/tables/lake/sales/{quote(SCRIPT, safe='')}", f"/jobs/{quote(SCRIPT, safe='')}"),
+        *(f"/tables/lake/sales/people?tab={quote(SCRIPT)}", f"/tables/lake/sales/people?at={quote(SCRIPT)}"),
+        f"/tables/lake/sales/people?limit={quote(SCRIPT)}&tab=rows",
+        f"/jobs?state={quote(SCRIPT)}",
+    ],
+)
+def test_planted_script_is_only_text(visitor: Visitor, path: str) -> None:
+    answer = visitor.get(path)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<script>alert" not in answer.text
+    assert "&lt;script&gt;" in answer.text or "alert" not in answer.text
+
+
+def test_result_of_a_query_is_shown_drawn_and_downloaded(visitor: Visitor) -> None:
+    sql = quote("select name, count(*) as n from sales.people group by all order by all")
+    result = visitor.data(f"/sql?catalog=lake&sql={sql}")["result"]
+    assert result["rows"] == [["ann", 60], ["bob", 40], ["late", 1]]
+    assert result["chart"] == {
+        "kind": "bars",
+        "label": "name",
+        "value": "n",
+        "points": [["ann", 60.0], ["bob", 40.0], ["late", 1.0]],
+    }
+    assert "<title>ann: 60</title>" in visitor.page(f"/sql?catalog=lake&sql={sql}")
+    csv = visitor.get(f"/results?catalog=lake&format=csv&sql={sql}")
+    assert csv.text.splitlines() == ['"name","n"', '"ann",60', '"bob",40', '"late",1']
+    parquet = visitor.get(f"/results?catalog=lake&format=parquet&sql={sql}")
+    from pyarrow.parquet import read_table
+
+    assert read_table(pa.BufferReader(parquet.content)).num_rows == 3
+    assert "attachment" in parquet.headers["content-disposition"]
+
+
+@pytest.mark.parametrize("sql", ["select * from read_csv('/etc/passwd')", "drop table sales.people", "select"])
+def test_query_that_is_refused_shows_why(visitor: Visitor, sql: str) -> None:
+    answer = visitor.get(f"/sql?catalog=lake&sql={quote(sql)}")
+    assert answer.status_code == 400
+    assert 'class="warning"' in answer.text
+    assert "root:" not in answer.text
+    assert visitor.data("/tables/lake/sales/people")["rows"] == 101
+
+
+def test_view_shows_its_dialects(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.call(("skiway", "create_view"), "sales.names", "SELECT name FROM sales.people").read_all()
+    data = visitor.data("/views/lake/sales/names")
+    assert "name" in data["dialects"]["duckdb"].lower()
+    assert "SELECT name" in visitor.page("/views/lake/sales/names")
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+def test_sync_is_started_and_its_job_shown(visitor: Visitor, server: Server) -> None:
+    answer = visitor.send("/connectors/shop", {"action": "sync"})
+    assert answer.status_code == 303, answer.text
+    place = answer.headers["location"]
+    with Metastore(server.address) as lake:
+        job = lake.jobs.wait(place.rpartition("/")[2], timeout_s=60)
+    assert visitor.data(place)["job"]["state"] == job.state == "failed"
+    assert "nothing" in visitor.page(place)
+    assert place in visitor.page("/")  # a failing job
+
+
+def test_connector_is_paused_and_resumed(visitor: Visitor, server: Server) -> None:
+    for action, expected in (("pause", True), ("resume", False)):
+        assert visitor.send("/connectors/shop", {"action": action}).status_code == 303
+        with Metastore(server.address) as lake:
+            assert lake.connectors.get("shop").is_paused is expected
+
+
+@pytest.mark.parametrize("form", [{"form_token": ""}, {"form_token": "0" * 64}])
+def test_form_without_the_token_of_the_session_changes_nothing(
+    visitor: Visitor, server: Server, form: dict[str, str]
+) -> None:
+    answer = visitor.send("/connectors/shop", {"action": "pause", **form})
+    assert answer.status_code == 403
+    with Metastore(server.address) as lake:
+        assert not lake.connectors.get("shop").is_paused
+
+
+def test_form_of_another_origin_changes_nothing(visitor: Visitor, server: Server) -> None:
+    answer = visitor.send("/connectors/shop", {"action": "pause"}, origin="http://evil.example")
+    assert answer.status_code == 403
+    with Metastore(server.address) as lake:
+        assert not lake.connectors.get("shop").is_paused
+
+
+def test_token_of_another_visitor_is_refused(visitor: Visitor, server: Server) -> None:
+    with visiting(server) as other:
+        other.page("/connectors")
+        other.browser.cookies.clear()
+        answer = visitor.send("/connectors/shop", {"action": "pause"}, cookie="skiway_visitor=somebody-else")
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/tables/lake/sales/none", "/tables/lake", "/catalogs/none", "/jobs/none"]
+)
+def test_unknown_page_says_so(visitor: Visitor, path: str) -> None:
+    answer = visitor.get(path)
+    assert answer.status_code == 404
+    assert 'role="alert"' in answer.text
+
+
+@pytest.mark.parametrize("path", ["/static/style.css", "/static/htmx-2.0.11.min.js", "/static/keys.js"])
+def test_files_of_pages_are_served(visitor: Visitor, path: str) -> None:
+    assert visitor.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2f..%2fapp.py"])
+def test_other_files_are_not_served(visitor: Visitor, path: str) -> None:
+    assert "Explorer" not in visitor.get(path).text
