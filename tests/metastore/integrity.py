@@ -20,6 +20,7 @@ PLAIN = (
     "/pins/",
     "/places/",
     "/plans/",
+    "/platform/sessions/",
     "/reports/",
     "/schedule/",
     "/secrets/",

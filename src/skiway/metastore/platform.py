@@ -22,6 +22,7 @@ from skiway.storage import ABSENT, Clock, Pointer, Stores, blob_uri, utc_now
 
 __all__ = [
     "AccountDirectory",
+    "EndedSessions",
     "TokenUses",
     "account_ids",
     "blob_sizes",
@@ -111,6 +112,23 @@ def token_uses(stores: Stores) -> Mapping[str, datetime]:
     """When tokens were last used, by their hashes."""
     found = stores.pointers.scan(keys.token_use())
     return {keys.last_segment(each.key): datetime.fromisoformat(each.blob_uri) for each in found}
+
+
+class EndedSessions:
+    """The sessions of the explorer that have ended before they expired: all servers of a store refuse them."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._pointers = stores.pointers
+
+    def add(self, session_id: str, expires_at: datetime) -> None:
+        """Record that a session has ended, until it would have expired."""
+        with suppress(Conflict):  # it is recorded already
+            self._pointers.compare_and_set(
+                keys.ended_session(session_id), "ended", expect=ABSENT, expires_at=expires_at
+            )
+
+    def __contains__(self, session_id: object) -> bool:
+        return self._pointers.get(keys.ended_session(str(session_id))) is not None
 
 
 def forget_token(stores: Stores, sha256: str) -> None:

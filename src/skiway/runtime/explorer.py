@@ -20,6 +20,7 @@ from skiway.config import Settings
 from skiway.errors import PermissionDenied
 from skiway.web import Explorer
 from skiway.web.app import Login
+from skiway.web.sessions import Ended
 from skiway.web.visits import Clients
 
 __all__ = ["explorer_of", "socket_file"]
@@ -35,8 +36,10 @@ def socket_file() -> Iterator[Path]:
         yield Path(folder) / "calls"
 
 
-def explorer_of(settings: Settings, socket: Path, *, location: Callable[[], str], key: Callable[[], bytes]) -> Explorer:
-    """The explorer. `location` is where DuckDB finds the server, and `key` protects sessions."""
+def explorer_of(
+    settings: Settings, socket: Path, *, location: Callable[[], str], key: Callable[[], bytes], ended: Ended
+) -> Explorer:
+    """The explorer. `location` is where DuckDB finds the server, and `key` and `ended` are those of sessions."""
     target = f"grpc+unix://{socket}"
     metastores = _Opened[str, Metastore](lambda token: Metastore(target, token=token or None, timeout_s=TIMEOUT_S))
     catalogs = _Opened[tuple[str, str], AirportClient](
@@ -54,7 +57,7 @@ def explorer_of(settings: Settings, socket: Path, *, location: Callable[[], str]
         airport=lambda visitor, catalog: catalogs.of((visitor.token, catalog)),
         location=location,
     )
-    return Explorer(clients, key=key, login=Login(settings.auth.mode != "dev", check))
+    return Explorer(clients, key=key, ended=ended, login=Login(settings.auth.mode != "dev", check))
 
 
 class _Closes(Protocol):

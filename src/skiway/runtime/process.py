@@ -34,7 +34,7 @@ from skiway.metastore import Realm, managed
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.planning.planner import Planner
-from skiway.metastore.platform import AccountDirectory, TokenUses, signing_key
+from skiway.metastore.platform import AccountDirectory, EndedSessions, TokenUses, signing_key
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
@@ -156,6 +156,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
             socket,
             location=lambda: addresses["airport"],
             key=lambda: signing_key(stores, secrets),
+            ended=EndedSessions(stores),
         )
         web = web_app(
             iceberg=rest,

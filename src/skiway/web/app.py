@@ -30,7 +30,7 @@ from skiway.errors import (
 )
 from skiway.web.pages import PAGES
 from skiway.web.rendering import json_text, rendered
-from skiway.web.sessions import COOKIE, LIFETIME, Sessions
+from skiway.web.sessions import COOKIE, LIFETIME, Ended, Sessions
 from skiway.web.visits import Clients, Page, Redirect, Visit, Visitor
 
 __all__ = ["Explorer", "Login"]
@@ -69,11 +69,11 @@ class Login:
 
 
 class Explorer:
-    """An ASGI app. `clients` act for visitors, and `key` protects their sessions."""
+    """An ASGI app. `clients` act for visitors, `key` protects their sessions, and `ended` are those that they logged out of."""
 
-    def __init__(self, clients: Clients, *, key: Callable[[], bytes], login: Login | None = None) -> None:
+    def __init__(self, clients: Clients, *, key: Callable[[], bytes], ended: Ended, login: Login | None = None) -> None:
         self._clients, self._login = clients, login or Login()
-        self._key = key
+        self._key, self._ended = key, ended
         self._made: Sessions | None = None
         static = StaticFiles(directory=str(files("skiway.web") / "static"))
         self._app = Starlette(
@@ -91,7 +91,7 @@ class Explorer:
     @property
     def _sessions(self) -> Sessions:
         if self._made is None:
-            self._made = Sessions(self._key())
+            self._made = Sessions(self._key(), self._ended)
         return self._made
 
     # -- pages --------------------------------------------------------------------------------------------------------

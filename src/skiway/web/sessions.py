@@ -9,11 +9,9 @@ from __future__ import annotations
 import hmac
 import secrets
 from base64 import urlsafe_b64encode
-from collections import OrderedDict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
-from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
@@ -21,11 +19,10 @@ from cryptography.fernet import Fernet, InvalidToken
 from skiway.clock import Clock, utc_now
 from skiway.web.visits import Visitor
 
-__all__ = ["COOKIE", "LIFETIME", "Sessions"]
+__all__ = ["COOKIE", "LIFETIME", "Ended", "Sessions"]
 
 COOKIE: Final = "skiway_session"
 LIFETIME: Final = timedelta(hours=8)
-MAX_ENDED: Final = 100_000
 
 
 class _Content(msgspec.Struct, array_like=True, frozen=True):
@@ -35,14 +32,21 @@ class _Content(msgspec.Struct, array_like=True, frozen=True):
     valid_until: float
 
 
-class Sessions:
-    """Makes and reads cookies. `key` is the same for all servers that visitors may reach."""
+class Ended(Protocol):
+    """The sessions that have ended before they expired."""
 
-    def __init__(self, key: bytes, *, clock: Clock = utc_now) -> None:
-        self._key, self._clock = key, clock
+    def add(self, session_id: str, expires_at: datetime, /) -> None:
+        """Record that a session has ended. The record is needed until then."""
+
+    def __contains__(self, session_id: object, /) -> bool: ...
+
+
+class Sessions:
+    """Makes and reads cookies. `key` and `ended` are the same for all servers that visitors may reach."""
+
+    def __init__(self, key: bytes, ended: Ended, *, clock: Clock = utc_now) -> None:
+        self._key, self._ended, self._clock = key, ended, clock
         self._cipher = Fernet(urlsafe_b64encode(sha256(b"explorer session\0" + key).digest()))
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._lock = Lock()
 
     def start(self, token: str, name: str) -> str:
         """The cookie of a new session."""
@@ -56,18 +60,13 @@ class Sessions:
             content = msgspec.json.decode(self._cipher.decrypt(cookie.encode()), type=_Content)
         except (InvalidToken, msgspec.MsgspecError, UnicodeError):
             return None
-        with self._lock:
-            has_ended = content.session_id in self._ended
-        if has_ended or self._clock().timestamp() >= content.valid_until:
+        if self._clock().timestamp() >= content.valid_until or content.session_id in self._ended:
             return None
         return Visitor(content.token, content.name, content.session_id)
 
     def end(self, session_id: str) -> None:
         """End a session before it expires."""
-        with self._lock:
-            self._ended[session_id] = None
-            while len(self._ended) > MAX_ENDED:
-                self._ended.popitem(last=False)
+        self._ended.add(session_id, self._clock() + LIFETIME)
 
     def form_token(self, session_id: str) -> str:
         """The token in the forms of a session."""

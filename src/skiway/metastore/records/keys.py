@@ -38,6 +38,7 @@ __all__ = [
     "connector_name",
     "current_snapshot",
     "dropped",
+    "ended_session",
     "event",
     "event_account",
     "event_head",
@@ -120,6 +121,11 @@ PLACES: Final = "/places/"
 def token_use(sha256: str = "") -> str:
     """Holds when the token with this hash was last used, not a blob's address."""
     return f"/platform/tokens/{sha256}"
+
+
+def ended_session(session_id: str) -> str:
+    """Exists, until the session would expire, if a session of the explorer has ended."""
+    return f"/platform/sessions/{session_id}"
 
 
 # --- keys and blobs ---------------------------------------------------------------------------------------------------
