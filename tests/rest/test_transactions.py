@@ -11,9 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import TableAlreadyExistsError
 
 from rest.rest_server import RestServer, opened
+from skiway.errors import Contention
 from skiway.metastore.maintenance.integrity import Checker
+from skiway.metastore.managed import commits
+from skiway.metastore.records import keys
 from skiway.storage import Stores
 
 ROWS = pa.table({"id": [1, 2], "name": ["Ada", "Grace"]})
@@ -39,10 +43,11 @@ def change(name: str, *, requirements: Any = (), **updates: str) -> dict[str, An
     }
 
 
-def creation(server: RestServer, name: str, **options: Any) -> dict[str, Any]:
+def creation(server: RestServer, name: str, *, rows: bool = True, **options: Any) -> dict[str, Any]:
     """A staged table with rows, which are written, as a change of a transaction."""
     staged = server.pyiceberg().create_table_transaction(f"ns.{name}", ROWS.schema, **options)
-    staged.append(ROWS)
+    if rows:
+        staged.append(ROWS)
     updates = [json.loads(each.model_dump_json(by_alias=True, exclude_none=True)) for each in staged._updates]
     return {
         "identifier": {"namespace": ["ns"], "name": name},
@@ -62,6 +67,11 @@ def problem(answer: Any) -> tuple[int, str, str]:
 
 def color(catalog: Catalog, name: str) -> str:
     return catalog.load_table(f"ns.{name}").properties["color"]
+
+
+def claims(stores: Stores) -> set[str]:
+    """The folders that are claimed for tables, in the warehouse and elsewhere."""
+    return {each.key for prefix in ("/folders/", keys.PLACES) for each in stores.pointers.scan(prefix)}
 
 
 def names(server: RestServer) -> set[str]:
@@ -177,3 +187,43 @@ def test_table_cannot_be_created_with_files_of_another_table(server: RestServer)
             update["location"] = stolen
     assert commit(server, new, change("b", color="w")).status_code in (400, 409)
     assert (names(server), color(server.pyiceberg(), "b")) == ({"a", "b"}, "blue")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_failed_creation_keeps_the_claim_of_another_table(server: RestServer, tmp_path: Path, together: bool) -> None:
+    """A caller names the folder of an existing table for a new one. That table keeps its folder."""
+    place = f"file://{tmp_path}/approved/placed"
+    catalog = server.pyiceberg()
+    catalog.create_table("ns.placed", ROWS.schema, location=place).append(ROWS)
+    new = creation(server, "new")
+    for update in new["updates"]:
+        if update["action"] == "set-location":
+            update["location"] = place
+    new["updates"] = [each for each in new["updates"] if "snapshot" not in each["action"]]
+    if together:
+        assert commit(server, new, change("b", color="w")).status_code in (400, 409)
+    else:
+        assert server.call("POST", "/v1/lake/namespaces/ns/tables/new", new).status_code in (400, 409)
+    with pytest.raises(TableAlreadyExistsError, match="the folder of another table"):
+        catalog.create_table("ns.inside", ROWS.schema, location=f"{place}/inside")
+    assert catalog.load_table("ns.placed").scan().to_arrow().num_rows == 2
+
+
+def test_transaction_that_gives_up_leaves_no_claim(
+    server: RestServer, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: Any, **__: Any) -> Any:
+        raise Contention("another commit was faster", key="batch.contended")
+
+    before = claims(stores)
+    new = creation(server, "new", rows=False, location=f"file://{tmp_path}/approved/new")
+    (tmp_path / "approved" / "new" / "metadata" / "staged").unlink()  # which object stores do not have
+    assert len(claims(stores)) == len(before) + 2
+    monkeypatch.setattr(commits, "ATTEMPTS", 3)
+    with monkeypatch.context() as others:
+        others.setattr(commits, "publish", lose)
+        status, kind, message = problem(commit(server, new, change("a", color="w")))
+    assert (status, kind) == (409, "CommitFailedException")
+    assert "too many concurrent commits" in message
+    assert claims(stores) == before
+    assert not list((tmp_path / "approved").rglob("*.json"))
