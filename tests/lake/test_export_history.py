@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from pyiceberg.table import Table
 
 from lake.mirrored_source import Source, source_of, values
 from lake.test_refused_exports import deletion_vector
+from skiway.errors import NotFound, Unsupported
+from skiway.formats import Snapshot, TableHandle
 from skiway.formats.iceberg.export.versions import ZERO_ID
-from skiway.metastore import exports, snapshots
+from skiway.lake.opened_tables import Handles, Sources
+from skiway.metastore import exports, snapshots, tables
 from skiway.metastore.records import keys
 from skiway.model import v1
 
@@ -205,3 +209,24 @@ def test_lost_files_are_written_again(source: Source, catalog: RestCatalog, lost
     source.sync()
     table = catalog.load_table("s.t")
     assert (values(table), values(table, snapshot_id=ZERO_ID)) == ([1, 2], [1])
+
+
+def test_older_version_is_not_exported_as_the_current_one(tmp_path: Path) -> None:
+    """The files of the current listing disappear after the table was opened."""
+    with source_of(tmp_path, "parquet") as source:
+        for value in (1, 5):
+            source.write(value)
+            source.sync()
+        lake = source.lake
+        table = tables.find(lake.realm, source.namespace.resource_id.id, "t")
+        assert table is not None
+        opened = Handles(Sources(lake.secrets), lake.warehouse).open(lake.realm, table)
+
+        def recall(version: Snapshot) -> TableHandle:
+            assert opened.recall is not None
+            if version == opened.current:
+                raise NotFound("a file is gone", key="file.missing")
+            return opened.recall(version)
+
+        with pytest.raises(Unsupported, match="its files were changed"):
+            exports.export(lake.realm, lake.warehouse, table, replace(opened, recall=recall))

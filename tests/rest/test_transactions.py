@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -247,6 +248,20 @@ def test_failed_transaction_leaves_no_claim(
     assert (status, reason in message) == (409, True)
     assert claims(stores) == before
     assert not list((tmp_path / "approved").rglob("*.json"))
+
+
+def test_failed_transaction_keeps_the_claim_of_a_folder_with_rows(
+    server: RestServer, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection deletes the rows, unless the client repeats the transaction before."""
+    new = creation(server, "new", location=f"file://{tmp_path}/approved/new")
+    before = claims(stores)
+    with monkeypatch.context() as others:
+        others.setattr(commits, "publish", Mock(side_effect=AlreadyExists("taken", key="taken")))
+        assert commit(server, new).status_code == 409
+    assert claims(stores) == before
+    assert commit(server, new).status_code == 204
+    assert server.pyiceberg().load_table("ns.new").scan().to_arrow().num_rows == 2
 
 
 def test_transaction_requires_access_to_every_table(server: RestServer, stores: Stores) -> None:
