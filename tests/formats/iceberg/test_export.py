@@ -249,3 +249,13 @@ def test_fields_of_structs_lists_and_maps_are_optional() -> None:
 def test_types_that_not_all_clients_read_are_refused(of: pa.DataType) -> None:
     with pytest.raises(Unsupported, match="which not all Iceberg clients read alike"):
         iceberg_schema(with_ids(pa.schema({"x": of})))
+
+
+def test_replaced_file_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    with open_source("parquet", str(tmp_path)) as source:
+        for values in ([1, 2], [3, 4, 5]):
+            pq.write_table(pa.table({"x": values}), tmp_path / "t" / "0.parquet")
+            (entry,) = exported(source.load((), "t"))
+            size = (tmp_path / "t" / "0.parquet").stat().st_size
+            assert (entry.record_count, entry.file_size_in_bytes) == (len(values), size)
