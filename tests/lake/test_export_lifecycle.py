@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,69 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
-from pyiceberg.table import Table
 
-from lake.lakes import Lake, opened_lake
+from lake.mirrored_source import Source, source_of, values
 from lake.test_refused_exports import column_mapping, deletion_vector
-from skiway.formats import open_source
 from skiway.formats.iceberg.export.versions import ZERO_ID
 from skiway.lake.policy_checks import PolicyChecks
 from skiway.metastore import exports, policies, tables
-from skiway.metastore.gc.warehouse import sweep_warehouse
-from skiway.metastore.reconcile.mirroring import Mirror
 from skiway.model import v1
 from skiway.security import Principal, Roles
 from skiway.sql import QueryEngine
-
-
-class Source:
-    """A table `t` of a source, which a catalog `c` mirrors."""
-
-    def __init__(self, lake: Lake, kind: str, folder: Path) -> None:
-        self.lake, self.kind, self.folder = lake, kind, folder
-        self.catalog = lake.catalog("c", connector_ref="files")
-        self.connector = lake.connector(self.catalog, kind, str(folder), {})
-        self.namespace = lake.namespace(self.catalog, ("s",))
-        self.policy = v1.ConnectorPolicy()
-        self.id = v1.ResourceId()
-
-    def write(self, *values: int) -> None:
-        """Write rows upstream, as one more file."""
-        rows = pa.table({"x": pa.array(values, pa.int64())})
-        if self.kind == "delta":
-            deltalake.write_deltalake(str(self.folder / "t"), rows, mode="append")
-        else:
-            (self.folder / "t").mkdir(parents=True, exist_ok=True)
-            pq.write_table(rows, self.folder / "t" / f"{min(values)}.parquet")
-
-    def sync(self) -> None:
-        """Mirror the table as reconciliation does."""
-        with open_source(self.kind, str(self.folder)) as source:
-            mirror = Mirror(self.lake.realm, self.connector.resource_id, source.load((), "t"))
-            known = tables.find(self.lake.realm, self.namespace.resource_id.id, "t")
-            self.id, _ = mirror.ensured(self.namespace.resource_id, "t", known)
-            mirror.record(self.id, self.policy, again=False)
-
-    @property
-    def generated(self) -> set[Path]:
-        """The files of the table in the warehouse."""
-        return {each for each in (self.lake.folder / "warehouse").rglob("*") if each.is_file()}
-
-    def sweep(self, *, days: float = 10) -> tuple[str, ...]:
-        """Let all generated files be older, and collect garbage."""
-        for path in self.generated:
-            os.utime(path, (time.time() - days * 86400,) * 2)
-        done = sweep_warehouse(
-            self.lake.stores, self.lake.warehouse, clock=lambda: datetime.now(UTC), size=100, dry_run=False
-        )
-        assert done.damaged == ()
-        return done.removed
-
-
-@contextmanager
-def source_of(tmp_path: Path, kind: str) -> Iterator[Source]:
-    with opened_lake(tmp_path / "lake") as lake:
-        yield Source(lake, kind, tmp_path / "source")
 
 
 @pytest.fixture(params=["delta", "parquet"])
@@ -91,10 +33,6 @@ def source(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Source]:
         source.write(1, 2)
         source.sync()
         yield source
-
-
-def values(table: Table, **at: Any) -> list[int]:
-    return sorted(table.scan(**at).to_arrow()["x"].to_pylist())
 
 
 def test_new_versions_appear_after_they_are_synchronized(source: Source) -> None:

@@ -6,19 +6,22 @@ import base64
 import json
 import struct
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import deltalake
+import duckdb
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
 from lake.lakes import opened_lake
+from skiway.formats.iceberg.export import data_files
 
 NS = datetime(2026, 1, 1)
 
@@ -195,3 +198,29 @@ def test_table_is_refused_with_the_reason(tmp_path: Path, case: str) -> None:
             generic = f"{uri}/polaris/v1/c/namespaces/root/generic-tables"
             assert http.get(generic).json()["identifiers"] == [{"namespace": ["root"], "name": "t"}]
             assert http.get(f"{generic}/t").json()["table"]["format"] == kind
+
+
+@pytest.mark.full
+@pytest.mark.needs("duckdb extensions")
+def test_clients_read_different_times_from_int96(
+    tmp_path: Path, duck: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this test fails, clients have improved: export such tables, and change docs/rest.md."""
+    monkeypatch.setattr(data_files, "check_shape", lambda *_: None)
+    times = [datetime(2026, 7, 1, 12, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)]
+    write(tmp_path / "source", column(*times, of=UTC_TIME), use_deprecated_int96_timestamps=True)
+    with opened_lake(tmp_path / "lake") as lake:
+        lake.mirror("parquet", str(tmp_path / "source"), catalog="c")
+        with lake.client("c") as db:
+            assert db.scan(("root", "t")).read_all()["x"].to_pylist() == times
+        with lake.rest_served() as uri:
+            table = RestCatalog("lake", uri=uri, warehouse="c", token="writer").load_table("root.t")
+            usual, far = table.scan().to_arrow()["x"].to_pylist()
+            assert (usual, far.year) == (times[0], 1830), "PyIceberg"
+            duck.execute("CREATE OR REPLACE SECRET lake (TYPE iceberg, TOKEN 'writer')")
+            duck.execute(f"ATTACH OR REPLACE 'c' AS int96 (TYPE iceberg, ENDPOINT '{uri}', SECRET lake)")
+            for zone, found in (("UTC", times[0]), ("America/New_York", times[0] + timedelta(hours=4))):
+                duck.execute(f"SET TimeZone = '{zone}'")
+                rows = duck.execute("SELECT epoch_us(min(x)) FROM int96.root.t").fetchall()
+                assert rows == [(int(found.timestamp()) * 10**6,)], f"DuckDB in {zone}"
+            duck.execute("DETACH int96")

@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from authorization.callers import add_policies
 from rest.rest_server import RestServer, opened
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import Realm
+from skiway.metastore import Realm, catalogs, namespaces
 from skiway.model import v1
 from skiway.storage import Stores
 from skiway.vending import Credentials, S3Service, Signer, StagedTables, StaticKeys, Vending
@@ -201,6 +201,29 @@ def test_static_keys(stores: Stores, tmp_path: Path, s3: GuardedS3) -> None:
         running.pyiceberg().create_namespace("sales")
         assert len(table_in(running).scan().to_arrow()) == 3
         assert load(running, authorization="Bearer reader")["config"]["s3.access-key-id"] == "read-key"
+        # The keys open all tables, so a caller whom a policy restricts on one of them gets none.
+        other = running.pyiceberg().create_table("sales.other", ROWS.schema)
+        add_policies(Realm(stores, "a1"), v1.ResourceId(id=other.location().rpartition("/")[2], kind=v1.RK_TABLE))
+        running.callers.known["restricted"] = replace(running.callers.known["anybody"], subject="restricted")
+        found = load(running, authorization="Bearer restricted")
+        assert "key" not in str(found["config"])
+        assert "storage-credentials" not in found
+
+
+def test_creator_whom_a_policy_restricts_gets_no_credentials(server: RestServer, stores: Stores) -> None:
+    catalog = catalogs.find(Realm(stores, "a1"), "lake")
+    assert catalog is not None
+    sales = namespaces.find(Realm(stores, "a1"), catalog.value.resource_id.id, ["sales"])
+    assert sales is not None
+    add_policies(Realm(stores, "a1"), sales.resource_id)
+    server.callers.known["restricted"] = replace(server.callers.known["anybody"], subject="restricted")
+    body = {"name": "t", "schema": {"type": "struct", "schema-id": 0, "fields": []}}
+    for asked in ("vended-credentials", "remote-signing"):
+        headers = {"x_iceberg_access_delegation": asked, "authorization": "Bearer restricted"}
+        answer = server.call("POST", "/v1/lake/namespaces/sales/tables", {**body, "name": asked}, **headers)
+        assert answer.status_code == 200
+        assert answer.json()["config"].keys() <= {"s3.endpoint", "s3.region", "client.region"}
+        assert "storage-credentials" not in answer.json()
 
 
 # -- remote signing ---------------------------------------------------------------------------------------------------

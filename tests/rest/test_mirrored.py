@@ -17,7 +17,7 @@ from pyiceberg.exceptions import ForbiddenError
 from metastore.mirrors import connector
 from rest.rest_server import RestServer, listening, opened
 from skiway.formats import OpenedTable, open_source
-from skiway.metastore import Realm
+from skiway.metastore import Realm, catalogs, namespaces
 from skiway.model import v1
 from skiway.requests import Access
 from skiway.rest import RestApp
@@ -26,6 +26,7 @@ from skiway.storage import Stores
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
 HERE = "/v1/mirror/namespaces/sales/tables"
+GENERIC = "/polaris/v1/mirror/namespaces/sales/generic-tables"
 
 
 @dataclass
@@ -130,7 +131,37 @@ def test_mirrored_table_among_managed_ones_is_read_only(rest_server: RestServer,
     assert rest_server.call("DELETE", "/v1/lake/namespaces/sales/tables/people").status_code == 403
 
 
-def test_without_connectors_only_managed_tables_are_served(stores: Stores, rest_server: RestServer) -> None:
+def delta_table(server: RestServer, upstream: Upstream, name: str, **more: Any) -> None:
+    partner = connector(server.factory, name, uri=f"file://{upstream.folder}")
+    catalog = catalogs.find(server.factory.home, "mirror")
+    assert catalog is not None
+    place = namespaces.find(server.factory.home, catalog.value.resource_id.id, ["sales"])
+    server.factory.table(name, namespace=place, upstream=ref(partner, v1.TF_DELTA), **more)
+
+
+def test_generic_tables_are_those_in_other_formats(rest_server: RestServer, upstream: Upstream) -> None:
+    mapped = {"properties": {"delta.columnMapping.mode": "name"}, "description": "read it with Delta"}
+    delta_table(rest_server, upstream, "mapped", **mapped)
+    delta_table(rest_server, upstream, "plain", properties={"delta.columnMapping.mode": "none"})
+    answer = rest_server.call("GET", GENERIC).json()
+    assert [each["name"] for each in answer["identifiers"]] == ["mapped"]
+    found = rest_server.call("GET", f"{GENERIC}/mapped").json()["table"]
+    assert (found["format"], found["doc"]) == ("delta", "read it with Delta")
+    assert "doc" not in rest_server.call("GET", f"{GENERIC}/plain").json()["table"]
+    refused = rest_server.call("GET", f"{GENERIC}/people")
+    assert refused.status_code == 404
+    assert "load it as an Iceberg table" in refused.json()["error"]["message"]
+    rest_server.pyiceberg().create_namespace("ns")
+    rest_server.pyiceberg().create_table("ns.managed", PEOPLE.schema)
+    for path in ("", "/managed"):
+        managed = rest_server.call("GET", f"/polaris/v1/lake/namespaces/ns/generic-tables{path}")
+        assert managed.json().get("identifiers", managed.status_code) in ([], 404)
+
+
+def test_without_connectors_only_managed_tables_are_served(
+    stores: Stores, rest_server: RestServer, upstream: Upstream
+) -> None:
+    delta_table(rest_server, upstream, "mapped", properties={"delta.columnMapping.mode": "name"})
     alone = RestApp(
         Access(lambda caller: Realm(stores, caller.account_id), rest_server.callers, PermissionAuthorizer()),
         warehouse=rest_server.warehouse,
@@ -138,3 +169,5 @@ def test_without_connectors_only_managed_tables_are_served(stores: Stores, rest_
     with closing(alone), listening(alone) as uri:
         assert httpx.get(f"{uri}{HERE}").json()["identifiers"] == []
         assert httpx.get(f"{uri}{HERE}/people").status_code == 404
+        assert httpx.get(f"{uri}{GENERIC}").json()["identifiers"] == []
+        assert httpx.get(f"{uri}{GENERIC}/mapped").status_code == 404

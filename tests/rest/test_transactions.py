@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import TableAlreadyExistsError
 
+from authorization.callers import add_policies
+from metastore.mirrors import connector
 from rest.rest_server import RestServer, opened
+from skiway.errors import AlreadyExists, Contention
+from skiway.formats import OpenedTable
+from skiway.metastore import Realm
 from skiway.metastore.maintenance.integrity import Checker
+from skiway.metastore.managed import commits
+from skiway.metastore.records import keys
+from skiway.model import v1
 from skiway.storage import Stores
 
 ROWS = pa.table({"id": [1, 2], "name": ["Ada", "Grace"]})
@@ -39,10 +50,11 @@ def change(name: str, *, requirements: Any = (), **updates: str) -> dict[str, An
     }
 
 
-def creation(server: RestServer, name: str, **options: Any) -> dict[str, Any]:
+def creation(server: RestServer, name: str, *, rows: bool = True, **options: Any) -> dict[str, Any]:
     """A staged table with rows, which are written, as a change of a transaction."""
     staged = server.pyiceberg().create_table_transaction(f"ns.{name}", ROWS.schema, **options)
-    staged.append(ROWS)
+    if rows:
+        staged.append(ROWS)
     updates = [json.loads(each.model_dump_json(by_alias=True, exclude_none=True)) for each in staged._updates]
     return {
         "identifier": {"namespace": ["ns"], "name": name},
@@ -64,19 +76,26 @@ def color(catalog: Catalog, name: str) -> str:
     return catalog.load_table(f"ns.{name}").properties["color"]
 
 
+def claims(stores: Stores) -> set[str]:
+    """The folders that are claimed for tables, in the warehouse and elsewhere."""
+    return {each.key for prefix in ("/folders/", keys.PLACES) for each in stores.pointers.scan(prefix)}
+
+
 def names(server: RestServer) -> set[str]:
     return {name for *_, name in server.pyiceberg().list_tables("ns")}
 
 
-def test_transaction_changes_all_tables_or_none(server: RestServer) -> None:
+def test_transaction_changes_all_tables_or_none(server: RestServer, tmp_path: Path) -> None:
     catalog = server.pyiceberg()
     assert commit(server, change("a", color="x"), change("b", color="y")).status_code == 204
     assert (color(catalog, "a"), color(catalog, "b")) == ("x", "y")
+    written = set((tmp_path / "warehouse").rglob("*"))
     failing = change("b", color="w", requirements=[{"type": "assert-current-schema-id", "current-schema-id": 9}])
     status, kind, message = problem(commit(server, change("a", color="w"), failing))
     assert (status, kind) == (409, "CommitFailedException")
     assert message.startswith("Requirement failed: current schema changed")
     assert (color(catalog, "a"), color(catalog, "b")) == ("x", "y")
+    assert set((tmp_path / "warehouse").rglob("*")) == written
 
 
 def test_transaction_creates_tables_together_with_their_rows(
@@ -162,6 +181,13 @@ def test_transactions_that_cannot_be_committed(server: RestServer, changes: list
     assert names(server) == {"a", "b"}
 
 
+def test_uuid_of_a_table_cannot_change(server: RestServer) -> None:
+    other = {**change("b"), "updates": [{"action": "assign-uuid", "uuid": "00000000-0000-0000-0000-000000000000"}]}
+    status, _, message = problem(commit(server, change("a", color="w"), other))
+    assert (status, "uuid cannot change" in message) == (400, True)
+    assert color(server.pyiceberg(), "a") == "blue"
+
+
 def test_table_cannot_be_created_twice_or_in_a_missing_namespace(server: RestServer) -> None:
     assert "occurs twice" in problem(commit(server, creation(server, "new"), creation(server, "NEW")))[2]
     elsewhere = {**creation(server, "new"), "identifier": {"namespace": ["gone"], "name": "new"}}
@@ -177,3 +203,91 @@ def test_table_cannot_be_created_with_files_of_another_table(server: RestServer)
             update["location"] = stolen
     assert commit(server, new, change("b", color="w")).status_code in (400, 409)
     assert (names(server), color(server.pyiceberg(), "b")) == ({"a", "b"}, "blue")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_failed_creation_keeps_the_claim_of_another_table(server: RestServer, tmp_path: Path, together: bool) -> None:
+    """A caller names the folder of an existing table for a new one. That table keeps its folder."""
+    place = f"file://{tmp_path}/approved/placed"
+    catalog = server.pyiceberg()
+    catalog.create_table("ns.placed", ROWS.schema, location=place).append(ROWS)
+    new = creation(server, "new")
+    for update in new["updates"]:
+        if update["action"] == "set-location":
+            update["location"] = place
+    new["updates"] = [each for each in new["updates"] if "snapshot" not in each["action"]]
+    if together:
+        assert commit(server, new, change("b", color="w")).status_code in (400, 409)
+    else:
+        assert server.call("POST", "/v1/lake/namespaces/ns/tables/new", new).status_code in (400, 409)
+    with pytest.raises(TableAlreadyExistsError, match="the folder of another table"):
+        catalog.create_table("ns.inside", ROWS.schema, location=f"{place}/inside")
+    assert catalog.load_table("ns.placed").scan().to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Contention("another commit was faster", key="batch.contended"), "too many concurrent commits"),
+        (AlreadyExists("another table has this name", key="taken"), "another table has this name"),
+    ],
+)
+def test_failed_transaction_leaves_no_claim(
+    server: RestServer, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    before = claims(stores)
+    new = creation(server, "new", rows=False, location=f"file://{tmp_path}/approved/new")
+    (tmp_path / "approved" / "new" / "metadata" / "staged").unlink()  # which object stores do not have
+    assert len(claims(stores)) == len(before) + 2
+    monkeypatch.setattr(commits, "ATTEMPTS", 3)
+    monkeypatch.setattr(commits, "publish", fail)
+    status, _, message = problem(commit(server, new, change("a", color="w")))
+    assert (status, reason in message) == (409, True)
+    assert claims(stores) == before
+    assert not list((tmp_path / "approved").rglob("*.json"))
+
+
+def test_failed_transaction_keeps_the_claim_of_a_folder_with_rows(
+    server: RestServer, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection deletes the rows, unless the client repeats the transaction before."""
+    new = creation(server, "new", location=f"file://{tmp_path}/approved/new")
+    before = claims(stores)
+    with monkeypatch.context() as others:
+        others.setattr(commits, "publish", Mock(side_effect=AlreadyExists("taken", key="taken")))
+        assert commit(server, new).status_code == 409
+    assert claims(stores) == before
+    assert commit(server, new).status_code == 204
+    assert server.pyiceberg().load_table("ns.new").scan().to_arrow().num_rows == 2
+
+
+def test_transaction_requires_access_to_every_table(server: RestServer, stores: Stores) -> None:
+    folder = server.pyiceberg().load_table("ns.b").location()
+    add_policies(Realm(stores, "a1"), v1.ResourceId(id=folder.rpartition("/")[2], kind=v1.RK_TABLE))
+    server.callers.known["restricted"] = replace(server.callers.known["anybody"], subject="restricted")
+    wanted = [change("a", color="w"), change("b", color="w"), creation(server, "new")]
+    for caller, reason in (("restricted", "restrict"), ("reader", "table.write"), ("stranger", "lake")):
+        answer = commit(server, *wanted, authorization=f"Bearer {caller}")
+        assert answer.status_code in (403, 404)
+        assert reason in answer.text
+    catalog = server.pyiceberg()
+    assert (color(catalog, "a"), color(catalog, "b"), names(server)) == ("blue", "blue", {"a", "b"})
+
+
+def test_tables_of_connectors_cannot_be_changed(stores: Stores, tmp_path: Path) -> None:
+    def mirrors(realm: Realm, table: v1.Table) -> OpenedTable:
+        raise AssertionError("the source is not needed")
+
+    with opened(stores, tmp_path, mirrors=mirrors) as server:
+        place = server.factory.namespace("ns")
+        partner = connector(server.factory, "partner")
+        upstream = v1.UpstreamRef(connector_id=partner.resource_id, uri="file:///x", format=v1.TF_ICEBERG)
+        server.factory.table("mirrored", namespace=place, upstream=upstream)
+        server.pyiceberg().create_table("ns.a", ROWS.schema, properties={"color": "blue"})
+        answer = commit(server, change("a", color="w"), change("mirrored", color="w"))
+        assert answer.status_code == 403
+        assert "connector partner" in answer.text
+        assert color(server.pyiceberg(), "a") == "blue"

@@ -94,6 +94,10 @@ def test_rows_are_appended_overwritten_deleted_and_upserted(user: User) -> None:
     assert user.check()["name"].to_pylist() == ["Grace", None, "Barbara"]
     table.overwrite(people(ADA))
     assert user.check()["id"].to_pylist() == [1]
+    loaded = user.catalog.load_table(user.named("people"))
+    first = loaded.scan(snapshot_id=loaded.history()[0].snapshot_id).to_arrow()
+    assert first["id"].to_pylist() == [1, 2, 3]
+    user.lake.assert_same_over_airport(first, user.named("people"), at_version=loaded.history()[0].snapshot_id)
 
 
 def test_partitions_are_overwritten_dynamically(user: User) -> None:

@@ -42,6 +42,7 @@ def signed(
     [
         ("GET", INSIDE),
         ("GET", f"{ENDPOINT}/lake/tables/a1/t1/data/a%20b%2Bc%3D%C3%BC.parquet?x-id=GetObject"),
+        ("GET", f"{ENDPOINT}/lake/tables/a1/t1/data/%252e%252e%252F.parquet"),
         ("PUT", f"{INSIDE}?partNumber=2&uploadId=a%2Bb%3D"),
         ("POST", f"{INSIDE}?uploads"),
         ("GET", f"{BUCKET}?list-type=2&prefix=tables%2Fa1%2Ft1%2Fdata%2F&delimiter=%2F&max-keys=1"),
@@ -115,6 +116,8 @@ def test_only_a_writer_may_change(method: str, uri: str) -> None:
         f"{ENDPOINT}/lake/tables/a1/t1/../t2/data/x",
         f"{ENDPOINT}/lake/tables/a1/t1/%2e%2e/t2/data/x",
         f"{ENDPOINT}/lake/tables/a1/t1/./x",
+        f"{ENDPOINT}/lake/tables/a1/t1/x%0Ay",
+        f"{ENDPOINT}/lake/tables/a1/t1/x%5Cy",
         f"{ENDPOINT}/lake//tables/a1/t1/x",
         f"{ENDPOINT}//lake/tables/a1/t1/x",
         f"{ENDPOINT}/other/tables/a1/t1/data/x",
@@ -147,6 +150,23 @@ def test_other_hosts_are_refused(uri: str) -> None:
     assert caught.value.key == "signing.host"
 
 
+def test_nothing_is_signed_for_a_table_that_is_a_whole_bucket() -> None:
+    everything = TableAccess("a1", "ada", location("s3://lake"), writes=True)
+    for uri in (INSIDE, f"{BUCKET}//x", f"{BUCKET}?list-type=2&prefix=/"):
+        with pytest.raises(PermissionDenied, match="not in the folder"):
+            signed("GET", uri, everything)
+
+
+def test_ports_of_an_endpoint_without_one() -> None:
+    endpoint, path = "http://s3.example.com", "lake/tables/a1/t1/x"
+    assert signed("GET", f"{endpoint}:80/{path}", endpoint=endpoint)
+    assert signed("GET", f"{endpoint}/{path}", endpoint=f"{endpoint}:80")
+    for other in (f"{endpoint}:9000/{path}", f"https://s3.example.com/{path}"):
+        with pytest.raises(PermissionDenied) as caught:
+            signed("GET", other, endpoint=endpoint)
+        assert caught.value.key == "signing.host"
+
+
 @pytest.mark.parametrize(
     ("uri", "is_permitted"),
     [
@@ -159,6 +179,8 @@ def test_other_hosts_are_refused(uri: str) -> None:
         ("https://other.s3.eu-west-1.amazonaws.com/lake/tables/a1/t1/x", False),
         ("https://lake.s3.eu-west-1.amazonaws.com/lake/tables/a1/t1/x", False),
         ("https://lake.s3-accesspoint.eu-west-1.amazonaws.com/tables/a1/t1/x", False),
+        ("https://lake.s3-accesspoint.amazonaws.com/tables/a1/t1/x", False),
+        ("https://lake.s3.vpce-1a2b.amazonaws.com/tables/a1/t1/x", False),
         ("https://lake.s3.amazonaws.com.example.com/tables/a1/t1/x", False),
         ("https://s3.example.com/lake/tables/a1/t1/x", False),
     ],
@@ -184,6 +206,7 @@ def test_hosts_of_aws(uri: str, is_permitted: bool) -> None:
         ("GET", f"{BUCKET}?{PREFIX}"),
         ("GET", f"{BUCKET}?policy"),
         ("GET", f"{BUCKET}?versions&{PREFIX}"),
+        ("GET", f"{BUCKET}?list-type=2&versions&{PREFIX}"),
         ("PUT", BUCKET),
         ("DELETE", BUCKET),
         ("PATCH", INSIDE),
@@ -205,6 +228,9 @@ def test_other_operations_are_refused(method: str, uri: str) -> None:
         "x-amz-grant-read",
         "x-amz-security-token",
         "x-amz-tagging",
+        "x-amz-copy-source-range",
+        "x-amz-date-of-birth",
+        "x-amz-object-lock-mode",
     ],
 )
 def test_headers_that_do_more_are_refused(name: str) -> None:
@@ -213,9 +239,35 @@ def test_headers_that_do_more_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-amz-meta-a": ["1"], "X-Amz-Meta-A": ["2"]},
+        {"x-amz-meta-a": ["1\nx-amz-acl:public-read"]},
+        {"range": ["\x7f"]},
+    ],
+)
+def test_headers_that_appear_twice_or_are_invalid_are_refused(headers: dict[str, list[str]]) -> None:
+    with pytest.raises(InvalidArgument, match="appears twice or is invalid"):
+        signer().sign(S3Request("PUT", INSIDE, "us-east-1", headers), WRITER)
+
+
+def test_headers_are_signed_in_their_canonical_form() -> None:
+    one = signer().sign(S3Request("PUT", INSIDE, "us-east-1", {"x-amz-meta-a": [" 1  2 ", "3"]}), WRITER).headers
+    other = signer().sign(S3Request("PUT", INSIDE, "us-east-1", {"X-Amz-Meta-A": ["1 2,3"]}), WRITER).headers
+    assert "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-a;" in one["authorization"]
+    assert one["authorization"] == other["authorization"]
+
+
+def test_keys_without_a_session() -> None:
+    plain = Signer(lambda: Credentials("AKID", "secret", ""), S3Service(ENDPOINT), clock=lambda: NOW)
+    assert "x-amz-security-token" not in plain.sign(S3Request("GET", INSIDE, "us-east-1"), READER).headers
+
+
+@pytest.mark.parametrize(
     "uri",
     [
         "http://[",
+        f"{INSIDE}\\y",
         "ftp://127.0.0.1/x",
         "http://u:p@127.0.0.1:9000/lake/x",
         f"{INSIDE}#x",
@@ -249,6 +301,9 @@ def test_region_and_payload_are_checked() -> None:
     with pytest.raises(InvalidArgument, match="x-amz-content-sha256"):
         signed("PUT", INSIDE, headers={"x-amz-content-sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"})
     assert signed("PUT", INSIDE)["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert signed("PUT", INSIDE, body="x")["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD", "only bodies of deletes count"
+    digest = {"x-amz-content-sha256": sha256(b"x").hexdigest()}
+    assert "x-amz-content-sha256" not in signed("PUT", INSIDE, headers=digest), "it is signed as the client sends it"
 
 
 DELETE = '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><Key>{}</Key></Object><Object><Key>{}</Key></Object></Delete>'
@@ -278,6 +333,8 @@ def test_several_objects_are_deleted_if_all_are_of_the_table() -> None:
         f"<Other><Object><Key>{OWN}</Key></Object></Other>",
         f"<Delete><Object><Key>{OWN}</Key></Object><More/></Delete>",
         f"<Delete><Object><Key>{OWN}</Key><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}</Key></Object><!-- <Object/> --></Delete>",
+        f"<!DOCTYPE x SYSTEM 'http://example.com/x'><Delete><Object><Key>{OWN}</Key></Object></Delete>",
         f"<!DOCTYPE x [<!ENTITY e 'tables/a1/t2/x'>]><Delete><Object><Key>{OWN}</Key></Object></Delete>",
     ],
 )

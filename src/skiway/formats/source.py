@@ -323,6 +323,11 @@ class TableHandle(ABC):
         """The spec that the files of a snapshot are partitioned by, in formats with one spec per snapshot."""
         return self.partition_spec or PartitionSpec(0)
 
+    def partition_specs_at(self, snapshot: Snapshot) -> tuple[PartitionSpec, ...]:
+        """The specs of the files of a snapshot, by the ids in their column `spec_id`."""
+        own = self.partition_spec_at(snapshot)
+        return tuple(own if each.id == own.id else each for each in self.partition_specs)
+
     def has_mapped_columns(self, snapshot: Snapshot) -> bool:  # noqa: ARG002
         """Whether columns have other names in the files of a snapshot than in the table."""
         return False

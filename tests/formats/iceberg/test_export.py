@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +22,8 @@ from pyiceberg.manifest import DataFile
 from skiway.errors import Unsupported
 from skiway.formats import TableHandle, open_source
 from skiway.formats.iceberg.export.columns import iceberg_schema, name_mapping
-from skiway.formats.iceberg.export.data_files import entries_of
+from skiway.formats.iceberg.export.data_files import check_deletes, check_shape, entries_of, path_of
+from skiway.formats.parquet.shapes import FileShape
 from skiway.formats.schemas import path_id, with_ids
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)
@@ -134,3 +137,125 @@ def test_name_mapping_has_the_fields_of_all_schemas() -> None:
     assert [each["names"] for each in s["fields"]] == [["a"], ["b"]]
     assert s["fields"][1]["fields"] == [{"field-id": path_id(("s", "b", "element")), "names": ["element"]}]
     assert x == {"field-id": path_id(("x",)), "names": ["x"]}
+
+
+LIST, MAP = pa.list_(pa.int32()), pa.map_(pa.string(), pa.int32())
+
+
+def check(stored: dict[str, pa.DataType], table: dict[str, pa.DataType], *, paths: Sequence[str] = ()) -> None:
+    """Check a file with these columns against the table. `paths` are those of its leaves, if the file has other ones."""
+    columns = pa.schema(stored)
+    file = io.BytesIO()
+    pq.write_table(columns.empty_table(), file)
+    found = pq.ParquetFile(file).metadata.schema
+    own = tuple(found.column(place).path for place in range(len(found)))
+    check_shape(FileShape(0, columns, tuple(paths) or own, ()), pa.schema(table), [], "f")
+
+
+@pytest.mark.parametrize(
+    ("stored", "table"),
+    [
+        (pa.int64(), pa.int32()),
+        (pa.int32(), pa.float64()),
+        (pa.float64(), pa.float32()),
+        (pa.decimal128(10, 2), pa.decimal128(9, 2)),
+        (pa.decimal128(9, 1), pa.decimal128(10, 2)),
+        (pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
+        (pa.list_(pa.int64()), LIST),
+        (pa.map_(pa.string(), pa.int64()), MAP),
+        (pa.map_(pa.int32(), pa.int32()), MAP),
+        (pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int32()})),
+        (LIST, pa.int32()),
+    ],
+)
+def test_type_that_iceberg_does_not_promote_is_refused(stored: pa.DataType, table: pa.DataType) -> None:
+    with pytest.raises(Unsupported, match="in the table, but"):
+        check({"x": stored}, {"x": table})
+
+
+@pytest.mark.parametrize(
+    ("stored", "table"),
+    [
+        (pa.int8(), pa.int64()),
+        (pa.float32(), pa.float64()),
+        (pa.decimal128(9, 2), pa.decimal128(10, 2)),
+        (pa.large_string(), pa.string()),
+        (LIST, pa.list_(pa.int64())),
+        (MAP, pa.map_(pa.string(), pa.int64())),
+        (pa.list_(pa.struct({"a b": MAP})), pa.list_(pa.struct({"a b": MAP, "c": LIST}))),
+    ],
+)
+def test_type_that_iceberg_promotes_is_exported(stored: pa.DataType, table: pa.DataType) -> None:
+    check({"x.y (z)": stored}, {"x.y (z)": table, "more": pa.int32()})
+
+
+def test_columns_that_the_table_lacks_are_refused() -> None:
+    with pytest.raises(Unsupported, match="a column that the table lacks, 'y'"):
+        check({"x": LIST, "y": LIST}, {"x": LIST})
+    with pytest.raises(Unsupported, match=r"a field that the table lacks, x\.b"):
+        check({"x": pa.struct({"a": LIST, "b": LIST})}, {"x": pa.struct({"a": LIST})})
+
+
+@pytest.mark.parametrize(
+    ("of", "paths", "is_known"),
+    [
+        (LIST, ["x.list.element"], True),
+        (LIST, ["x.list.item"], True),
+        (LIST, ["x.bag.array_element"], False),
+        (LIST, ["x.array"], False),
+        (LIST, ["xxlist.element"], False),
+        (MAP, ["x.key_value.key", "x.key_value.value"], True),
+        (MAP, ["x.map.key", "x.map.value"], False),
+        (MAP, ["x.key_value.key", "x.key_value.v"], False),
+        (pa.list_(LIST), ["x.list.element.list.element"], True),
+        (pa.list_(LIST), ["x.list.element.array"], False),
+    ],
+)
+def test_lists_and_maps_in_old_layouts_are_refused(of: pa.DataType, paths: list[str], is_known: bool) -> None:
+    found: AbstractContextManager[Any] = (
+        nullcontext() if is_known else pytest.raises(Unsupported, match="a list or a map in an old layout")
+    )
+    with found:
+        check({"x": of}, {"x": of}, paths=paths)
+
+
+@pytest.mark.parametrize("odd", ["?", "#", "\\", "\u2028"])
+def test_paths_that_clients_interpret_differently_are_refused(odd: str) -> None:
+    with pytest.raises(Unsupported, match="which clients interpret differently"):
+        path_of(f"/folder/a{odd}b.parquet")
+
+
+def test_path_is_exported_as_it_is() -> None:
+    assert path_of("/folder/k=a b%2F ü/0.parquet") == "file:///folder/k=a b%2F ü/0.parquet"
+
+
+def test_files_with_unknown_deletes_are_refused() -> None:
+    check_deletes(pa.table({"path": ["a"], "deleted_rows": [0]}))
+    for rows in (1, None):
+        with pytest.raises(Unsupported, match=r"'b' \(deletion vectors\)"):
+            check_deletes(pa.table({"path": ["a", "b"], "deleted_rows": [0, rows]}))
+
+
+def test_fields_of_structs_lists_and_maps_are_optional() -> None:
+    inner = pa.field("a", pa.int64(), nullable=False)
+    nested = pa.struct([inner, pa.field("l", pa.list_(pa.field("element", pa.int64(), nullable=False)))])
+    schema = iceberg_schema(with_ids(pa.schema({"s": nested, "m": pa.map_(pa.string(), pa.struct([inner]))})))
+    assert not any(schema.find_field(name).required for name in ("s.a", "s.l", "s.l.element", "m.value.a"))
+
+
+@pytest.mark.parametrize(
+    "of", [pa.struct([]), pa.decimal128(5, -2), pa.decimal256(40, 2), pa.list_(pa.struct({"a": pa.uint8()}))]
+)
+def test_types_that_not_all_clients_read_are_refused(of: pa.DataType) -> None:
+    with pytest.raises(Unsupported, match="which not all Iceberg clients read alike"):
+        iceberg_schema(with_ids(pa.schema({"x": of})))
+
+
+def test_replaced_file_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    with open_source("parquet", str(tmp_path)) as source:
+        for values in ([1, 2], [3, 4, 5]):
+            pq.write_table(pa.table({"x": values}), tmp_path / "t" / "0.parquet")
+            (entry,) = exported(source.load((), "t"))
+            size = (tmp_path / "t" / "0.parquet").stat().st_size
+            assert (entry.record_count, entry.file_size_in_bytes) == (len(values), size)

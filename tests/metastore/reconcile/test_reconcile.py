@@ -172,6 +172,23 @@ def test_delta_versions_including_0_are_snapshots(factory: ResourceFactory, fold
     assert run(factory, created).changed == 0
 
 
+def test_partition_values_are_those_of_each_version(factory: ResourceFactory, folder):
+    from deltalake import write_deltalake
+
+    rows = pa.table({"id": [1], "a": ["p"], "b": ["q"]})
+    for columns in (["a"], ["b", "a"], ["b"]):
+        write_deltalake(str(folder / "t"), rows, partition_by=columns, mode="overwrite", schema_mode="overwrite")
+    created = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"})
+    assert run(factory, created).failures == {}
+    (table,) = mirrored(factory).values()
+    files = [statistics.file_statistics(factory.home, table.resource_id.id, version) for version in range(3)]
+    assert [json.loads(each["partition_data_json"][0].as_py()) for each in files] == [
+        {"a": "p"},
+        {"b": "q", "a": "p"},
+        {"b": "q"},
+    ]
+
+
 def test_only_a_changed_folder_gets_a_new_snapshot(factory: ResourceFactory, folder):
     parquet(folder / "people", "a", id=[1])
     created = connector(factory, str(folder))

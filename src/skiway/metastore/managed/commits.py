@@ -197,33 +197,38 @@ def _change(
                 locks.enter_context(warehouse.lock(folder, timeout_s=LOCK_TIMEOUT_S))
             return _committed(realm, warehouse, changes, creations, also)
 
+    def give_up(state: RetryCallState) -> NoReturn:
+        error = state.outcome.exception() if state.outcome else None
+        assert isinstance(error, _LostRace)
+        for new in error.staged:
+            forget_staged(realm, new)
+        raise _too_many_races(error.tables) from error
+
     return Retrying(
         retry=retry_if_exception_type(_LostRace),
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_random_exponential(multiplier=0.005, max=0.5),
         sleep=sleep,
-        retry_error_callback=_give_up,
+        retry_error_callback=give_up,
     )(attempt)
 
 
 class _LostRace(Exception):
-    """Another commit was faster."""
+    """Another commit was faster. `staged` are the tables that this one would have created."""
 
-    def __init__(self, tables: Sequence[ManagedTable]) -> None:
+    def __init__(self, tables: Sequence[ManagedTable], staged: Sequence[NewTable]) -> None:
         super().__init__()
-        self.tables = tables
+        self.tables, self.staged = tables, staged
 
 
-def _give_up(state: RetryCallState) -> NoReturn:
-    error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, _LostRace)
-    names = ", ".join(each.table.display_name for each in error.tables) or "to be created"
-    raise Conflict(
+def _too_many_races(tables: Sequence[ManagedTable]) -> Conflict:
+    names = ", ".join(each.table.display_name for each in tables) or "to be created"
+    return Conflict(
         f"table {names} was changed by others during all {ATTEMPTS} attempts to commit: try again",
         key="commit.failed",
-        id=error.tables[0].id if error.tables else "",
+        id=tables[0].id if tables else "",
         reason="too many concurrent commits",
-    ) from error
+    )
 
 
 def _committed(
@@ -268,7 +273,7 @@ def _committed(
                 if not is_lost:  # else it is created again
                     forget_staged(realm, new)
         if is_lost:
-            raise _LostRace(bases) from error
+            raise _LostRace(bases, staged) from error
         raise
     by_id = {each.id: each for each in published}
     created = [by_id[each.table.resource_id.id] for each in staged]

@@ -38,6 +38,7 @@ from skiway.metastore.managed.states import (
     publish,
 )
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import encoded, exact_name, normal_text
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
@@ -347,10 +348,18 @@ def _written(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: Tabl
 
 
 def forget_staged(realm: Realm, new: NewTable) -> None:
-    """Delete the metadata of a table that was not published, and its folder, unless a client has written to it."""
+    """Delete the metadata of a table that was not published, and its folder with its claims if that is empty.
+
+    If a client has written to the folder, garbage collection deletes it, and the client can repeat the creation before. The
+    folder may also be that of an existing table, if a caller named it.
+    """
+    folder, table_id = at(new.metadata.location), new.table.resource_id.id
     new.files.remove([new.location])
-    new.files.remove_folders(new.files.reach.roots[0])
-    release_place(realm.stores, new.metadata.location)
+    new.files.remove_folders(folder)
+    exists = realm.all(TABLE).find(keys.table(realm.account_id, table_id)) is not None
+    if not exists and not new.files.walk(folder):
+        release_place(realm.stores, new.metadata.location)
+        locations.release(realm, table_id)
 
 
 def recorded(

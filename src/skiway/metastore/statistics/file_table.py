@@ -217,7 +217,7 @@ def stored_files(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa
         "row_count": files["row_count"],
         "size_bytes": files["size_bytes"],
         "file_content": pa.array([contents[each] for each in files["content"].to_pylist()], pa.int32()),
-        "partition_data_json": _partitions(handle, files),
+        "partition_data_json": _partitions(handle, snapshot, files),
         "partition_spec_id": pc.fill_null(files["spec_id"], 0),
         "equality_field_ids": files["equality_ids"],
         "sequence_number": files["sequence_number"],
@@ -228,10 +228,11 @@ def stored_files(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa
     return pa.table({**unknown, **columns}, schema=SCHEMA).sort_by("file_path").combine_chunks()
 
 
-def _partitions(handle: TableHandle, files: pa.Table) -> pa.Array:
-    if not any(spec.fields for spec in handle.partition_specs):
+def _partitions(handle: TableHandle, snapshot: Snapshot, files: pa.Table) -> pa.Array:
+    specs = handle.partition_specs_at(snapshot)
+    if not any(spec.fields for spec in specs):
         return pa.repeat("{}", files.num_rows)
-    return partition_json(files, handle.partition_specs, handle.schema.arrow)
+    return partition_json(files, specs, handle.schema_at(snapshot).arrow)
 
 
 def _columns(found: pa.ListArray) -> pa.ListArray:

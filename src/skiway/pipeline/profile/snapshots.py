@@ -78,7 +78,7 @@ def profile_snapshot(
     todo = store.unknown(data)
     on_progress(0, todo.num_rows)
     done, failed = 0, dict[str, str]()
-    schemas, specs = file_schemas(handle, snapshot), handle.partition_specs
+    schemas, specs = file_schemas(handle, snapshot), handle.partition_specs_at(snapshot)
     parts: Iterable[pa.Table] = ()
     if todo.num_rows:
         s3_access = handle.s3_access

@@ -62,7 +62,7 @@ def _is_readable(of: pa.DataType) -> bool:
         of = of.value_type
     if pa.types.is_decimal(of):
         return bool(of.precision <= 38 and 0 <= of.scale <= of.precision)
-    return not isinstance(of, pa.BaseExtensionType) and of in _TYPES
+    return of in _TYPES
 
 
 def _type_refused(column: str, of: str) -> Unsupported:

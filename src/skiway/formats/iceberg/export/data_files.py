@@ -62,7 +62,7 @@ def check_shape(shape: FileShape, schema: pa.Schema, constant: Sequence[str], fi
     """
     if "INT96" in shape.physical_types:
         raise refused(
-            f"file {file!r} has timestamps in the old type INT96, which clients read in different time zones", file=file
+            f"file {file!r} has timestamps in the old type INT96, which clients read as different times", file=file
         )
     expected = [path for field in shape.columns for path in _leaf_paths(field, field.name)]
     for path, form in zip(shape.paths, expected, strict=False):
@@ -173,10 +173,7 @@ def entries_of(
 
 def _manifest_values(column: pa.Array) -> list[Any]:
     """Partition values as manifests contain them: dates and times as numbers."""
-    of = column.type
-    if pa.types.is_timestamp(of):
-        column = column.cast(pa.timestamp("us", tz=of.tz))
-    if pa.types.is_temporal(of):
+    if pa.types.is_temporal(column.type):  # timestamps have microseconds, see `check_types`
         column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
     return column.to_pylist()
 
@@ -191,7 +188,7 @@ def _statistics(files: pa.Table, shapes: Sequence[FileShape], columns: Sequence[
         encode = _encoder(leaf.type)
         nulls = part.field("null_count").to_pylist()
         usable = _usable_bounds(part, leaf.type)
-        low, high = (_encoded(part.field(name), encode, usable, up=name == "max") for name in ("min", "max"))
+        low, high = (_encoded(part.field(name), encode, usable) for name in ("min", "max"))
         for place, facts in enumerate(found):
             facts["value_counts"][leaf.id] = shapes[place].rows
             if nulls[place] is not None:
@@ -231,15 +228,13 @@ def _decimal(value: Decimal, scale: int) -> bytes:
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
 
-def _encoded(bounds: pa.Array, encode: _Encoder, usable: Sequence[bool], *, up: bool) -> list[bytes | None]:
+def _encoded(bounds: pa.Array, encode: _Encoder, usable: Sequence[bool]) -> list[bytes | None]:
     values = _manifest_values(bounds)
     return [
-        None if value is None or not use else _bound(value, encode, up=up)
+        None if value is None or not use or _is_long(value) else encode(value)
         for value, use in zip(values, usable, strict=True)
     ]
 
 
-def _bound(value: Any, encode: _Encoder, *, up: bool) -> bytes | None:
-    if isinstance(value, str | bytes) and len(value) > _MAX_TEXT:
-        return None if up else encode(value[:_MAX_TEXT])
-    return encode(value)
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str | bytes) and len(value) > _MAX_TEXT

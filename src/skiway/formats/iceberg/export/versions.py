@@ -131,8 +131,8 @@ def _continued(versions: Sequence[Snapshot], previous: TableMetadata | None) -> 
     examined = json.loads(previous.properties.get(_EXAMINED, "[]"))
     wanted = [[version.id, identity_of(version)] for version in versions]
     known = len([each for each in wanted if each in examined])
-    is_prefix = wanted[:known] == [each for each in examined if each in wanted]
-    if not known or not is_prefix or examined[-1] != wanted[known - 1]:
+    # Both are sorted by version, so this also excludes wanted versions between those that were examined.
+    if not known or examined[-1] != wanted[known - 1]:
         return 0, None
     return known, previous
 
