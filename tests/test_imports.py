@@ -51,7 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rpc": {"requests", "metastore", "security"},
     "vending": {"metastore", "formats", "security"},
     "rest": {"requests", "vending", "metastore", "formats", "security"},
-    "web": {"airport.wire", "client", "metastore.records"},
+    "presentation": {"client"},
+    "web": {"airport.wire", "client", "metastore.records", "presentation"},
     "spark": {"client"},
 }
 MAY_IMPORT_ALL = {"cli", "demo", "doctor", "runtime"}

@@ -94,8 +94,22 @@ def test_query_is_run_drawn_and_downloaded(tab: Page, server_address: str, tmp_p
 
 
 PAGES = [
-    *("/", "/search?q=people", "/catalogs/lake", "/connectors", "/jobs", "/queries", "/events", "/access", "/policies"),
-    *(f"/tables/lake/sales/people?tab={tab}" for tab in ("columns", "rows", "snapshots", "files", "access", "connect")),
+    *(
+        "/",
+        "/search?q=people",
+        "/catalogs/lake",
+        "/connectors",
+        "/jobs",
+        "/queries",
+        "/events",
+        "/access",
+        "/policies",
+        "/settings",
+    ),
+    *(
+        f"/tables/lake/sales/people?tab={tab}"
+        for tab in ("columns", "rows", "snapshots", "files", "lineage", "plans", "access", "connect")
+    ),
     "/sql?catalog=lake&sql=select+name,+count(*)+from+sales.people+group+by+all",
 ]
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from cli.conftest import ROWS, Run
-from skiway.client.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 from skiway.model import v1
+from skiway.presentation.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 
 
 @pytest.mark.timeout(600)

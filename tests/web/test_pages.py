@@ -57,11 +57,12 @@ PATHS = {
     "jobs": "/jobs",
     "queries": "/queries",
     "events": "/events",
+    "settings": "/settings",
     "access": "/access",
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
 }
-TABS = ["columns", "rows", "snapshots", "files", "access", "connect"]
+TABS = ["columns", "rows", "snapshots", "files", "lineage", "plans", "access", "connect"]
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(f"{PATHS['tables']}?tab={tab}" for tab in TABS)])
@@ -199,6 +200,24 @@ def test_query_that_is_refused_shows_why(visitor: Visitor, sql: str) -> None:
     assert 'class="warning"' in answer.text
     assert "root:" not in answer.text
     assert visitor.data("/tables/lake/sales/people")["rows"] == 101
+
+
+def test_lineage_leads_in_both_directions(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.create_table_as("sales.copied", lake.scan("sales.people").read_all()[:0])
+        with lake.transaction(explicit=True):
+            lake.insert("sales.copied", lake.scan("sales.people").read_all())
+    data = visitor.data("/tables/lake/sales/copied?tab=lineage")["lineage"]
+    assert [each["path"] for each in data["sources"]] == [["lake", "sales", "people"]]
+    data = visitor.data("/tables/lake/sales/people?tab=lineage")["lineage"]
+    assert [each["path"] for each in data["targets"]] == [["lake", "sales", "copied"]]
+    assert '<a href="/tables/lake/sales/copied"><rect' in visitor.page("/tables/lake/sales/people?tab=lineage")
+
+
+def test_recent_scans_are_listed(visitor: Visitor) -> None:
+    visitor.page("/tables/lake/sales/people?tab=rows")
+    plans = visitor.data("/tables/lake/sales/people?tab=plans")["scans"]["plans"]
+    assert plans[0]["files_considered"] >= 1
 
 
 def test_view_shows_its_dialects(visitor: Visitor, server: Server) -> None:

@@ -12,7 +12,7 @@ import typer
 from skiway.cli import rendering
 from skiway.cli.jobs import connector_names
 from skiway.cli.output import Cells, write_columns
-from skiway.client.table_records import ColumnProfile, TableRecord, column_profiles
+from skiway.presentation.table_records import ColumnProfile, TableRecord, column_profiles
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call

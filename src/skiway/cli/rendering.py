@@ -23,6 +23,7 @@ from skiway.cli.output import (
     write_texts,
     yaml_lines,
 )
+from skiway.presentation.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "UNKNOWN",
     "console",
-    "format_size",
     "format_value",
     "json_text",
     "write_fields",
@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 UNFOLDED: Final = 100_000
-UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 UNKNOWN: Final = "-"
 MIN_TEXT_WIDTH: Final = 20
 """The width to which a column of text may shrink before other columns are left out."""
@@ -195,14 +194,6 @@ def format_value(value: Any, name: str = "") -> str:
         case tuple() | list():
             return ", ".join(format_value(each) for each in value)
     return " ".join(str(value).split())
-
-
-def format_size(count: int) -> str:
-    """Format a number of bytes, such as `1.5 MiB`."""
-    number, unit = float(count), 0
-    while number >= 1024 and unit < len(UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:.1f} {UNITS[unit]}" if unit else f"{count} B"
 
 
 def _title(name: str) -> str:

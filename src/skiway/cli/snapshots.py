@@ -11,8 +11,8 @@ import typer
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import connector_names
 from skiway.cli.tables import AtSnapshot, call_function
-from skiway.client.table_records import TableRecord
 from skiway.errors import NotFound
+from skiway.presentation.table_records import TableRecord
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Snapshot

@@ -10,8 +10,8 @@ import typer
 
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import connector_names
-from skiway.client.table_records import TableRecord
 from skiway.errors import PreconditionFailed
+from skiway.presentation.table_records import TableRecord
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Namespace, Table

@@ -11,13 +11,17 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from skiway.client.table_records import numeric_position
+from skiway.presentation.table_records import numeric_position
 
-__all__ = ["bars", "histogram", "line", "share"]
+__all__ = ["bars", "flow", "histogram", "line", "share"]
 
 WIDTH: Final = 240
 HEIGHT: Final = 48
 GAP: Final = 1.0
+BOX: Final = 220
+SPACE: Final = 60
+ROW: Final = 36
+MAX_LABEL: Final = 30
 
 
 def histogram(bounds: Sequence[str], counts: Sequence[int], *, name: str) -> Markup:
@@ -75,6 +79,45 @@ def line(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
     ]
     drawn = [Markup('<polyline class="line" points="{}"/>').format(path), *(dots if len(dots) <= 60 else [])]
     return _chart(f"{name}: from {values[0]:,.10g} to {values[-1]:,.10g}", drawn)
+
+
+def flow(sources: Sequence[tuple[str, str]], name: str, targets: Sequence[tuple[str, str]]) -> Markup:
+    """What flows into something, and where it flows to: names with their links, on its left and on its right."""
+    count = max(len(sources), len(targets), 1)
+    height = count * ROW
+    middle = height / 2
+    drawn = [_box(BOX + SPACE, middle, name, "", "own")]
+    for items, left, joins in (
+        (sources, 0, (BOX, BOX + SPACE)),
+        (targets, 2 * (BOX + SPACE), (2 * BOX + 2 * SPACE, 2 * BOX + SPACE)),
+    ):
+        for number, (label, link) in enumerate(items):
+            at = (number + 0.5) * height / len(items)
+            drawn.append(
+                Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
+                    joins[0],
+                    f"{at:.1f}",
+                    (joins[0] + joins[1]) / 2,
+                    f"{at:.1f}",
+                    (joins[0] + joins[1]) / 2,
+                    f"{middle:.1f}",
+                    joins[1],
+                    f"{middle:.1f}",
+                )
+            )
+            drawn.append(_box(left, at, label, link, "other"))
+    label = f"{name}: made from {len(sources)} tables, used in {len(targets)} tables"
+    return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+        label, 3 * BOX + 2 * SPACE, height, Markup("").join(drawn)
+    )
+
+
+def _box(left: float, middle: float, label: str, link: str, kind: str) -> Markup:
+    shown = label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…"
+    box = Markup(
+        '<rect class="box {}" x="{}" y="{}" width="{}" height="{}" rx="5"/><text x="{}" y="{}">{}<title>{}</title></text>'
+    ).format(kind, left, f"{middle - ROW / 2 + 4:.1f}", BOX, ROW - 8, left + 8, f"{middle + 4:.1f}", shown, label)
+    return Markup('<a href="{}">{}</a>').format(link, box) if link else box
 
 
 def share(part: float, *, name: str) -> Markup:

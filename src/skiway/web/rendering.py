@@ -12,11 +12,11 @@ from urllib.parse import quote
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from skiway.presentation.sizes import format_size
 from skiway.web import charts
 
 __all__ = ["json_text", "path_to", "rendered"]
 
-UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 MAX_CELL: Final = 200
 AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
@@ -50,7 +50,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs)
+    made.filters.update(
+        size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
+    )
     made.globals.update(charts=charts, path_to=path_to)
     return made
 
@@ -60,14 +62,13 @@ def _pairs(items: Sequence[Mapping[str, Any]], label: str, value: str) -> list[t
     return [(str(each[label]), float(each[value])) for each in items if each[value] is not None]
 
 
+def _ends(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The names and links of tables in a graph."""
+    return [(".".join(each["path"]), path_to("tables", *each["path"])) for each in items]
+
+
 def _size(value: float | None) -> str:
-    """A number of bytes with its unit."""
-    if value is None:
-        return "–"
-    number, unit = float(value), 0
-    while number >= 1024 and unit < len(UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:.0f} {UNITS[unit]}" if unit == 0 or number >= 100 else f"{number:.1f} {UNITS[unit]}"
+    return "–" if value is None else format_size(value)
 
 
 def _count(value: float | None) -> str:

@@ -17,8 +17,8 @@ from cachetools import LRUCache
 
 from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
-from skiway.client.table_records import TableRecord
 from skiway.errors import NotFound, PermissionDenied
+from skiway.presentation.table_records import TableRecord
 from skiway.web.visits import Visit
 
 __all__ = ["Entry", "Found", "Index", "Indexes"]

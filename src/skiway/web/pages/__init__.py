@@ -34,6 +34,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "queries"): operations.queries,
     ("POST", "queries"): operations.end_query,
     ("GET", "events"): operations.events,
+    ("GET", "settings"): operations.settings,
     ("GET", "access"): access.access,
     ("GET", "policies"): access.policies,
     ("GET", "sql"): editor.editor,

@@ -11,7 +11,7 @@ from skiway.web.pages.home import INDEXES, event_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit
 
-__all__ = ["cancel_job", "change_connector", "connectors", "end_query", "events", "jobs", "queries"]
+__all__ = ["cancel_job", "change_connector", "connectors", "end_query", "events", "jobs", "queries", "settings"]
 
 MAX_ROWS: Final = 100
 
@@ -74,6 +74,13 @@ def events(visit: Visit) -> Page:
     index = INDEXES.of(visit)
     newest = list(index.recent)[-MAX_ROWS:]
     return Page("events.html", "Events", {"events": [event_data(each, index) for each in reversed(newest)]})
+
+
+def settings(visit: Visit) -> Page:
+    """The settings of the server that the visitor may see. Secrets are not among them."""
+    catalog = next(iter(visit.lake.catalogs(page_size=1)), None)
+    rows = [] if catalog is None else visit.airport(catalog.name).scan(("skiway", "settings")).read_all().to_pylist()
+    return Page("settings.html", "Settings", {"settings": rows})
 
 
 def job_data(job: Job, connectors: dict[Any, str] | None = None) -> dict[str, Any]:

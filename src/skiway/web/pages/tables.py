@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from skiway.client import col
 from skiway.client.metastore import Snapshot, Table
-from skiway.client.table_records import ColumnProfile, TableRecord, column_profiles
 from skiway.errors import NotFound
-from skiway.metastore.records.schema_names import schema_name
+from skiway.metastore.records.schema_names import namespace_path, schema_name
+from skiway.presentation.table_records import ColumnProfile, TableRecord, column_profiles
 from skiway.web.pages.results import shown_rows
 from skiway.web.pages.snippets import snippets
 from skiway.web.visits import Page, Visit, optional
@@ -19,12 +20,15 @@ __all__ = ["table"]
 
 MAX_SNAPSHOTS: Final = 200
 MAX_FILES: Final = 500
+MAX_PLANS: Final = 50
 ROWS: Final = 50
 DATA: Final = {
     "columns": "columns",
     "rows": "preview",
     "snapshots": "history",
     "files": "layout",
+    "lineage": "lineage",
+    "plans": "scans",
     "access": "access",
     "connect": "connect",
 }
@@ -176,6 +180,39 @@ def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  
     }
 
 
+def _lineage(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    catalog, *namespace, name = visit.names
+    schema, lake = schema_name(tuple(namespace)), visit.airport(catalog)
+    is_this = (col("schema_name") == schema) & (col("table_name") == name)
+    comes_from_this = (
+        (col("source_catalog") == catalog) & (col("source_schema") == schema) & (col("source_table") == name)
+    )
+    sources = lake.scan(("skiway", "lineage"), where=is_this).read_all().to_pylist()
+    targets = lake.scan(("skiway", "lineage"), where=comes_from_this).read_all().to_pylist()
+    return {
+        "sources": [
+            _edge((each["source_catalog"], *namespace_path(each["source_schema"]), each["source_table"]), each)
+            for each in sources
+        ],
+        "targets": [
+            _edge((catalog, *namespace_path(each["schema_name"]), each["table_name"]), each) for each in targets
+        ],
+    }
+
+
+def _edge(path: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"path": list(path), "writes": row["writes"], "first_day": row["first_day"], "last_day": row["last_day"]}
+
+
+def _plans(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    catalog, *namespace, name = visit.names
+    is_this = (col("schema_name") == schema_name(tuple(namespace))) & (col("table_name") == name)
+    scans = visit.airport(catalog).scan(("skiway", "plans"), where=is_this).read_all().to_pylist()
+    hidden = ("schema_name", "table_name")
+    shown = [{key: value for key, value in each.items() if key not in hidden} for each in scans]
+    return {"plans": sorted(shown, key=lambda each: each["planned_at"], reverse=True)[:MAX_PLANS]}
+
+
 def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
     grants, why = optional(
         lambda: [
@@ -202,6 +239,8 @@ TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]
     "rows": _rows,
     "snapshots": _snapshots,
     "files": _files,
+    "lineage": _lineage,
+    "plans": _plans,
     "access": _access,
     "connect": _connect,
 }
