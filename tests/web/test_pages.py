@@ -146,6 +146,14 @@ def test_rows_travel_in_time(visitor: Visitor) -> None:
     assert f"As of snapshot {history[1]['id']}" in visitor.page(f"/tables/lake/sales/people?at={history[1]['id']}")
 
 
+def test_changed_table_is_shown_as_it_is_now(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.create_table_as("sales.changing", pa.table({"a": [1]}))
+        assert visitor.data("/tables/lake/sales/changing?tab=rows")["preview"]["rows"] == [[1]]
+        lake.add_column("sales.changing", pa.field("b", pa.int64()))
+    assert visitor.data("/tables/lake/sales/changing?tab=rows")["preview"]["rows"] == [[1, None]]
+
+
 def test_name_with_a_slash_and_the_suffix_of_twins(visitor: Visitor) -> None:
     listed = visitor.page("/catalogs/lake/sales")
     assert 'href="/tables/lake/sales/x%2Fy%2Ejson"' in listed

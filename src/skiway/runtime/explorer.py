@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from cachetools import LRUCache
 
@@ -21,7 +22,7 @@ from skiway.errors import PermissionDenied
 from skiway.web import Explorer
 from skiway.web.app import Login
 from skiway.web.sessions import Ended
-from skiway.web.visits import Clients
+from skiway.web.visits import Clients, Visitor
 
 __all__ = ["explorer_of", "socket_file"]
 
@@ -52,11 +53,17 @@ def explorer_of(
             next(iter(lake.catalogs(page_size=1)), None)
         return ""
 
-    clients = Clients(
-        metastore=lambda visitor: metastores.of(visitor.token),
-        airport=lambda visitor, catalog: catalogs.of((visitor.token, catalog)),
-        location=location,
-    )
+    def airport(visitor: Visitor, catalog: str) -> AirportClient:
+        """A catalog as it is now: clients keep what they know about tables."""
+        client = catalogs.of((visitor.token, catalog))
+        now = client.version().version
+        if versions.get(client) != now:
+            client.reload()
+            versions[client] = now
+        return client
+
+    versions: WeakKeyDictionary[AirportClient, int] = WeakKeyDictionary()
+    clients = Clients(metastore=lambda visitor: metastores.of(visitor.token), airport=airport, location=location)
     return Explorer(clients, key=key, ended=ended, login=Login(settings.auth.mode != "dev", check))
 
 
