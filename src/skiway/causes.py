@@ -57,7 +57,9 @@ _TEXTS: Final = (
         DISK_FULL,
     ),
     (
-        re.compile(r"NoSuchBucket|NO_SUCH_BUCKET|specified bucket does not exist|bucket .{1,100} does not exist"),
+        re.compile(
+            r"NoSuchBucket|NO_SUCH_BUCKET|specified bucket does not exist|bucket .{1,100} does not exist|ContainerNotFound",
+        ),
         BUCKET_MISSING,
     ),
     (

@@ -17,7 +17,7 @@ from authorization.callers import CALLERS, RESTRICTED, SOME, Caller, Least
 from authorization.worlds import Worlds, unchanged
 from skiway.rest import RestApp
 from skiway.rest.routes import ROUTES
-from skiway.vending import Credentials, S3Service, Signer, StaticKeys, Vending
+from skiway.vending import S3Keys, S3Service, Signer, StaticKeys, Vending
 
 REFUSED = (401, 403, 404)
 SEEN = ('"NoSuchPlan', "is not a generic table")
@@ -136,8 +136,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 
 @pytest.fixture(scope="module")
 def app(worlds: Worlds) -> Iterator[Starlette]:
-    keys = Credentials("key", "secret")
-    vending = Vending(StaticKeys(accounts=["a1"], read=keys, write=keys), Signer(lambda: keys, S3Service()))
+    keys = S3Keys("key", "secret")
+    vending = Vending({"s3": StaticKeys(accounts=["a1"], read=keys, write=keys)}, Signer(lambda: keys, S3Service()))
     rest = RestApp(worlds.access, warehouse=worlds.warehouse, vending=vending)
     yield Starlette(routes=[Mount("/iceberg", rest)])
     rest.close()

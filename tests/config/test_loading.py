@@ -408,3 +408,31 @@ def test_setting_with_an_effect_is_not_listed():
 def test_descriptions_say_which_settings_have_no_effect():
     documented = {setting.key for setting in describe() if "without effect" in setting.description}
     assert documented == WITHOUT_EFFECT.keys()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"storage.azure.account_name": "skiway"}, "storage.azure.account_key is not set, but a storage account"),
+        ({"storage.azure.account_key": "planted"}, "storage.azure.account_name is not set, but a storage account"),
+        ({"storage.azure.endpoint": "http://127.0.0.1:1"}, "an emulator gets no default credentials"),
+        (
+            {"warehouse.vending.gcs.enabled": "true", "storage.gcs.endpoint": "http://127.0.0.1:1"},
+            "there are no credentials to limit",
+        ),
+        ({"warehouse.vending.gcs.token_endpoint": "http://example.com/token"}, "it receives tokens of the server"),
+        ({"warehouse.vending.azure.duration_seconds": "60"}, "expected a whole number"),
+        ({"warehouse.uri": "gcs://lake/x"}, "warehouse.uri"),
+    ],
+)
+def test_contradictions_between_settings_of_clouds_are_rejected(flags: dict[str, str], message: str) -> None:
+    found = error_message(flags=flags)
+    assert message in found
+    assert "planted" not in found
+
+
+@pytest.mark.parametrize("uri", ["gs://lake/w", "abfss://lake@skiway.dfs.core.windows.net/w"])
+def test_warehouse_can_be_in_a_cloud(uri: str) -> None:
+    settings = load(flags={"warehouse.uri": uri, "warehouse.locations": f"default/sales={uri}-sales"})
+    assert settings.warehouse.uri == uri
+    assert settings.warehouse.locations == (f"default/sales={uri}-sales",)

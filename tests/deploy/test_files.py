@@ -13,6 +13,7 @@ import yaml
 
 from skiway.cli.app import app
 from skiway.config import load, shown
+from skiway.runtime.lake import warehouse_of
 
 PROJECT = Path(__file__).parents[2]
 DEPLOY = PROJECT / "deploy"
@@ -56,12 +57,18 @@ def test_settings_of_the_chart_are_valid(tmp_path: Path) -> None:
 
 
 def test_settings_in_the_documentation_are_valid(tmp_path: Path) -> None:
-    (block,) = re.findall(
-        r"^```toml\n(.*?)^```", (PROJECT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    blocks = re.findall(r"^```toml\n(.*?)^```", (PROJECT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
     file = tmp_path / "skiway.toml"
-    file.write_text(block)
-    assert load(tmp_path, file=file).storage.aws.s3.endpoint == "http://minio:9000"
+    found = []
+    for block in blocks:
+        file.write_text(block)
+        key = {"storage.azure.account_key": "a2V5"} if "azure" in block else {}
+        found.append(load(tmp_path, file=file, flags=key))
+    minio, gcs, azure = found
+    assert minio.storage.aws.s3.endpoint == "http://minio:9000"
+    assert gcs.warehouse.uri == "gs://lake/warehouse"
+    assert azure.storage.azure.account_name == "myaccount"
+    assert all(warehouse_of(each).root.path == "warehouse" for each in (minio, gcs, azure))
 
 
 def test_commands_exist() -> None:

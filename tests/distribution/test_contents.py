@@ -134,6 +134,11 @@ def _distributions(name: str, of_module: Mapping[str, list[str]]) -> Iterator[st
         yield "protobuf"
     elif name.startswith("google.rpc"):
         yield "googleapis-common-protos"
+    elif name.startswith(("google.auth", "google.oauth2")):
+        yield "google-auth"
+    elif name.startswith("azure."):
+        names = {"core": "azure-core", "identity": "azure-identity", "storage": "azure-storage-file-datalake"}
+        yield names[name.split(".")[1]]
     elif name.startswith("opentelemetry."):
         exporter = name.startswith("opentelemetry.exporter")
         sdk = name.startswith("opentelemetry.sdk")

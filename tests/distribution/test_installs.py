@@ -50,6 +50,10 @@ NEEDS_MORE_THAN_LAKE = {
     " options={'iceberg.source': 'sql'})": "postgres",
     "from skiway.storage import open_pointers; open_pointers('dynamodb://skiway?region=us-east-1')": "aws",
     "from skiway.security import open_secrets; open_secrets('aws://skiway?region=us-east-1')": "aws",
+    "from skiway.formats.object_stores import GcsStorage; GcsStorage({}).token": "gcs",
+    "import skiway.vending.gcs_tokens": "gcs",
+    "from skiway.formats.object_stores import AzureStorage; AzureStorage({}).bucket('a@b')": "azure",
+    "import skiway.vending.azure_sas": "azure",
 }
 
 MEMORY = """
@@ -102,6 +106,23 @@ except Unavailable:
     print("unavailable")
 """
 
+GCS = """
+from skiway.errors import Unavailable
+from skiway.formats.iceberg.warehouse import Warehouse
+import skiway.vending.gcs_tokens
+warehouse = Warehouse.at("gs://lake/w", {"gcs.service-account-file": "/missing.json"})
+try:
+    warehouse.files(warehouse.folder("t")).find(warehouse.folder("t", "x"))
+except Unavailable:
+    print("unavailable")
+"""
+
+AZURE = """
+from skiway.formats.object_stores import AzureStorage
+import skiway.vending.azure_sas
+print(AzureStorage({}).bucket("lake@skiway.dfs.core.windows.net").config["account_name"])
+"""
+
 EVERY_MODULE = """
 import importlib, pkgutil, skiway
 modules = [each.name for each in pkgutil.walk_packages(skiway.__path__, "skiway.") if "__main__" not in each.name]
@@ -147,6 +168,8 @@ PROGRAMS = {
     "spark": (SPARK, "3\n"),
     "postgres": (POSTGRES, "unavailable\n"),
     "aws": (AWS, "unavailable\n"),
+    "gcs": (GCS, "unavailable\n"),
+    "azure": (AZURE, "skiway\n"),
     "all": (EVERY_MODULE, "True\n"),
 }
 

@@ -29,13 +29,13 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, catalogs, namespaces
 from skiway.model import v1
 from skiway.storage import Stores
-from skiway.vending import Credentials, S3Service, Signer, StagedTables, StaticKeys, Vending
+from skiway.vending import S3Keys, S3Service, Signer, StagedTables, StaticKeys, Vending
 from skiway.vending.sts import StsCredentials, StsRole, sts_client
 from vending.guarded_s3 import BUCKET, REGION, SERVER_KEY, GuardedS3, guarded_s3, url
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Barbara"]})
 ROLE = StsRole("arn:aws:iam::123456789012:role/lake")
-KEYS = Credentials(**SERVER_KEY)
+KEYS = S3Keys(**SERVER_KEY)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,9 @@ def without_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s3: GuardedS3)
 def vending(s3: GuardedS3) -> Vending:
     sts = sts_client(region=REGION, endpoint=s3.endpoint, keys=KEYS)
     return Vending(
-        StsCredentials(sts, ROLE), Signer(lambda: KEYS, S3Service(s3.endpoint)), StagedTables(b"0123456789abcdef" * 2)
+        {"s3": StsCredentials(sts, ROLE)},
+        Signer(lambda: KEYS, S3Service(s3.endpoint)),
+        StagedTables(b"0123456789abcdef" * 2),
     )
 
 
@@ -195,9 +197,9 @@ def test_tables_of_a_local_warehouse_have_no_credentials(stores: Stores, tmp_pat
 
 
 def test_static_keys(stores: Stores, tmp_path: Path, s3: GuardedS3) -> None:
-    keys = StaticKeys(accounts=["a1"], read=Credentials("read-key", "r"), write=KEYS)
+    keys = StaticKeys(accounts=["a1"], read=S3Keys("read-key", "r"), write=KEYS)
     warehouse = Warehouse.at(f"s3://{BUCKET}/{tmp_path.name}", s3.properties)
-    with opened(stores, tmp_path, warehouse=warehouse, vending=Vending(keys)) as running:
+    with opened(stores, tmp_path, warehouse=warehouse, vending=Vending({"s3": keys})) as running:
         running.pyiceberg().create_namespace("sales")
         assert len(table_in(running).scan().to_arrow()) == 3
         assert load(running, authorization="Bearer reader")["config"]["s3.access-key-id"] == "read-key"

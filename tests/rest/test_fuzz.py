@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rest.rest_server import RestServer, opened
 from skiway.storage import open_stores
-from skiway.vending import Credentials, S3Service, Signer, Vending
+from skiway.vending import S3Keys, S3Service, Signer, Vending
 
 HERE = "/v1/lake/namespaces/sales/tables"
 
@@ -23,7 +23,7 @@ HERE = "/v1/lake/namespaces/sales/tables"
 @pytest.fixture(scope="module")
 def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestServer]:
     folder: Path = tmp_path_factory.mktemp("fuzz")
-    vending = Vending(None, Signer(lambda: Credentials("key", "secret"), S3Service("")))
+    vending = Vending({}, Signer(lambda: S3Keys("key", "secret"), S3Service("")))
     with open_stores("memory://") as stores, opened(stores, folder, vending=vending) as rest_server:
         rest_server.pyiceberg().create_namespace("sales")
         view = {"name": "few", "schema": SCHEMA, "view-version": VERSION, "properties": {}}

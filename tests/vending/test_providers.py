@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from skiway.errors import Unavailable
 from skiway.formats import location
-from skiway.vending import Credentials, StaticKeys, TableAccess
+from skiway.vending import S3Keys, StaticKeys, TableAccess
 from skiway.vending.sts import StsCredentials, StsRole
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -107,13 +107,13 @@ def test_failure_of_sts_tells_callers_nothing(sts: Sts, provider: StsCredentials
 def test_static_keys_are_for_callers_with_the_same_rights(
     account: str, writes: bool, everywhere: bool, expected: str | None
 ) -> None:
-    keys = StaticKeys(accounts=["a1"], read=Credentials("read", "s"), write=Credentials("write", "s"))
+    keys = StaticKeys(accounts=["a1"], read=S3Keys("read", "s"), write=S3Keys("write", "s"))
     found = keys.issue(TableAccess(account, "ada", READER.folder, writes, everywhere))
     assert (found and found.access_key_id) == expected
 
 
 def test_writer_without_keys_for_writing_gets_those_for_reading() -> None:
-    keys = StaticKeys(accounts=["a1"], read=Credentials("read", "s"), write=None)
+    keys = StaticKeys(accounts=["a1"], read=S3Keys("read", "s"), write=None)
     found = keys.issue(TableAccess("a1", "ada", READER.folder, writes=True, everywhere=True))
     assert found is not None
     assert found.access_key_id == "read"

@@ -13,10 +13,10 @@ from botocore.awsrequest import AWSRequest
 
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.formats import location
-from skiway.vending import Credentials, S3Request, S3Service, Signer, TableAccess
+from skiway.vending import S3Keys, S3Request, S3Service, Signer, TableAccess
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-KEYS = Credentials("AKID", "secret", "session")
+KEYS = S3Keys("AKID", "secret", "session")
 FOLDER = location("s3://lake/tables/a1/t1")
 READER = TableAccess("a1", "ada", FOLDER, writes=False)
 WRITER = TableAccess("a1", "ada", FOLDER, writes=True)
@@ -259,7 +259,7 @@ def test_headers_are_signed_in_their_canonical_form() -> None:
 
 
 def test_keys_without_a_session() -> None:
-    plain = Signer(lambda: Credentials("AKID", "secret", ""), S3Service(ENDPOINT), clock=lambda: NOW)
+    plain = Signer(lambda: S3Keys("AKID", "secret", ""), S3Service(ENDPOINT), clock=lambda: NOW)
     assert "x-amz-security-token" not in plain.sign(S3Request("GET", INSIDE, "us-east-1"), READER).headers
 
 

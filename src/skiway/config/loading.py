@@ -230,7 +230,7 @@ def _url_problems(settings: Settings) -> Iterator[Problem]:
 def _location_problems(settings: Settings) -> Iterator[Problem]:
     for each in settings.warehouse.locations:
         name, _, place = each.partition("=")
-        if not re.fullmatch(r"[^/]+/[^/]+", name) or not re.fullmatch(r"/\S+|file:\S+|s3:\S+", place):
+        if not re.fullmatch(r"[^/]+/[^/]+", name) or not re.fullmatch(r"/\S+|(?:file|s3|gs|abfss):\S+", place):
             yield Problem(
                 "warehouse.locations",
                 f"{each} is not an account, a catalog and a location: write account/catalog=/folder or "
@@ -242,6 +242,14 @@ def _vending_problems(settings: Settings) -> Iterator[Problem]:
     vending = settings.warehouse.vending
     if vending.credentials == "sts" and vending.sts.role_arn is None:
         yield Problem("warehouse.vending.sts.role_arn", "warehouse.vending.credentials sts requires it: set a role")
+    if vending.gcs.enabled and settings.storage.gcs.endpoint and settings.storage.gcs.service_account_file is None:
+        yield Problem(
+            "warehouse.vending.gcs.enabled",
+            "there are no credentials to limit: with storage.gcs.endpoint, set storage.gcs.service_account_file, too",
+        )
+    endpoint = urlsplit(vending.gcs.token_endpoint)
+    if endpoint.scheme != "https" and not is_loopback(f"{endpoint.hostname}:0"):
+        yield Problem("warehouse.vending.gcs.token_endpoint", "it receives tokens of the server: use https")
     if vending.credentials != "static":
         return
     keys = vending.static
@@ -267,5 +275,13 @@ def _pair_problems(settings: Settings) -> Iterator[Problem]:
     if (aws.access_key_id is None) != (aws.secret_access_key is None):
         missing = "access_key_id" if aws.access_key_id is None else "secret_access_key"
         yield Problem(f"storage.aws.{missing}", "an access key and its secret belong together: set both or neither")
+    azure = settings.storage.azure
+    if (azure.account_name is None) != (azure.account_key is None):
+        missing = "account_name" if azure.account_name is None else "account_key"
+        yield Problem(f"storage.azure.{missing}", "a storage account and its key belong together: set both or neither")
+    elif azure.endpoint is not None and azure.account_key is None:
+        yield Problem(
+            "storage.azure.endpoint", "an emulator gets no default credentials: set storage.azure.account_key"
+        )
     if jobs.base_backoff_ms > jobs.max_backoff_ms:
         yield Problem("reconciler.job_store.base_backoff_ms", "it is longer than reconciler.job_store.max_backoff_ms")

@@ -1,4 +1,4 @@
-"""Settings of storage: pointers, blobs, secrets, managed tables, and access to AWS."""
+"""Settings of storage: pointers, blobs, secrets, managed tables, and access to clouds."""
 
 from __future__ import annotations
 
@@ -118,10 +118,39 @@ class Aws:
 
 
 @section
+class Gcs:
+    """Access to Google Cloud Storage, for the warehouse."""
+
+    service_account_file: Path | None = setting(
+        None, PATH, "Key file of a service account; unless set, Google's default credentials."
+    )
+    endpoint: str | None = setting(
+        None,
+        WEB_URL,
+        "Endpoint of an emulator. It gets no credentials unless `storage.gcs.service_account_file` is set.",
+    )
+
+
+@section
+class Azure:
+    """Access to Azure Data Lake Storage, for the warehouse."""
+
+    account_name: str | None = setting(None, TEXT, "Storage account of the key.")
+    account_key: Secret | None = setting(
+        None, SECRET, "Key of the storage account; unless set, and for other accounts, Azure's default credentials."
+    )
+    endpoint: str | None = setting(
+        None, WEB_URL, "Endpoint of an emulator, without the account. It requires `storage.azure.account_key`."
+    )
+
+
+@section
 class Storage:
-    """Cloud services used by the stores."""
+    """Cloud services used by the stores and the warehouse."""
 
     aws: Aws = Aws()
+    gcs: Gcs = Gcs()
+    azure: Azure = Azure()
 
 
 VendedCredentials = Literal["off", "sts", "static"]
@@ -162,20 +191,46 @@ class VendingKeys:
 
 
 @section
+class VendingGcs:
+    """Tokens for tables in Google Cloud Storage."""
+
+    enabled: bool = setting(
+        False, FLAG, "Issue access tokens that are limited to the table to clients that ask for credentials."
+    )
+    token_endpoint: str = setting(
+        "https://sts.googleapis.com/v1/token", WEB_URL, "Endpoint that exchanges tokens of the server for limited ones."
+    )
+
+
+@section
+class VendingAzure:
+    """Shared access signatures for tables in Azure."""
+
+    enabled: bool = setting(
+        False, FLAG, "Issue signatures that are limited to the folder of the table to clients that ask for credentials."
+    )
+    duration_seconds: int = setting(
+        3600, whole(at_least=900, at_most=43200, of=" of seconds"), "How long signatures are valid."
+    )
+
+
+@section
 class Vending:
-    """Access of Iceberg clients to the files of tables in S3."""
+    """Access of Iceberg clients to the files of tables in object stores."""
 
     credentials: VendedCredentials = setting(
         "off",
         choice(VendedCredentials),
-        "Credentials for clients that ask for them: `sts` issues temporary ones that are limited to the table, `static` hands out "
-        "configured keys.",
+        "Credentials for tables in S3, for clients that ask for them: `sts` issues temporary ones that are limited to the table, "
+        "`static` hands out configured keys.",
     )
     remote_signing: bool = setting(
-        False, FLAG, "Sign requests of clients that ask for it with the keys of the server, one at a time."
+        False, FLAG, "Sign requests to S3 of clients that ask for it with the keys of the server, one at a time."
     )
     sts: VendingSts = VendingSts()
     static: VendingKeys = VendingKeys()
+    gcs: VendingGcs = VendingGcs()
+    azure: VendingAzure = VendingAzure()
 
 
 @section
@@ -184,8 +239,11 @@ class Warehouse:
 
     uri: str | None = setting(
         None,
-        pattern(r"/[^\n]+|file:[^\n]+|s3:\S+", "an absolute path, or a location such as s3://bucket/folder"),
-        "Location of managed tables, a local directory or in S3.",
+        pattern(
+            r"/[^\n]+|file:[^\n]+|(?:s3|gs|abfss):\S+", "an absolute path, or a location such as s3://bucket/folder"
+        ),
+        "Location of managed tables: a local directory, or a folder in S3, Google Cloud Storage (`gs://bucket/folder`) or Azure "
+        "(`abfss://container@account.dfs.core.windows.net/folder`).",
         under_home="warehouse",
     )
     locations: tuple[str, ...] = setting(

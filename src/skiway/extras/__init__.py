@@ -27,6 +27,8 @@ EXTRAS: Final = {
     "spark": "column statistics computed by Spark",
     "postgres": "metadata in PostgreSQL",
     "aws": "metadata in DynamoDB and secrets in AWS Secrets Manager",
+    "gcs": "tables in Google Cloud Storage",
+    "azure": "tables in Azure Data Lake Storage",
     "all": "everything",
 }
 """Every extra for users, and what it is for."""

@@ -1,4 +1,4 @@
-"""Files of a source: opened and listed the same way on local disk and in S3, with errors that name the file.
+"""Files of a source: opened and listed the same way on local disk and in object stores, with errors that name the file.
 
 Content of immutable files is cached in a `FileCache`. The process creates one and passes it to every source and
 warehouse that it opens.
@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -19,23 +18,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from skiway.cache import Cache, CacheStats
-from skiway.causes import DISK_FULL, cause_of
+from skiway.causes import BUCKET_MISSING, DISK_FULL, cause_of
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed, SkiwayError, Unavailable
+from skiway.formats.object_stores import ObjectStorage, S3Storage, etag_of, storage_for
 from skiway.formats.reach import Reach
 from skiway.security.source_access import Location, location
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ObjectStore
     from pyarrow.fs import FileSystem
 
 __all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines"]
 
 T = TypeVar("T")
 
-_CONNECT_S: Final = 5
-_REQUEST_S: Final = 30
 _DESCRIPTORS: Final = Path("/proc/self/fd")
+_OF_SERVICE: Final = re.compile(r"AWS Error|google::cloud::Status|Error performing [A-Z]")
 _ACCESS_DENIED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
 
 
@@ -79,9 +77,7 @@ class Found:
 class Files:
     """The files that a source may read.
 
-    `properties` are named as in Iceberg: `s3.endpoint`, `s3.region`, `s3.access-key-id`, `s3.secret-access-key`,
-    `s3.session-token`. Without keys, requests to S3 are anonymous, unless `s3.ambient-credentials` is `true`: then
-    they use the credentials of the machine.
+    `properties` are named as in Iceberg; the classes in `object_stores` list them.
     """
 
     properties: Mapping[str, str]
@@ -102,7 +98,7 @@ class Files:
         with self.translated(uri):
             if place.scheme == "file":
                 return self._open_local(place.path)
-            return self._s3.open_input_file(f"{place.bucket}/{place.path}")
+            return self._storage(place).open(place)
 
     def local_path(self, uri: str) -> str | None:
         """The path of a file on a local disk; None if it is elsewhere."""
@@ -148,7 +144,7 @@ class Files:
         """
         self.reach.check(folder)
         with self.translated(folder):
-            folders, found = _disk_level(folder) if folder.scheme == "file" else self._s3_level(folder)
+            folders, found = _disk_level(folder) if folder.scheme == "file" else self._bucket_level(folder)
         if hidden := self.reach.hidden(folder):
             folders = [each for each in folders if each.name not in hidden]
             found = [each for each in found if each.location.name not in hidden]
@@ -177,7 +173,7 @@ class Files:
             try:
                 if place.scheme == "file":
                     return _on_disk(place, Path(real.path).stat()) if Path(real.path).is_file() else None
-                return _in_s3(place.bucket, obstore.head(self._bucket(place.bucket), place.path))
+                return _in_bucket(place, obstore.head(self._storage(place).bucket(place.bucket), place.path))
             except FileNotFoundError:
                 return None
 
@@ -189,12 +185,13 @@ class Files:
         if found.etag != etag:
             raise _changed(uri)
 
-    def _s3_level(self, folder: Location) -> tuple[list[Location], list[Found]]:
+    def _bucket_level(self, folder: Location) -> tuple[list[Location], list[Found]]:
         import obstore
 
-        level = obstore.list_with_delimiter(self._bucket(folder.bucket), folder.path or None)
-        folders = [Location("s3", folder.bucket, path.rstrip("/")) for path in level["common_prefixes"]]
-        return folders, [_in_s3(folder.bucket, each) for each in level["objects"]]
+        bucket = self._storage(folder).bucket(folder.bucket)
+        level = obstore.list_with_delimiter(bucket, folder.path or None)
+        folders = [Location(folder.scheme, folder.bucket, path.rstrip("/")) for path in level["common_prefixes"]]
+        return folders, [_in_bucket(folder, each) for each in level["objects"]]
 
     @cached_property
     def _local(self) -> FileSystem:
@@ -202,52 +199,12 @@ class Files:
 
         return LocalFileSystem()
 
+    def _storage(self, place: Location) -> ObjectStorage:
+        return self._s3 if place.scheme == "s3" else storage_for(place.scheme, self.properties)
+
     @cached_property
-    def _s3(self) -> FileSystem:
-        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-        endpoint = self.properties.get("s3.endpoint", "")
-        scheme, _, address = endpoint.rpartition("://")
-        return S3FileSystem(
-            access_key=self.properties.get("s3.access-key-id"),
-            secret_key=self.properties.get("s3.secret-access-key"),
-            session_token=self.properties.get("s3.session-token"),
-            region=self.properties.get("s3.region"),
-            endpoint_override=address or None,
-            scheme=scheme or "https",
-            anonymous=self.is_anonymous,
-            proxy_options=self.relay or None,
-            connect_timeout=_CONNECT_S,
-            request_timeout=_REQUEST_S,
-            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
-        )
-
-    def _bucket(self, bucket: str) -> ObjectStore:
-        from obstore.store import S3Store
-
-        keys = {"region": "s3.region", "endpoint": "s3.endpoint"}
-        config: Any = {name: self.properties[key] for name, key in keys.items() if key in self.properties}
-        options: Any = {"allow_http": True, "connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"}
-        if self.relay:
-            options["proxy_url"] = self.relay
-        if "s3.access-key-id" in self.properties:
-            # A provider, because the store would complete keys with the session token of the environment.
-            config["credential_provider"] = self._credentials
-        return S3Store(
-            bucket,
-            **config,
-            skip_signature=self.is_anonymous,
-            client_options=options,
-            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=_REQUEST_S)},
-        )
-
-    def _credentials(self) -> Any:
-        return {
-            "access_key_id": self.properties["s3.access-key-id"],
-            "secret_access_key": self.properties["s3.secret-access-key"],
-            "token": self.properties.get("s3.session-token"),
-            "expires_at": None,
-        }
+    def _s3(self) -> S3Storage:
+        return S3Storage(self.properties, self.relay)
 
     @property
     def own_s3_access(self) -> Mapping[str, str] | None:
@@ -262,8 +219,8 @@ class Files:
 
     @property
     def is_anonymous(self) -> bool:
-        has_keys = "s3.access-key-id" in self.properties
-        return not has_keys and self.properties.get("s3.ambient-credentials", "").lower() != "true"
+        """Whether requests to S3 are not signed."""
+        return S3Storage(self.properties).is_anonymous
 
     @contextmanager
     def translated(self, place: Location | str) -> Iterator[None]:
@@ -275,6 +232,8 @@ class Files:
         except (SkiwayError, NotImplementedError):
             raise
         except FileNotFoundError as error:
+            if cause_of(error) is BUCKET_MISSING:
+                raise _translated(str(place), error) from error
             raise _missing(str(place)) from error
         except (OSError, BaseError, pa.ArrowException) as error:
             raise _translated(str(place), error) from error
@@ -301,9 +260,11 @@ def _on_disk(place: Location, stat: os.stat_result) -> Found:
     return Found(place, stat.st_size, etag, stat.st_mtime_ns // 1000)
 
 
-def _in_s3(bucket: str, listed: ObjectMeta) -> Found:
+def _in_bucket(place: Location, listed: ObjectMeta) -> Found:
+    """The file that a store lists, in the bucket of `place`."""
     modified_us = round(listed["last_modified"].timestamp() * 1_000_000)
-    return Found(Location("s3", bucket, listed["path"]), listed["size"], listed["e_tag"] or "", modified_us)
+    found = Location(place.scheme, place.bucket, listed["path"])
+    return Found(found, listed["size"], etag_of(place.scheme, listed["e_tag"] or ""), modified_us)
 
 
 def _descriptor(path: str) -> int:
@@ -356,8 +317,8 @@ def _translated(place: str, error: Exception) -> SkiwayError:
 
 
 def _is_about_content(error: Exception) -> bool:
-    """Is it about the content? Arrow raises OSError for damaged pages too, but without an errno or an AWS error."""
-    return isinstance(error, OSError) and error.errno is None and "AWS Error" not in str(error)
+    """Is it about the content? Arrow raises OSError for damaged pages too, but without an errno or an error of a service."""
+    return isinstance(error, OSError) and error.errno is None and not _OF_SERVICE.search(str(error))
 
 
 def _first_line(error: Exception) -> str:

@@ -21,7 +21,7 @@ from skiway.model import v1
 from skiway.rest import resolve
 from skiway.rest.bodies import decoded
 from skiway.rest.calls import Lake, RestRequest, RestResponse, json_response
-from skiway.vending import S3Request, StagedTable, TableAccess, table_access
+from skiway.vending import CredentialsProvider, S3Request, StagedTable, TableAccess, table_access
 
 __all__ = [
     "NOTHING",
@@ -56,7 +56,7 @@ NOTHING: Final = Delegated()
 
 def vends_credentials(lake: Lake) -> bool:
     """Whether the server issues credentials."""
-    return lake.vending.credentials is not None
+    return bool(lake.vending.credentials)
 
 
 def signs(lake: Lake) -> bool:
@@ -90,15 +90,15 @@ def delegated_to_creator(request: RestRequest, made: ManagedTable) -> Delegated:
 
 def credentials(request: RestRequest) -> RestResponse:
     """Issue new credentials for a table."""
-    provider = request.lake.vending.credentials
-    if provider is None:
-        raise _unsupported("issue credentials", "warehouse.vending.credentials")
+    if not vends_credentials(request.lake):
+        raise _unsupported("issue credentials", "warehouse.vending")
     access = _access(request, _managed(request))
-    issued = None if access is None else provider.issue(access)
+    provider = None if access is None else _provider(request, access)
+    issued = None if access is None or provider is None else provider.issue(access)
     if access is None or issued is None:
         return json_response({"storage-credentials": []})
     request.details.update(delegated=VENDED, access=access.word)
-    found = {"prefix": access.prefix, "config": {**_service(request), **issued.properties}}
+    found = {"prefix": access.prefix, "config": {**request.lake.warehouse.shown, **issued.properties}}
     return json_response({"storage-credentials": [found]})
 
 
@@ -122,7 +122,7 @@ def sign(request: RestRequest) -> RestResponse:
         raise _unsupported("sign requests", "warehouse.vending.remote_signing")
     wanted = decoded(request.body, SignBody)
     access = _signing_access(request)
-    if wanted.provider != "s3" or access is None:
+    if wanted.provider != "s3" or access is None or access.folder.scheme != "s3":
         raise Unsupported("only requests to S3 are signed, for tables in S3", key="signing.provider")
     given = S3Request(wanted.method, wanted.uri, wanted.region, wanted.headers, wanted.body)
     request.details.update(delegated=SIGNED, access=access.word, method=wanted.method[:20])
@@ -155,30 +155,29 @@ def _delegated(
     request: RestRequest, table: v1.Table, access: TableAccess, wanted: frozenset[str], *, staged: str | None = None
 ) -> Delegated:
     vending, path = request.lake.vending, _path(request, table)
-    provider = vending.credentials if VENDED in wanted else None
+    provider = _provider(request, access) if VENDED in wanted else None
     issued = None if provider is None else provider.issue(access)
     if provider is not None and issued is not None:
         request.details.update(delegated=VENDED, access=access.word)
-        config = {**_service(request), **issued.properties}
+        config = {**request.lake.warehouse.shown, **issued.properties}
         if issued.expires_at is not None:
-            config["client.refresh-credentials-endpoint"] = f"{path}/credentials"
+            config[issued.renewal_property] = f"{path}/credentials"
         window = int(request.realm.clock().timestamp() * 2 // provider.lifetime_s) if provider.lifetime_s else 0
         version = f" {VENDED} {access.word} {access.caller} {window}"
         return Delegated(config, [{"prefix": access.prefix, "config": config}], version)
-    if vending.signer is None or SIGNED not in wanted:
+    if vending.signer is None or SIGNED not in wanted or access.folder.scheme != "s3":
         return NOTHING
     request.details.update(delegated=SIGNED, access=access.word)
     endpoint = f"{path}/sign" + (f"?staged={staged}" if staged else "")
     # PyIceberg and older versions of Iceberg use the properties with the prefix s3, newer versions those without.
     signer = {"s3.remote-signing-enabled": "true", "s3.signer": "S3V4RestSigner"}
     endpoints = {"s3.signer.endpoint": endpoint, "signer.endpoint": endpoint}
-    return Delegated({**_service(request), **signer, **endpoints}, (), f" {SIGNED}")
+    return Delegated({**request.lake.warehouse.shown, **signer, **endpoints}, (), f" {SIGNED}")
 
 
-def _service(request: RestRequest) -> Mapping[str, str]:
-    properties = request.lake.warehouse.properties
-    names = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access")
-    return {name: properties[name] for name in names if name in properties}
+def _provider(request: RestRequest, access: TableAccess) -> CredentialsProvider | None:
+    """The provider of credentials for the object store of a table, if there is one."""
+    return request.lake.vending.credentials.get(access.folder.scheme)
 
 
 def _path(request: RestRequest, table: v1.Table) -> str:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["drop", "exists", "list_", "listed", "load", "loaded", "rename"]
 
-_SHOWN: Final = ("s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "s3.force-virtual-addressing")
-"""The settings of the warehouse that clients receive. Its credentials are not among them."""
-
 
 def loaded(
     request: RestRequest,
@@ -42,8 +39,7 @@ def loaded(
 
     `delegated` is the access to files that the client asked for.
     """
-    properties = request.lake.warehouse.properties
-    config = {name: properties[name] for name in _SHOWN if name in properties}
+    config = request.lake.warehouse.shown
     where = f'"metadata-location": {json.dumps(location)}, ' if location else ""
     body = f'{{{where}"metadata": {metadata}, "config": {json.dumps(config)}}}'
     if delegated == NOTHING:

@@ -37,7 +37,8 @@ def warehouse_of(settings: Settings) -> Warehouse:
     assert uri is not None, "the default is in the home directory, which a process always has"
     approved = [(name, place) for name, _, place in (each.partition("=") for each in settings.warehouse.locations)]
     cache = FileCache(settings.metadata.files.cache_max_weight)
-    return Warehouse.at(uri, _s3(settings), cache=cache, approved=approved)
+    properties = {**_s3(settings), **_gcs(settings), **_azure(settings)}
+    return Warehouse.at(uri, properties, cache=cache, approved=approved)
 
 
 def opener_of(warehouse: Warehouse, access: SourceAccess) -> Opener:
@@ -141,3 +142,24 @@ def _s3(settings: Settings) -> Mapping[str, str]:
     }
     ambient = {} if aws.access_key_id else {"s3.ambient-credentials": "true"}
     return {name: value for name, value in given.items() if value} | ambient
+
+
+def _gcs(settings: Settings) -> Mapping[str, str]:
+    """The settings of Google Cloud Storage, as properties of the warehouse's file access."""
+    gcs = settings.storage.gcs
+    given = {
+        "gcs.service.host": gcs.endpoint and gcs.endpoint.rstrip("/"),
+        "gcs.service-account-file": gcs.service_account_file and str(gcs.service_account_file),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _azure(settings: Settings) -> Mapping[str, str]:
+    """The settings of Azure, as properties of the warehouse's file access."""
+    azure = settings.storage.azure
+    given = {
+        "adls.endpoint": azure.endpoint and azure.endpoint.rstrip("/"),
+        "adls.account-name": azure.account_name,
+        "adls.account-key": azure.account_key and azure.account_key.reveal(),
+    }
+    return {name: value for name, value in given.items() if value}

@@ -134,7 +134,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.callback(services.close)
         airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
         parts.callback(airport.close)
-        vending = vending_of(settings, lambda: signing_key(stores, secrets))
+        vending = vending_of(settings, lambda: signing_key(stores, secrets), warehouse.properties)
         rest = iceberg_rest(
             access,
             observers,

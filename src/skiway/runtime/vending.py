@@ -1,28 +1,50 @@
-"""Vended credentials and remote signing as configured in `warehouse.vending`."""
+"""Vended credentials and remote signing, as configured in `warehouse.vending`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from skiway import extras
 from skiway.config import Settings
 from skiway.config.fields import Secret
 from skiway.errors import Unavailable
-from skiway.vending import Credentials, CredentialsProvider, S3Service, Signer, StagedTables, StaticKeys, Vending
+from skiway.formats.object_stores import AzureStorage, GcsStorage
+from skiway.vending import CredentialsProvider, S3Keys, S3Service, Signer, StagedTables, StaticKeys, Vending
 
 __all__ = ["vending_of"]
 
 
-def vending_of(settings: Settings, key: Callable[[], bytes]) -> Vending:
-    """How clients get access to files in S3. `key` returns the key that signs tokens of this server."""
+def vending_of(settings: Settings, key: Callable[[], bytes], properties: Mapping[str, str]) -> Vending:
+    """How clients get access to files in object stores.
+
+    `key` returns the key that signs tokens of this server. `properties` are those of the warehouse.
+    """
     wanted, aws = settings.warehouse.vending, settings.storage.aws
     if not wanted.remote_signing:
-        return Vending(_provider(settings))
+        return Vending(_providers(settings, properties))
     signer = Signer(_server_keys(settings), S3Service(aws.s3.endpoint or ""))
-    return Vending(_provider(settings), signer, StagedTables(key()))
+    return Vending(_providers(settings, properties), signer, StagedTables(key()))
 
 
-def _provider(settings: Settings) -> CredentialsProvider | None:
+def _providers(settings: Settings, properties: Mapping[str, str]) -> dict[str, CredentialsProvider]:
+    """The providers of credentials by the scheme of locations."""
+    vending, found = settings.warehouse.vending, dict[str, CredentialsProvider]()
+    if (for_s3 := _s3_provider(settings)) is not None:
+        found["s3"] = for_s3
+    if vending.gcs.enabled:
+        from skiway.vending.gcs_tokens import GcsTokens
+
+        source = GcsStorage(properties).token
+        assert source is not None, "settings without credentials are rejected when they are loaded"
+        found["gs"] = GcsTokens(source, endpoint=vending.gcs.token_endpoint)
+    if vending.azure.enabled:
+        from skiway.vending.azure_sas import AzureSignatures
+
+        found["abfss"] = AzureSignatures(AzureStorage(properties), lifetime_s=vending.azure.duration_seconds)
+    return found
+
+
+def _s3_provider(settings: Settings) -> CredentialsProvider | None:
     wanted, aws = settings.warehouse.vending, settings.storage.aws
     match wanted.credentials:
         case "sts":
@@ -43,7 +65,7 @@ def _provider(settings: Settings) -> CredentialsProvider | None:
             return None
 
 
-def _server_keys(settings: Settings) -> Callable[[], Credentials]:
+def _server_keys(settings: Settings) -> Callable[[], S3Keys]:
     """The keys of the server: those that are configured, or those that boto3 finds and renews."""
     own = _own_keys(settings)
     if own is not None:
@@ -53,21 +75,21 @@ def _server_keys(settings: Settings) -> Callable[[], Credentials]:
 
     session = boto3.session.Session(region_name=settings.storage.aws.region)
 
-    def current() -> Credentials:
+    def current() -> S3Keys:
         found = session.get_credentials()
         if found is None:
             raise Unavailable("the server has no credentials for S3: ask the operator", key="vending.unavailable")
         frozen = found.get_frozen_credentials()
-        return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
+        return S3Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
 
     return current
 
 
-def _own_keys(settings: Settings) -> Credentials | None:
+def _own_keys(settings: Settings) -> S3Keys | None:
     aws = settings.storage.aws
     token = aws.session_token.reveal() if aws.session_token else ""
     return _pair(aws.access_key_id, aws.secret_access_key, token)
 
 
-def _pair(key_id: Secret | None, secret: Secret | None, token: str = "") -> Credentials | None:
-    return None if key_id is None or secret is None else Credentials(key_id.reveal(), secret.reveal(), token)
+def _pair(key_id: Secret | None, secret: Secret | None, token: str = "") -> S3Keys | None:
+    return None if key_id is None or secret is None else S3Keys(key_id.reveal(), secret.reveal(), token)

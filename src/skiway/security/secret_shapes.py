@@ -52,7 +52,7 @@ _VALUES: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _WEB: Final = ("http", "https")
-_WITHOUT_USER: Final = (*_WEB, "s3", "s3a", "s3n")
+_WITHOUT_USER: Final = (*_WEB, "s3", "s3a", "s3n", "gs")
 _USER_INFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 
 

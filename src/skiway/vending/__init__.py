@@ -1,23 +1,26 @@
-"""Access for Iceberg clients to the files of single tables in S3, without keys of their own.
+"""Access for Iceberg clients to the files of single tables in object stores, without keys of their own.
 
-A client gets temporary credentials that are limited to the folder of one table, or the server signs each of its requests.
+A client gets temporary credentials that are limited to the folder of one table, or the server signs its requests to S3.
 Both are limited to reading unless the caller may write the table, and both are refused to callers whom policies restrict.
 
     access           which access a caller has to the files of a table
     credentials      credentials for clients, and the interface of their providers
     session_policy   the IAM policy that limits a session to a table
     sts              credentials from AWS STS, or from the STS of MinIO
-    static_keys      keys that the operator configured
+    static_keys      keys of S3 that the operator configured
+    gcs_tokens       access tokens of Google Cloud that are limited to a table
+    azure_sas        shared access signatures for the folder of a table
     s3_requests      which requests to S3 an access permits
     sigv4            signatures of requests
     signing          the signer: permits and signs requests
     staged_tables    tokens for tables that do not exist yet
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from skiway.vending.access import TableAccess, table_access
-from skiway.vending.credentials import Credentials, CredentialsProvider
+from skiway.vending.credentials import Credentials, CredentialsProvider, S3Keys
 from skiway.vending.s3_requests import S3Request, S3Service
 from skiway.vending.signing import Signer
 from skiway.vending.staged_tables import StagedTable, StagedTables
@@ -26,6 +29,7 @@ from skiway.vending.static_keys import StaticKeys
 __all__ = [
     "Credentials",
     "CredentialsProvider",
+    "S3Keys",
     "S3Request",
     "S3Service",
     "Signer",
@@ -40,8 +44,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Vending:
-    """How clients get access to files: credentials, signatures, both, or neither. `staged` is needed for signatures."""
+    """How clients get access to files: credentials, signatures, both, or neither. `staged` is needed for signatures.
 
-    credentials: CredentialsProvider | None = None
+    There can be one provider of `credentials` for each scheme of locations: `s3`, `gs` and `abfss`.
+    """
+
+    credentials: Mapping[str, CredentialsProvider] = field(default_factory=dict)
     signer: Signer | None = None
     staged: StagedTables | None = None

@@ -37,7 +37,7 @@ class TableAccess:
 
 
 def table_access(realm: Realm, decision: AccessDecision | None, table: v1.Table, folder: str) -> TableAccess | None:
-    """The access of the caller to the files in `folder`, which are those of `table`; None if they are not in S3.
+    """The access of the caller to the files in `folder`, which are those of `table`; None if they are on a disk.
 
     Raises `PermissionDenied` if the caller may not read the table, or if a policy restricts what it sees of it.
     Without a decision the caller is the server itself, which may do everything.
@@ -46,7 +46,7 @@ def table_access(realm: Realm, decision: AccessDecision | None, table: v1.Table,
     if decision is not None:
         decision.require("table.read", table)
     place = location(folder)
-    if place.scheme != "s3":
+    if place.scheme == "file":
         return None
     writes = decision is None or decision.may("table.write", table)
     permission = "table.write" if writes else "table.read"

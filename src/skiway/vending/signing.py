@@ -12,7 +12,7 @@ from typing import Final
 from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.vending.access import TableAccess
-from skiway.vending.credentials import Credentials
+from skiway.vending.credentials import S3Keys
 from skiway.vending.s3_requests import ObjectRequest, S3Request, S3Service, permitted
 from skiway.vending.sigv4 import TIME_FORMAT, signed_headers
 
@@ -37,7 +37,7 @@ class SignedRequest:
 class Signer:
     """Signs requests to one S3 service. `keys` returns the current keys of the server."""
 
-    def __init__(self, keys: Callable[[], Credentials], service: S3Service, *, clock: Clock = utc_now) -> None:
+    def __init__(self, keys: Callable[[], S3Keys], service: S3Service, *, clock: Clock = utc_now) -> None:
         self._keys, self._service, self._clock = keys, service, clock
 
     def sign(self, request: S3Request, access: TableAccess) -> SignedRequest:

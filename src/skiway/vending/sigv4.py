@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
 
-from skiway.vending.credentials import Credentials
+from skiway.vending.credentials import S3Keys
 
 __all__ = ["ALGORITHM", "TIME_FORMAT", "signed_headers"]
 
@@ -19,7 +19,7 @@ _SAFE: Final = "-_.~"
 
 
 def signed_headers(
-    keys: Credentials,
+    keys: S3Keys,
     *,
     method: str,
     path: str,
@@ -63,7 +63,7 @@ def _encoded(parameters: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(quote(name, safe=_SAFE), quote(value, safe=_SAFE)) for name, value in parameters.items()]
 
 
-def _key(keys: Credentials, day: str, region: str, service: str) -> bytes:
+def _key(keys: S3Keys, day: str, region: str, service: str) -> bytes:
     key = f"AWS4{keys.secret_access_key}".encode()
     for part in (day, region, service, "aws4_request"):
         key = hmac.new(key, part.encode(), sha256).digest()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from skiway.vending.access import TableAccess
-from skiway.vending.credentials import Credentials
+from skiway.vending.credentials import S3Keys
 
 __all__ = ["StaticKeys"]
 
@@ -21,10 +21,10 @@ class StaticKeys:
 
     lifetime_s: Final = None
 
-    def __init__(self, *, accounts: Iterable[str], read: Credentials | None, write: Credentials | None) -> None:
+    def __init__(self, *, accounts: Iterable[str], read: S3Keys | None, write: S3Keys | None) -> None:
         self._accounts, self._read, self._write = frozenset(accounts), read, write
 
-    def issue(self, access: TableAccess) -> Credentials | None:
+    def issue(self, access: TableAccess) -> S3Keys | None:
         """See `CredentialsProvider`."""
         if access.account_id not in self._accounts or not access.everywhere:
             return None

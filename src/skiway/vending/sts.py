@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Final
-
-from cachetools import LRUCache
 
 from skiway import extras
 from skiway.clock import Clock, utc_now
-from skiway.errors import Unavailable
 from skiway.vending.access import TableAccess
-from skiway.vending.credentials import Credentials
+from skiway.vending.credentials import S3Keys, Sessions, not_issued
 from skiway.vending.session_policy import session_policy
 
 with extras.needed("aws", "vended credentials"):
@@ -28,7 +23,6 @@ with extras.needed("aws", "vended credentials"):
 
 __all__ = ["StsCredentials", "StsRole", "sts_client"]
 
-MAX_SESSIONS: Final = 1000
 CONFIG: Final = Config(retries={"mode": "standard", "max_attempts": 3}, connect_timeout=5, read_timeout=10)
 
 
@@ -47,7 +41,7 @@ class StsRole:
         return found[1] if found else "aws"
 
 
-def sts_client(*, region: str | None, endpoint: str | None, keys: Credentials | None) -> Any:
+def sts_client(*, region: str | None, endpoint: str | None, keys: S3Keys | None) -> Any:
     """A client of STS. Without keys, boto3 finds them in the usual places."""
     given: dict[str, str | None] = {}
     if keys is not None:
@@ -63,28 +57,19 @@ class StsCredentials:
     """
 
     def __init__(self, client: Any, role: StsRole, *, clock: Clock = utc_now) -> None:
-        self._client, self._role, self._clock = client, role, clock
-        self._sessions: LRUCache[TableAccess, Credentials] = LRUCache(MAX_SESSIONS)
-        self._lock = Lock()
+        self._client, self._role = client, role
+        self._sessions = Sessions[S3Keys](clock)
 
     @property
     def lifetime_s(self) -> float:
         """See `CredentialsProvider`."""
         return self._role.lifetime_s
 
-    def issue(self, access: TableAccess) -> Credentials:
+    def issue(self, access: TableAccess) -> S3Keys:
         """See `CredentialsProvider`."""
-        with self._lock:
-            found = self._sessions.get(access)
-        renew_at = self._clock() + timedelta(seconds=self._role.lifetime_s / 2)
-        if found is not None and found.expires_at is not None and found.expires_at >= renew_at:
-            return found
-        issued = self._assume(access)
-        with self._lock:
-            self._sessions[access] = issued
-        return issued
+        return self._sessions.get(access, self._assume)
 
-    def _assume(self, access: TableAccess) -> Credentials:
+    def _assume(self, access: TableAccess) -> S3Keys:
         external = {"ExternalId": self._role.external_id} if self._role.external_id else {}
         try:
             found = self._client.assume_role(
@@ -95,13 +80,8 @@ class StsCredentials:
                 **external,
             )["Credentials"]
         except (BotoCoreError, ClientError) as error:
-            raise Unavailable(
-                "credentials for the table cannot be issued now: try again later, or ask the operator, who finds the reason "
-                "in the log of the server",
-                key="vending.unavailable",
-                detail=f"STS: {error}",
-            ) from error
-        return Credentials(
+            raise not_issued("STS", error) from error
+        return S3Keys(
             found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"], expires_at=found["Expiration"]
         )
 

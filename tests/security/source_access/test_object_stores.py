@@ -12,7 +12,10 @@ import pytest
 from skiway.config.addresses import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats import open_source
-from skiway.security.source_access import SourceAccess
+from skiway.formats.reach import Reach
+from skiway.metastore.connectors.specs import check_access
+from skiway.model import v1
+from skiway.security.source_access import SourceAccess, location
 
 LISTING = b"""<ListBucketResult><Name>bucket</Name><KeyCount>1</KeyCount><IsTruncated>false</IsTruncated><Contents>
 <Key>x/_delta_log/00000000000000000000.json</Key><Size>1</Size><ETag>"e"</ETag>
@@ -171,3 +174,34 @@ def test_location_is_not_decoded_by_the_client(inner: Store) -> None:
     listed = [path for path, _ in inner.requests if "list-type" in path]
     assert len(listed) > 2
     assert all("%2577are" in path for path in listed)
+
+
+ELSEWHERE = ("gs://lake/x", "abfss://lake@skiway.dfs.core.windows.net/x")
+
+
+@pytest.mark.parametrize("uri", ELSEWHERE)
+@pytest.mark.parametrize("allowed", [SourceAccess(), access("loopback", "public", local_roots=("/",))])
+def test_sources_cannot_be_in_other_object_stores(uri: str, allowed: SourceAccess) -> None:
+    place = location(uri)
+    for check in (allowed.check, Reach((place,), allowed).check, Reach((place,), allowed, in_s3=False).check):
+        with pytest.raises(PermissionDenied, match=f"only the warehouse can be in {place.scheme}:") as caught:
+            check(place)
+        assert caught.value.key == "location.refused"
+
+
+@pytest.mark.parametrize("uri", ELSEWHERE)
+@pytest.mark.parametrize("kind", ["parquet", "iceberg", "delta"])
+def test_source_in_another_object_store_is_not_opened(kind: str, uri: str) -> None:
+    name = {"parquet": "x.parquet", "iceberg": "x.metadata.json", "delta": "x"}[kind]
+    options = {"external.table-name": "t", "iceberg.source": "filesystem"}
+    with pytest.raises(PermissionDenied, match="only the warehouse can be in"):
+        open_source(kind, f"{uri}/{name}", options=options, access=access("loopback", "public")).load((), "t")
+
+
+@pytest.mark.parametrize("uri", ELSEWHERE)
+@pytest.mark.parametrize("field", ["uri", "warehouse", "allowed-locations"])
+def test_connector_to_another_object_store_is_rejected(field: str, uri: str) -> None:
+    given = {field: uri} if field != "uri" else {}
+    connector = v1.Connector(kind=v1.CK_ICEBERG, uri=uri if field == "uri" else "s3://lake/x", properties=given)
+    with pytest.raises(PermissionDenied, match="only the warehouse can be in"):
+        check_access(connector, access("public"))

@@ -236,7 +236,7 @@ class DeltaTable(TableHandle):
 
 def _url(place: Location) -> str:
     """The location for delta-rs, which decodes URLs."""
-    return f"s3://{place.bucket}/{quote(place.path)}" if place.scheme == "s3" else place.path
+    return place.path if place.scheme == "file" else f"{place.scheme}://{place.bucket}/{quote(place.path)}"
 
 
 def _deleted_positions(selected: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The warehouse: the root folder of the files of managed tables, on this machine or in S3.
+"""The warehouse: the root folder of the files of managed tables, on this machine or in an object store.
 
 Each table has its own folder. Files outside of it are neither read nor written, whatever the metadata of the table says.
 Files are immutable once they are closed. Writes are durable when the call returns.
@@ -26,12 +26,14 @@ from skiway.security.source_access import Location, location
 __all__ = ["TableFiles", "Warehouse", "uri_of"]
 
 # Engines interpret these differently in a location. They take a space on disk literally, so locations are not encoded.
-_UNSAFE: Final = {"file": re.compile(r"[?#%\\]|[^\S ]"), "s3": re.compile(r"[?#%\\\s]")}
+_SHOWN: Final = frozenset({"s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "gcs.service.host"})
+_UNSAFE: Final = re.compile(r"[?#%\\\s]")
+_UNSAFE_ON_DISK: Final = re.compile(r"[?#%\\]|[^\S ]")
 
 
 @dataclass(frozen=True)
 class Warehouse:
-    """The root folder of managed tables. `properties` are those of `Files`: how to reach S3.
+    """The root folder of managed tables. `properties` are those of `Files`: how to reach object stores.
 
     `approved` are further folders in which tables of a catalog may be, by `account/catalog`.
     """
@@ -51,21 +53,27 @@ class Warehouse:
         cache: FileCache | None = None,
         approved: Iterable[tuple[str, str]] = (),
     ) -> Warehouse:
-        """The warehouse at a path, or at a `file:` or `s3:` location."""
+        """The warehouse at a path, or at a `file:`, `s3:`, `gs:` or `abfss:` location."""
         more = tuple((name, cls.safe(location(each))) for name, each in approved)
         return cls(cls.safe(location(uri)), dict(properties or {}), FileCache() if cache is None else cache, more)
 
     @staticmethod
     def safe(place: Location) -> Location:
         """Return `place`, or raise if engines interpret its path differently."""
-        if found := _UNSAFE[place.scheme].search(place.path):
+        unsafe = _UNSAFE_ON_DISK if place.scheme == "file" else _UNSAFE
+        if found := unsafe.search(place.path):
             raise InvalidArgument(
                 f"the path of the warehouse {str(place)!r} contains {found[0]!r}, which engines interpret differently; choose "
-                "another folder, without ? # % \\ and, in S3, without spaces",
+                "another folder, without ? # % \\ and, in an object store, without spaces",
                 key="warehouse.invalid",
                 location=str(place),
             )
         return place
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The properties that clients receive. Credentials are not among them."""
+        return {name: value for name, value in self.properties.items() if name in _SHOWN}
 
     def approved_for(self, account_id: str, catalog: str) -> list[Location]:
         """The further folders in which tables of this catalog may be."""
@@ -152,7 +160,7 @@ def uri_of(place: Location) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Folder(Reach):
-    """The folders of one table. Also checked in S3, where the same credentials give access to other tables.
+    """The folders of one table. Also checked in object stores, where the same credentials give access to other tables.
 
     Files in `shared` folders can be read, but not written, where `may_read` allows it.
     """
@@ -208,7 +216,7 @@ class TableFiles(Files):
             if place.scheme == "file":
                 _make_folder(Path(place.path).parent)
                 return self._local.open_output_stream(place.path)
-            return self._s3.open_output_stream(f"{place.bucket}/{place.path}")
+            return self._storage(place).create(place)
 
     def seal(self, uri: str) -> None:
         """Sync a closed file to disk, so that it survives a power failure."""
@@ -233,11 +241,12 @@ class TableFiles(Files):
             with self.translated(place):
                 if place.scheme == "file":
                     Path(place.path).unlink(missing_ok=True)
-                else:
-                    obstore.delete(self._bucket(place.bucket), place.path)
+                    continue
+                with suppress(FileNotFoundError):  # S3 reports none
+                    obstore.delete(self._storage(place).bucket(place.bucket), place.path)
 
     def remove_folders(self, folder: Location) -> None:
-        """Delete `folder` and the folders below it as far as they are empty; S3 has no folders."""
+        """Delete `folder` and the folders below it as far as they are empty; object stores have none."""
         if folder.scheme == "file":
             for path, _, _ in os.walk(self.owned(folder).path, topdown=False):
                 with suppress(OSError):  # not empty

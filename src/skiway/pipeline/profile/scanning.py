@@ -219,7 +219,9 @@ def _kind(leaf: Leaf) -> ValueKind:
 
 def _spark_path(path: str) -> str:
     place = location(path)
-    return f"s3a://{place.bucket}/{place.path}" if place.scheme == "s3" else f"file:{place.path}"
+    if place.scheme == "file":
+        return f"file:{place.path}"
+    return f"s3a://{place.bucket}/{place.path}" if place.scheme == "s3" else str(place)
 
 
 def _path(uri: str) -> str:

@@ -4,7 +4,7 @@ Operators decide with the settings `sources`. One `SourceAccess` is built from t
 and again for every location in the metadata of a table. Callers can narrow what it permits and never widen it.
 
     policy         `SourceAccess`: the decision
-    locations      files on this machine or in S3, as values
+    locations      files on this machine or in object stores, as values
     web_sessions   sessions of `requests` that connect only to permitted addresses
     relay          the same for clients of object stores, which offer no way to check an address
     databases      the addresses of SQL catalogs

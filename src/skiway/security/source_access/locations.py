@@ -1,4 +1,4 @@
-"""Locations of files on this machine or in S3, validated before anything is accessed."""
+"""Locations of files on this machine or in object stores, validated before anything is accessed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,32 @@ from skiway.security.secret_shapes import without_secrets
 
 __all__ = ["Location", "location", "web_address"]
 
-_SCHEMES: Final = {"": "file", "file": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
+_SCHEMES: Final = {"": "file", "file": "file", "s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfss": "abfss"}
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_BUCKETS: Final = {
+    "s3": (re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"), "bucket name; write s3://bucket/path"),
+    "gs": (re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"), "bucket name; write gs://bucket/path"),
+    "abfss": (
+        re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net"),
+        "container and account; write abfss://container@account.dfs.core.windows.net/path",
+    ),
+}
+"""The valid names of buckets by scheme, and how an error describes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A file or folder. `path` has no trailing slash; in S3 it is the key, on disk an absolute path."""
+    """A file or folder. `path` has no trailing slash; in an object store it is the key, on disk an absolute path.
+
+    In Azure, the bucket is a container and the host of its account: `lake@account.dfs.core.windows.net`.
+    """
 
     scheme: str
     bucket: str
     path: str
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.path}" if self.scheme == "s3" else self.path
+        return self.path if self.scheme == "file" else f"{self.scheme}://{self.bucket}/{self.path}"
 
     def __truediv__(self, name: str) -> Location:
         return Location(self.scheme, self.bucket, f"{self.path}/{name}" if self.path else name)
@@ -42,8 +53,8 @@ class Location:
         return Location(self.scheme, self.bucket, self.path.rpartition("/")[0])
 
     def real(self) -> Location:
-        """The location without symbolic links; S3 has none."""
-        return self if self.scheme == "s3" else Location("file", "", os.path.realpath(self.path))
+        """The location without symbolic links; object stores have none."""
+        return Location("file", "", os.path.realpath(self.path)) if self.scheme == "file" else self
 
     def is_below(self, folder: Location) -> bool:
         """Is it `folder`, or below it, by name?"""
@@ -57,7 +68,9 @@ class Location:
 
 
 def location(uri: str) -> Location:
-    """Parse `uri`: a path on this machine, or a `file:`, `s3:`, `s3a:` or `s3n:` location.
+    """Parse `uri`: a path on this machine, or a `file:`, `s3:`, `s3a:`, `s3n:`, `gs:` or `abfss:` location.
+
+    Sources can be neither in `gs:` nor in `abfss:`; `SourceAccess` refuses them.
 
     >>> str(location("s3a://lake/sales/people/"))
     's3://lake/sales/people'
@@ -65,23 +78,30 @@ def location(uri: str) -> Location:
     found = _SCHEME.fullmatch(uri)
     scheme, rest = (found["scheme"].lower(), found["rest"]) if found else ("", uri)
     if scheme not in _SCHEMES:
-        raise _invalid(uri, f"unsupported scheme {scheme!r}; give a path, or a file: or s3: location")
-    if not rest or (_SCHEMES[scheme] == "s3" and not rest.strip("/")):
+        raise _invalid(
+            uri,
+            f"unsupported scheme {scheme!r}; give a path, or a file: or s3: location; a warehouse can "
+            "also be at a gs: or abfss: location",
+        )
+    if not rest or (_SCHEMES[scheme] != "file" and not rest.strip("/")):
         raise _invalid(uri, "it is empty")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in uri):
         raise _invalid(uri, "it contains control characters")
     if ".." in re.split(r"[/\\]", rest):
         raise _invalid(uri, "'..' is not allowed; write the resolved path")
-    return _in_s3(uri, rest) if _SCHEMES[scheme] == "s3" else _on_disk(uri, rest, bare=not scheme)
+    if _SCHEMES[scheme] == "file":
+        return _on_disk(uri, rest, bare=not scheme)
+    return _in_bucket(uri, _SCHEMES[scheme], rest)
 
 
-def _in_s3(uri: str, rest: str) -> Location:
+def _in_bucket(uri: str, scheme: str, rest: str) -> Location:
     bucket, _, key = rest.removeprefix("//").partition("/")
-    if not rest.startswith("//") or not _BUCKET.fullmatch(bucket):
-        raise _invalid(uri, "it has no valid bucket name; write s3://bucket/path")
+    valid, wanted = _BUCKETS[scheme]
+    if not rest.startswith("//") or not valid.fullmatch(bucket):
+        raise _invalid(uri, f"it has no valid {wanted}")
     if "." in key.split("/"):
         raise _invalid(uri, "'.' is not allowed as a part of the path, because some clients remove it")
-    return Location("s3", bucket, key.strip("/"))
+    return Location(scheme, bucket, key.strip("/"))
 
 
 def _on_disk(uri: str, rest: str, *, bare: bool) -> Location:

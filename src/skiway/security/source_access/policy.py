@@ -30,6 +30,8 @@ SYSTEM_FOLDERS: Final = (
 )
 """Folders of the operating system. They contain keys, passwords, logs and the memory of processes."""
 
+_OBJECT_STORES: Final = ("s3",)
+"""The object stores that sources can be in. Others would be read with credentials of the server."""
 _MEMORY: Final = Location("file", "", "/dev/shm")  # noqa: S108 - not a temporary file
 _PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432}
 
@@ -79,6 +81,8 @@ class SourceAccess:
 
     def _permits(self, real: Location) -> bool:
         """Whether the most specific rule for a location permits it."""
+        if real.scheme not in ("file", *_OBJECT_STORES):
+            return False
         if real.scheme != "file":
             # Some clients, such as Hadoop's, remove empty segments.
             plain = Location(real.scheme, real.bucket, re.sub("/+", "/", real.path))
@@ -92,6 +96,8 @@ class SourceAccess:
         return any(real.is_below(each) for each in self._roots)
 
     def _advice(self, place: Location) -> str:
+        if place.scheme not in ("file", *_OBJECT_STORES):
+            return f"only the warehouse can be in {place.scheme}:, sources are local or in S3: copy the data there"
         if place.scheme != "file":
             return "it belongs to the server itself: use another bucket or folder"
         roots = ", ".join(str(each) for each in self._roots) or "none"
