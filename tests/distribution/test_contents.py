@@ -25,7 +25,7 @@ FOR_DEVELOPMENT = {"test", "docs", "dev"}
 
 # Libraries that no module imports.
 USED_OTHERWISE = {
-    "jinja2": "the explorer will use it",
+    "httptools": "uvicorn parses HTTP with it",
     "pandas": "PySpark needs it for Arrow batches",
     "psycopg": "SQLAlchemy loads it by the name of its dialect",
 }
