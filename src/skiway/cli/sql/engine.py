@@ -131,8 +131,8 @@ class Answer:
 class Fetched(Answer):
     """The rows of a statement that cannot be part of a query, such as EXPLAIN, or INSERT with RETURNING."""
 
-    def __init__(self, engine: Engine, relation: duckdb.DuckDBPyRelation) -> None:
-        super().__init__(engine, "", relation.columns, list(map(str, relation.types)))
+    def __init__(self, engine: Engine, relation: duckdb.DuckDBPyRelation, names: Sequence[str]) -> None:
+        super().__init__(engine, "", names, list(map(str, relation.types)))
         self._columns = [quoted(name) for name in relation.columns]
         self._relation = relation
 
@@ -171,10 +171,25 @@ class Engine:
         return Answer(self, text, names, types)
 
     def run(self, text: str) -> Answer | None:
-        """Run a statement that is no query, and return its rows, if it has any."""
+        """Run a statement that reads no table of the lake, such as SET or PRAGMA, and return its rows, if it has any."""
         with self.errors():
             relation: duckdb.DuckDBPyRelation | None = self.duckdb.sql(text)
-        return None if relation is None else Fetched(self, relation)
+        return None if relation is None else Fetched(self, relation, relation.columns)
+
+    def fetch(self, text: str) -> Answer:
+        """Run a statement that has rows and is no query, such as EXPLAIN ANALYZE, or INSERT with RETURNING.
+
+        It may read tables of the lake. `sql()` holds the interpreter's lock while it runs such a statement, and a thread of DuckDB
+        that frees rows of the lake would wait for the lock for ever.
+        """
+        with self.errors():
+            self.duckdb.execute("SET arrow_lossless_conversion = true")
+            try:
+                rows = self.duckdb.execute(text).to_arrow_table()
+            finally:
+                self.duckdb.execute("RESET arrow_lossless_conversion")
+            unique = rows.rename_columns([f"c{number}" for number in range(rows.num_columns)])
+            return Fetched(self, self.duckdb.from_arrow(unique), rows.schema.names)
 
     def change(self, text: str) -> int:
         """Run a statement that changes something, and return the number of rows that it affected."""

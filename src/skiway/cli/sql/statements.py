@@ -129,7 +129,7 @@ def _explain(session: Session, given: Statement) -> Result:
     bound = session.bind(inner, "")
     prefix = EXPLAIN.match(given.text)
     assert prefix is not None
-    return Result("explain", session.engine.run(f"{prefix[0]}{bound}" if bound else given.text))
+    return Result("explain", session.engine.fetch(f"{prefix[0]}{bound}" if bound else given.text))
 
 
 def _show(session: Session, given: Statement, shown: re.Match[str]) -> Result:
@@ -173,7 +173,7 @@ def _run_locally(session: Session, statement: exp.Expr, text: str) -> Result:
     if isinstance(statement, exp.Create) and kind != "table" and session.lake_tables(statement):
         raise Unsupported(f"a temporary {kind} cannot read tables of the lake: use CREATE TEMP TABLE … AS SELECT …")
     if statement.args.get("returning"):
-        return Result(word, session.engine.run(bound))
+        return Result(word, session.engine.fetch(bound))
     count = session.engine.change(bound)
     if word in ("insert", "update", "delete", "truncatetable"):
         return Result(word, count=count, message=count_rows(PARTICIPLES[word], count))

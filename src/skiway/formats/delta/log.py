@@ -83,7 +83,7 @@ def _moment(millis: object, file: Found) -> datetime:
     if isinstance(millis, int):
         with suppress(OverflowError, ValueError, OSError):
             return datetime.fromtimestamp(millis / 1000, UTC)
-    return datetime.fromtimestamp(file.modified_us / 1_000_000, UTC)
+    return datetime.fromtimestamp(file.modified_us // 1000 / 1000, UTC)  # in milliseconds, like all times of Delta
 
 
 @dataclass(frozen=True)
