@@ -53,6 +53,26 @@ def test_strangers_are_sent_to_the_login_and_back(visitor: Visitor, lake: tuple[
     assert CANARY in visitor.page("/tables/lake/sales/people?tab=rows")
 
 
+def test_programs_send_a_token_instead_of_a_session(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    def get(token: str) -> tuple[int, str]:
+        answer = visitor.browser.get("/tables/lake/sales/people.json?tab=rows", headers={"authorization": token})
+        return answer.status_code, answer.text
+
+    status, text = get(f"Bearer {lake[1]['ada']}")
+    assert (status, CANARY in text) == (200, True)
+    status, text = get(f"bearer {lake[1]['eve']}")
+    assert (status, CANARY in text) == (200, False)
+    assert get("Bearer wrong")[0] == 401
+    assert get("Bearer")[0] == 401
+    assert "skiway_session" not in visitor.browser.cookies
+
+
+def test_token_without_a_session_sends_no_forms(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    sent = {"authorization": f"Bearer {lake[1]['ada']}"}
+    answer = visitor.browser.post("/sql", data={"catalog": "lake", "query": "SELECT 1"}, headers=sent)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fsql")
+
+
 def test_wrong_token_is_refused(visitor: Visitor) -> None:
     answer = visitor.browser.post("/login", data={"token": "wrong"})
     assert answer.status_code == 401

@@ -78,7 +78,7 @@ class Columns:
 
     @cached_property
     def _converted(self) -> list[pa.Field]:
-        """The announced columns whose types are not the stored ones."""
+        """The announced columns that have another type than the stored ones."""
         numbers = {field_id(field) for field in self.wanted}
         return [
             shown for stored, shown in zip(self.stored, self.announced, strict=False) if field_id(stored) in numbers

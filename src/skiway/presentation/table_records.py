@@ -22,6 +22,7 @@ __all__ = [
     "DistinctCount",
     "TableRecord",
     "TopValue",
+    "column_comments",
     "column_profiles",
     "histogram_bars",
     "numeric_position",
@@ -111,6 +112,12 @@ def _columns(schema_json: str) -> tuple[ColumnRecord, ...]:
     """Return the columns of a schema in JSON."""
     fields = json.loads(schema_json or "{}").get("fields", [])
     return tuple(ColumnRecord(each["name"], _type_text(each["type"]), bool(each.get("required"))) for each in fields)
+
+
+def column_comments(table: Table) -> dict[str, str]:
+    """Return the comments of a table's columns by name; columns without a comment are left out."""
+    fields = json.loads(table.schema_json or "{}").get("fields", [])
+    return {each["name"]: each["doc"] for each in fields if each.get("doc")}
 
 
 def _type_text(data_type: Any) -> str:

@@ -1,7 +1,7 @@
 """The ASGI app of the Iceberg REST catalog: routes requests through the request pipeline.
 
-Functions of routes block, so they run on threads. Callers are admitted before a large body is read: strangers cannot make
-the server keep much.
+Functions of routes block, so they run on threads. Callers are admitted before a large body is read, so that
+strangers cannot fill the memory of the server.
 """
 
 from __future__ import annotations

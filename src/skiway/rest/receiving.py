@@ -1,8 +1,7 @@
 """Bodies of requests, read with limits on their size and on the time that they take.
 
-Callers are admitted before the server reads a body of more than 64 KiB. Forms contain the credentials of a caller, so they are
-read before.
-So forms are small and have little time, and strangers who send them slowly do not keep others from sending theirs.
+Callers are admitted before the server reads a body of more than 64 KiB. Forms contain the credentials of a caller, so the server
+reads them first. They must be small and arrive quickly, and a stranger who sends forms slowly does not block those of others.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ FORM_S: Final = 10.0
 class Body:
     """The body of a request, which must be JSON if there is one. Close it in the end.
 
-    A small body usually arrives together with the headers. `arrived` takes it then, before the caller is admitted: it costs
-    nobody anything, and the call needs to change threads only once. `size` is what was received, also of a body that is rejected.
+    A small body usually arrives together with the headers. `arrived` reads it before the caller is admitted, so that the call
+    changes threads only once. `size` is the number of bytes received, even if the body is rejected.
     """
 
     def __init__(self, request: Request, *, max_bytes: int, seconds: float) -> None:

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skiway.config.server import Http
@@ -64,23 +64,27 @@ def web_app(
         return Response(metrics(), media_type=PROMETHEUS)
 
     return WebApp(
+        iceberg,
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics_text),
             Mount(ICEBERG, iceberg),
             Mount("/", explorer),
-        ]
+        ],
     )
 
 
 class WebApp(Starlette):
     """Starlette with a shortcut: its middleware takes as long as loading a table over Iceberg REST."""
 
+    def __init__(self, iceberg: ASGIApp, *, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(routes=routes)
+        self._iceberg = iceberg
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(f"{ICEBERG}/"):
-            mount = next(each for each in self.routes if isinstance(each, Mount) and each.path == ICEBERG)
-            await mount.app({**scope, "root_path": scope.get("root_path", "") + ICEBERG}, receive, send)
+            await self._iceberg({**scope, "root_path": scope.get("root_path", "") + ICEBERG}, receive, send)
         else:
             await super().__call__(scope, receive, send)
 

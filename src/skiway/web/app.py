@@ -18,16 +18,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from skiway.doors import disclosed
-from skiway.errors import (
-    InvalidArgument,
-    LimitExceeded,
-    NotFound,
-    PermissionDenied,
-    SkiwayError,
-    Unauthorized,
-    Unavailable,
-)
+from skiway import errors
+from skiway.doors import disclosed, status_in
+from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
 from skiway.web.pages import PAGES
 from skiway.web.rendering import json_text, rendered
 from skiway.web.sessions import COOKIE, LIFETIME, Ended, Sessions
@@ -50,22 +43,31 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
-STATUSES: Final = (
-    (Unauthorized, 401),
-    (PermissionDenied, 403),
-    (NotFound, 404),
-    (InvalidArgument, 400),
-    (LimitExceeded, 429),
-    (Unavailable, 503),
-)
+STATUSES: Final[Mapping[type[SkiwayError], int]] = {
+    errors.Unauthorized: 401,
+    errors.PermissionDenied: 403,
+    errors.NotFound: 404,
+    errors.InvalidArgument: 400,
+    errors.PreconditionFailed: 409,
+    errors.AlreadyExists: 409,
+    errors.Contention: 503,
+    errors.Conflict: 409,
+    errors.Unsupported: 501,
+    errors.LimitExceeded: 429,
+    errors.Unavailable: 503,
+    errors.TimedOut: 504,
+    errors.Cancelled: 503,
+    errors.SkiwayError: 500,
+}
+"""The status of a page, for people and programs. Iceberg clients expect other ones in some cases, see `skiway.rest.errors`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How visitors log in: not at all, or with a token that `check` accepts and returns the name of its owner."""
+    """How visitors log in: not at all, or with a token. `check` raises if the token is not valid."""
 
     required: bool = False
-    check: Callable[[str], str] = lambda _: ""
+    check: Callable[[str], None] = lambda _: None
 
 
 class Explorer:
@@ -134,7 +136,6 @@ class Explorer:
     def _html(self, request: Request, page: Page, visitor: Visitor) -> Response:
         shell = {
             "title": page.title,
-            "visitor": visitor.name,
             "may_log_out": self._login.required and bool(visitor.session_id),
             "form_token": self._sessions.form_token(visitor.session_id),
             "path": request.url.path,
@@ -146,8 +147,14 @@ class Explorer:
     # -- visitors -----------------------------------------------------------------------------------------------------
 
     def _visitor(self, request: Request) -> tuple[Visitor | None, str]:
-        """The visitor of a request; and without logins the cookie to set, which identifies the browser in forms."""
+        """The visitor of a request; and without logins the cookie to set, which identifies the browser in forms.
+
+        Programs may send a token instead of a session. They can read pages, but not send forms.
+        """
         if self._login.required:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() == "bearer" and token.strip() and _METHODS.get(request.method) == "GET":
+                return Visitor(token.strip()), ""
             return self._sessions.visitor(request.cookies.get(COOKIE, "")), ""
         known = request.cookies.get(VISITOR_COOKIE, "")
         if known:
@@ -184,14 +191,14 @@ class Explorer:
         if request.method == "POST":
             token = form.get("token", "").strip()
             try:
-                name = self._login.check(token)
+                self._login.check(token)
             except SkiwayError as error:
                 reason, status = error.message, _status(error)
             else:
                 response = _finished(RedirectResponse(target, 303))
                 response.set_cookie(
                     COOKIE,
-                    self._sessions.start(token, name),
+                    self._sessions.start(token),
                     max_age=int(LIFETIME.total_seconds()),
                     httponly=True,
                     samesite="lax",
@@ -252,7 +259,7 @@ def _error_page(error: Exception) -> Page:
 
 
 def _status(error: Exception) -> int:
-    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+    return status_in(STATUSES, error)
 
 
 def _local(target: str) -> str:

@@ -1,11 +1,10 @@
-"""Ranked search over catalogs, namespaces, tables, views, columns, comments and tags.
+"""Ranked search over catalogs, namespaces, tables, views, columns and comments.
 
 Each visitor has an index of what it may see. The feed of events keeps it up to date: only changed objects are read again.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from cachetools import LRUCache
 from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
 from skiway.errors import NotFound, PermissionDenied
-from skiway.presentation.table_records import TableRecord
+from skiway.presentation.table_records import TableRecord, column_comments
 from skiway.web.visits import Visit
 
 __all__ = ["Entry", "Found", "Index", "Indexes"]
@@ -27,7 +26,9 @@ MAX_INDEXES: Final = 50
 MAX_RECENT: Final = 500
 FRESH_S: Final = 2.0
 """How long an index is used without a look at the feed."""
-WEIGHTS: Final = {"name": 100, "column": 40, "tag": 35, "comment": 20}
+FRESH_WITHOUT_FEED_S: Final = 30.0
+"""The same for visitors who may not read the feed: their index has to be built again."""
+WEIGHTS: Final = {"name": 100, "column": 40, "comment": 20}
 KINDS: Final = {"table": 3, "view": 2, "namespace": 1, "catalog": 1}
 
 
@@ -68,7 +69,7 @@ class Index:
     by_id: dict[str, Entry] = field(default_factory=dict)
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     """The newest events of the feed."""
-    checked_at: float = float("-inf")
+    fresh_until: float = float("-inf")
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Put these entries in the place of all others."""
@@ -139,21 +140,18 @@ class Indexes:
         """The index of a visitor, up to date."""
         with self._lock:
             index = self._known.setdefault(visit.visitor.token, Index())
-        now = time.monotonic()
-        if now - index.checked_at < FRESH_S:
-            return index
-        _update(index, visit.lake)
-        index.checked_at = time.monotonic()
+        if time.monotonic() >= index.fresh_until:
+            index.fresh_until = _update(index, visit.lake) + time.monotonic()
         return index
 
 
-def _update(index: Index, lake: Metastore) -> None:
-    """Read everything the first time. Later, read again what the new events of the feed are about."""
+def _update(index: Index, lake: Metastore) -> float:
+    """Read everything the first time. Later, read the objects of new events again. Returns how long the index is fresh."""
     try:
         changes = list(lake.events(after=index.cursor))
     except PermissionDenied:  # the visitor may not read the feed
         index.replace(_everything(lake))
-        return
+        return FRESH_WITHOUT_FEED_S
     index.recent.extend(changes)
     if not index.cursor or any(each.kind in ("catalog", "namespace") for each in changes):
         index.replace(_everything(lake))
@@ -163,6 +161,7 @@ def _update(index: Index, lake: Metastore) -> None:
                 index.put(object_id, _reread(lake, kind, object_id))
     if changes:
         index.cursor = changes[-1].sequence
+    return FRESH_S
 
 
 def _reread(lake: Metastore, kind: str, object_id: str) -> Entry | None:
@@ -189,12 +188,12 @@ def _members(lake: Metastore, namespace: Namespace) -> Iterator[Entry]:
 
 
 def _table(table: Table) -> Entry:
-    record, fields = TableRecord.of(table, {}), _fields(table.schema_json)
-    comments = " ".join(comment for _, comment in fields if comment)
+    record = TableRecord.of(table, {})
+    comments = " ".join(column_comments(table).values())
     return Entry(
         "table",
         table.path,
-        tuple(name for name, _ in fields),
+        tuple(column.name for column in record.columns),
         f"{table.description or ''} {comments}".strip(),
         record.format,
         record.rows,
@@ -205,11 +204,3 @@ def _table(table: Table) -> Entry:
 
 def _view(view: View) -> Entry:
     return Entry("view", view.path, comment=view.description or "", id=str(view.id))
-
-
-def _fields(schema_json: str) -> list[tuple[str, str]]:
-    try:
-        fields = json.loads(schema_json or "{}").get("fields", [])
-    except ValueError:
-        return []
-    return [(str(each.get("name", "")), str(each.get("doc") or "")) for each in fields]

@@ -28,7 +28,6 @@ LIFETIME: Final = timedelta(hours=8)
 class _Content(msgspec.Struct, array_like=True, frozen=True):
     session_id: str
     token: str
-    name: str
     valid_until: float
 
 
@@ -48,10 +47,10 @@ class Sessions:
         self._key, self._ended, self._clock = key, ended, clock
         self._cipher = Fernet(urlsafe_b64encode(sha256(b"explorer session\0" + key).digest()))
 
-    def start(self, token: str, name: str) -> str:
+    def start(self, token: str) -> str:
         """The cookie of a new session."""
         until = (self._clock() + LIFETIME).timestamp()
-        content = _Content(secrets.token_urlsafe(16), token, name, until)
+        content = _Content(secrets.token_urlsafe(16), token, until)
         return self._cipher.encrypt(msgspec.json.encode(content)).decode()
 
     def visitor(self, cookie: str) -> Visitor | None:
@@ -62,7 +61,7 @@ class Sessions:
             return None
         if self._clock().timestamp() >= content.valid_until or content.session_id in self._ended:
             return None
-        return Visitor(content.token, content.name, content.session_id)
+        return Visitor(content.token, content.session_id)
 
     def end(self, session_id: str) -> None:
         """End a session before it expires."""

@@ -9,16 +9,16 @@ from typing import Any
 
 from skiway.client import AirportClient, Metastore
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized
+from skiway.metastore.records.schema_names import schema_name
 
-__all__ = ["Clients", "Page", "Redirect", "Visit", "Visitor", "optional"]
+__all__ = ["Clients", "Page", "Redirect", "TablePath", "Visit", "Visitor", "optional"]
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who visits: the token of the session, empty without authentication, and the name that pages show."""
+    """Somebody who visits. Without authentication, the token is empty."""
 
     token: str = field(default="", repr=False)
-    name: str = ""
     session_id: str = ""
 
 
@@ -30,6 +30,15 @@ class Clients:
     airport: Callable[[Visitor, str], AirportClient]
     location: Callable[[], str] = lambda: ""
     """Where DuckDB finds the server, such as `grpc://lake.example.com:50051`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePath:
+    """Where a table is, in the names that DuckDB uses: a nested namespace is one schema."""
+
+    catalog: str
+    schema: str
+    name: str
 
 
 @dataclass
@@ -58,6 +67,13 @@ class Visit:
         if len(self.names) != 1:
             raise NotFound(f"the address has {len(self.names)} names: it has one, that of a {what}", key="page.unknown")
         return self.names[0]
+
+    def table_path(self) -> TablePath:
+        """The table that the path names. Raises if the path has too few names for that."""
+        if len(self.names) < 3:
+            raise NotFound("the address of a table names a catalog, a namespace and the table", key="page.unknown")
+        catalog, *namespace, name = self.names
+        return TablePath(catalog, schema_name(tuple(namespace)), name)
 
     def number(self, name: str, default: int, *, most: int) -> int:
         """A positive whole number in the query string."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from skiway.errors import NotFound
 from skiway.web.pages.home import INDEXES
-from skiway.web.search import Entry
 from skiway.web.visits import Page, Visit
 
 __all__ = ["catalog", "search"]
@@ -46,6 +46,7 @@ def catalog(visit: Visit) -> Page:
         )
     below = [each for each in entries.values() if each.path[: len(path)] == path and each.path != path]
     members = sorted((each for each in below if each.kind in ("table", "view")), key=lambda each: each.path)
+    counts = Counter(each.path[:-1] for each in members)
     number, last = visit.number("page", 1, most=1_000_000), max(1, -(-len(members) // PAGE))
     shown = members[(number - 1) * PAGE : number * PAGE]
     data = {
@@ -53,7 +54,7 @@ def catalog(visit: Visit) -> Page:
         "kind": here.kind,
         "comment": here.comment,
         "namespaces": [
-            {"path": list(each.path), "tables": sum(_is_in(one, each) for one in members)}
+            {"path": list(each.path), "tables": counts[each.path]}
             for each in sorted(below, key=lambda one: one.path)
             if each.kind == "namespace"
         ],
@@ -73,7 +74,3 @@ def catalog(visit: Visit) -> Page:
         "pages": last,
     }
     return Page("catalog.html", ".".join(path), data)
-
-
-def _is_in(entry: Entry, namespace: Entry) -> bool:
-    return entry.path[:-1] == namespace.path

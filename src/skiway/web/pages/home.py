@@ -33,6 +33,7 @@ def home(visit: Visit) -> Page:
 def _summary(index: Index) -> dict[str, Any]:
     entries = index.entries.values()
     tables = [each for each in entries if each.kind == "table"]
+    counts = Counter(each.path[0] for each in tables)
     formats = Counter(each.format for each in tables)
     sizes = Counter[str]()
     for each in tables:
@@ -40,7 +41,7 @@ def _summary(index: Index) -> dict[str, Any]:
     largest = sorted(tables, key=lambda each: -(each.size_bytes or 0))[:LARGEST]
     return {
         "catalogs": [
-            {"name": each.name, "comment": each.comment, "tables": sum(one.path[0] == each.name for one in tables)}
+            {"name": each.name, "comment": each.comment, "tables": counts[each.name]}
             for each in sorted(entries, key=lambda one: one.path)
             if each.kind == "catalog"
         ],

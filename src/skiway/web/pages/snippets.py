@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from skiway.airport.wire.duckdb_sql import attach_statement, identifier, secret_statement
-from skiway.metastore.records.schema_names import schema_name
 from skiway.web.visits import Visit
 
 __all__ = ["snippets"]
@@ -14,8 +13,8 @@ __all__ = ["snippets"]
 
 def snippets(visit: Visit) -> list[dict[str, Any]]:
     """The snippets for the table in the path of a visit."""
-    catalog, *namespace, table = visit.names
-    schema = schema_name(tuple(namespace))
+    path = visit.table_path()
+    catalog, schema, table = path.catalog, path.schema, path.name
     location = visit.clients.location()
     needs_token = bool(visit.visitor.token)
     name = ".".join(map(identifier, (catalog, schema, table)))
@@ -37,7 +36,7 @@ def snippets(visit: Visit) -> list[dict[str, Any]]:
             "language": "python",
             "text": "from pyiceberg.catalog import load_catalog\n\n"
             f"catalog = load_catalog({json.dumps(catalog)}, **{json.dumps(properties)})\n"
-            f"catalog.load_table({json.dumps([*namespace, table])}).scan(limit=10).to_arrow()",
+            f"catalog.load_table({json.dumps(visit.names[1:])}).scan(limit=10).to_arrow()",
         },
         {"tool": "Spark", "language": "properties", "text": "\n".join(spark)},
         {
@@ -45,8 +44,6 @@ def snippets(visit: Visit) -> list[dict[str, Any]]:
             "language": "python",
             "text": "from skiway.client import AirportClient\n\n"
             f"with AirportClient({json.dumps(location)}, {json.dumps(catalog)}{token}) as lake:\n"
-            f"    rows = lake.scan({json.dumps([schema, table])}, limit=10).read_all()".replace("[", "(").replace(
-                "]", ")"
-            ),
+            f"    rows = lake.scan(({json.dumps(schema)}, {json.dumps(table)}), limit=10).read_all()",
         },
     ]

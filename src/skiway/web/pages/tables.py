@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from skiway.client import col
+from skiway.client import Predicate, col
 from skiway.client.metastore import Snapshot, Table
 from skiway.errors import NotFound
-from skiway.metastore.records.schema_names import namespace_path, schema_name
-from skiway.presentation.table_records import ColumnProfile, TableRecord, column_profiles
+from skiway.metastore.records.schema_names import namespace_path
+from skiway.presentation.table_records import ColumnProfile, TableRecord, column_comments, column_profiles
 from skiway.web.pages.results import shown_rows
 from skiway.web.pages.snippets import snippets
-from skiway.web.visits import Page, Visit, optional
+from skiway.web.visits import Page, TablePath, Visit, optional
 
 __all__ = ["table"]
 
@@ -37,9 +36,8 @@ MAX_ROWS: Final = 1000
 
 
 def table(visit: Visit) -> Page:
-    """A table, at the current snapshot or at the one in the parameter `at`. The parameter `tab` chooses what is shown."""
-    if len(visit.names) < 3:
-        raise NotFound("the address of a table names a catalog, a namespace and the table", key="page.unknown")
+    """A table. The parameter `tab` chooses the tab, and `at` a snapshot; without it, the page shows the current one."""
+    visit.table_path()  # raises for other addresses
     tab = visit.query.get("tab", "columns")
     if tab not in TABS:
         raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
@@ -74,7 +72,7 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.lake, record, visit.at)})
     before, _ = optional(lambda: _profiles_before(visit, found, record))
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
-    comments = _comments(found)
+    comments = column_comments(found)
     shown = [
         {
             "name": column.name,
@@ -87,11 +85,6 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
         for column in record.columns
     ]
     return {"columns": shown, "reason": reason}
-
-
-def _comments(found: Table) -> Mapping[str, str]:
-    fields = json.loads(found.schema_json or "{}").get("fields", [])
-    return {each["name"]: each.get("doc") or "" for each in fields}
 
 
 def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
@@ -121,8 +114,8 @@ def _profile(profile: ColumnProfile | None, before: ColumnProfile | None) -> dic
 
 def _rows(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
     limit = visit.number("limit", ROWS, most=MAX_ROWS)
-    catalog, *namespace, name = visit.names
-    with visit.airport(catalog).scan((schema_name(tuple(namespace)), name), at_version=visit.at, limit=limit) as rows:
+    path = visit.table_path()
+    with visit.airport(path.catalog).scan((path.schema, path.name), at_version=visit.at, limit=limit) as rows:
         shown = rows.read_all()
     return {**shown_rows(shown), "limit": limit}
 
@@ -181,13 +174,14 @@ def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  
 
 
 def _lineage(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    catalog, *namespace, name = visit.names
-    schema, lake = schema_name(tuple(namespace)), visit.airport(catalog)
-    is_this = (col("schema_name") == schema) & (col("table_name") == name)
+    path = visit.table_path()
+    lake = visit.airport(path.catalog)
     comes_from_this = (
-        (col("source_catalog") == catalog) & (col("source_schema") == schema) & (col("source_table") == name)
+        (col("source_catalog") == path.catalog)
+        & (col("source_schema") == path.schema)
+        & (col("source_table") == path.name)
     )
-    sources = lake.scan(("skiway", "lineage"), where=is_this).read_all().to_pylist()
+    sources = lake.scan(("skiway", "lineage"), where=_is(path)).read_all().to_pylist()
     targets = lake.scan(("skiway", "lineage"), where=comes_from_this).read_all().to_pylist()
     return {
         "sources": [
@@ -195,9 +189,13 @@ def _lineage(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
             for each in sources
         ],
         "targets": [
-            _edge((catalog, *namespace_path(each["schema_name"]), each["table_name"]), each) for each in targets
+            _edge((path.catalog, *namespace_path(each["schema_name"]), each["table_name"]), each) for each in targets
         ],
     }
+
+
+def _is(path: TablePath) -> Predicate:
+    return (col("schema_name") == path.schema) & (col("table_name") == path.name)
 
 
 def _edge(path: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,9 +203,8 @@ def _edge(path: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plans(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    catalog, *namespace, name = visit.names
-    is_this = (col("schema_name") == schema_name(tuple(namespace))) & (col("table_name") == name)
-    scans = visit.airport(catalog).scan(("skiway", "plans"), where=is_this).read_all().to_pylist()
+    path = visit.table_path()
+    scans = visit.airport(path.catalog).scan(("skiway", "plans"), where=_is(path)).read_all().to_pylist()
     hidden = ("schema_name", "table_name")
     shown = [{key: value for key, value in each.items() if key not in hidden} for each in scans]
     return {"plans": sorted(shown, key=lambda each: each["planned_at"], reverse=True)[:MAX_PLANS]}
