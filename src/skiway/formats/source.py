@@ -124,7 +124,11 @@ class PartitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state of a table. `digest` identifies the content if snapshots have no ids upstream."""
+    """A state of a table.
+
+    `digest` identifies its content, as far as it is known, in formats whose snapshots have no unique ids: versions of Delta
+    tables are numbered from 0, also after a table was deleted and created again.
+    """
 
     id: int
     created_at: datetime

@@ -134,12 +134,12 @@ def columns_in(schema: Schema) -> Columns:
 
 
 def _columns(schema: Schema, parsed: dict[str, object]) -> Columns:
-    from skiway.formats.iceberg.types import arrow_schema, write_defaults
+    from skiway.formats.iceberg.types import arrow_columns, write_defaults
 
     if not schema.fields:
         raise ValueError("it has no columns")
     defaults = write_defaults(schema)
-    fields = [_with_default(field, defaults.get(field.name)) for field in arrow_schema(schema).arrow]
+    fields = [_with_default(field, defaults.get(field.name)) for field in arrow_columns(schema)]
     return Columns(_schema_id(parsed), _with_distinct_names(pa.schema(fields)))
 
 
@@ -188,6 +188,8 @@ def _announced(field: pa.Field, wanted: pa.Field | None = None) -> pa.Field:
 
 def _is_another_type(asked: pa.Field, stored: pa.Field) -> bool:
     """Is the type that a client asked for another one in DuckDB than the stored one?"""
+    if asked.type == stored.type and not asked.metadata and not isinstance(asked.type, pa.BaseExtensionType):
+        return False  # naming types takes long if there are thousands of columns
     try:
         return duckdb_type(asked) != duckdb_type(stored)
     except InvalidArgument:  # not a type of DuckDB, so a Python client asked for it

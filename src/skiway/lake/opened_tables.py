@@ -85,11 +85,11 @@ class Handles:
                 handle = self._load(realm, table)
                 return OpenedTable(handle, handle.current())
             key = (realm.account_id, table.resource_id.id, f"{now.value.snapshot_id}:{now.etag}")
-            opened = self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+            opened = self._cache.get(key, lambda: self._mirrored(realm, table, now.value))
             if not relist or not isinstance(opened.handle, ParquetTable) or opened.handle.is_unchanged():
                 return opened
             self._cache.discard(key)
-            return self._cache.get(key, lambda: self._mirrored(realm, table, now.value.snapshot_id))
+            return self._cache.get(key, lambda: self._mirrored(realm, table, now.value))
 
     def open_earlier(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable | None:
         """Open a managed table in the last state that had a snapshot, which was removed since; None if none is left."""
@@ -101,16 +101,16 @@ class Handles:
         handle = open_current(realm, self.warehouse, table)
         return OpenedTable(handle, handle.current())
 
-    def _mirrored(self, realm: Realm, table: v1.Table, snapshot_id: int) -> OpenedTable:
+    def _mirrored(self, realm: Realm, table: v1.Table, known: v1.Snapshot) -> OpenedTable:
         handle = self._load(realm, table)
         if isinstance(handle, ParquetTable):
-            return self._listed(realm, table.resource_id.id, handle, snapshot_id)
-        opened = OpenedTable(handle, None)
+            return self._listed(realm, table.resource_id.id, handle, known.snapshot_id)
+        opened, stored = OpenedTable(handle, None), _snapshot(known)
         for each in opened.snapshots:
-            if each.id == snapshot_id:
+            if each.id == stored.id and not _differ(each.digest, stored.digest):
                 return replace(opened, current=each)
         raise PreconditionFailed(
-            f"its snapshot {snapshot_id} no longer exists upstream; synchronise the connector", key="snapshot.gone"
+            f"its snapshot {stored.id} no longer exists upstream; synchronise the connector", key="snapshot.gone"
         )
 
     def _listed(self, realm: Realm, table_id: str, handle: ParquetTable, snapshot_id: int) -> OpenedTable:
@@ -147,6 +147,11 @@ class Handles:
 def _etags(realm: Realm, table_id: str, snapshot_id: int) -> dict[str, str]:
     files = statistics.file_statistics(realm, table_id, snapshot_id)
     return dict(zip(files["file_path"].to_pylist(), files["etag"].to_pylist(), strict=True))
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether digests are known to differ: those of records from older versions, and of old versions in Delta, are empty."""
+    return bool(one and other and one != other)
 
 
 def _snapshot(record: v1.Snapshot) -> Snapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pyarrow as pa
@@ -156,6 +157,32 @@ def test_changed_schema_and_properties_are_mirrored(factory: ResourceFactory, fo
     assert [each["name"] for each in json.loads(table.schema_json)["fields"]] == ["id", "name"]
     assert table.properties["owner"] == "ada"
     assert "hidden" not in str(table)
+
+
+@pytest.mark.parametrize("versions", [[2], [2, 3], [2, 3, 4]], ids=["fewer", "as many", "more"])
+def test_delta_table_that_was_created_again_replaces_its_mirror(factory: ResourceFactory, folder, versions):
+    from deltalake import write_deltalake
+
+    def created_anew(rows: list[int]) -> None:
+        shutil.rmtree(folder / "people", ignore_errors=True)
+        for row in rows:
+            write_deltalake(str(folder / "people"), pa.table({"id": [row] * row}), mode="append")
+
+    created_anew([5, 6])
+    created = connector(factory, str(folder), v1.CK_DELTA, properties={"delta.source": "filesystem"})
+    run(factory, created)
+    run(factory, created, STATS, Profiler())
+    table = mirrored(factory)["files.people"]
+    assert statistics.table_statistics(factory.home, table.resource_id.id, 0).row_count == 5
+    created_anew(versions)
+    assert run(factory, created).changed == 1
+    assert sorted(each.snapshot_id for each in snapshots_of(factory, table)) == list(range(len(versions)))
+    assert current_of(factory, table).snapshot_id == len(versions) - 1
+    for number in range(len(versions)):
+        files = statistics.file_statistics(factory.home, table.resource_id.id, number)
+        assert sum(files["row_count"].to_pylist()) == sum(versions[: number + 1])
+        assert statistics.table_statistics(factory.home, table.resource_id.id, number) is None
+    assert run(factory, created).changed == 0
 
 
 def test_delta_versions_including_0_are_snapshots(factory: ResourceFactory, folder):

@@ -41,7 +41,8 @@ def can_announce(columns: Iterable[pa.Field], statistics: Statistics, table: obj
     """Whether DuckDB's client can handle the statistics of every column. `table` is named in the log if they fail."""
     for field in columns:
         try:
-            if not _is_legal(field, _checked(field, statistics(field.name, duckdb_type(field)))):
+            type_name = duckdb_type(field)
+            if not _is_legal(field, type_name, _checked(field, statistics(field.name, type_name))):
                 return False
         except Exception as error:  # noqa: BLE001  (statistics are optional, the table is not)
             _report(error, table, field.name)
@@ -110,8 +111,7 @@ def _has_arrow_order(data_type: pa.DataType) -> bool:
     )
 
 
-def _is_legal(field: pa.Field, statistics: ColumnStatistics) -> bool:
-    type_name = duckdb_type(field)
+def _is_legal(field: pa.Field, type_name: str, statistics: ColumnStatistics) -> bool:
     if type_name.startswith(_WITHOUT_STATISTICS) or pa.types.is_dictionary(field.type):
         return False
     return (

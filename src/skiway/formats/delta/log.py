@@ -8,6 +8,7 @@ Columns are identified by name or, with column mapping, by id and by their physi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -45,8 +46,8 @@ def snapshots(
     known = {**checkpoints, **commits}  # an old version may have a checkpoint only
     wanted = [version for version in sorted(known) if max(first, since) <= version <= upto and version not in without]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        infos = list(threads.map(lambda version: _info(files, commits.get(version)), wanted))
-    return [_snapshot(version, info, known[version], first) for version, info in zip(wanted, infos, strict=True)]
+        contents = list(threads.map(lambda version: _content(files, commits.get(version)), wanted))
+    return [_snapshot(version, data, known[version], first) for version, data in zip(wanted, contents, strict=True)]
 
 
 def _by_version(listed: list[Found], form: re.Pattern[str]) -> dict[int, Found]:
@@ -54,11 +55,13 @@ def _by_version(listed: list[Found], form: re.Pattern[str]) -> dict[int, Found]:
     return {int(found[1]): each for found, each in matched if found}
 
 
-def _info(files: Files, commit: Found | None) -> dict[str, Any]:
+def _content(files: Files, commit: Found | None) -> bytes:
+    return b"" if commit is None else files.read(str(commit.location))
+
+
+def _info(commit: bytes) -> dict[str, Any]:
     """The `commitInfo` of a commit; empty if it cannot be parsed, as rows do not depend on it."""
-    if commit is None:
-        return {}
-    for line in files.read(str(commit.location)).splitlines():
+    for line in commit.splitlines():
         try:
             action = json.loads(line)
         except ValueError:
@@ -68,13 +71,15 @@ def _info(files: Files, commit: Found | None) -> dict[str, Any]:
     return {}
 
 
-def _snapshot(version: int, info: dict[str, Any], file: Found, first: int) -> Snapshot:
+def _snapshot(version: int, commit: bytes, file: Found, first: int) -> Snapshot:
+    info = _info(commit)
     return Snapshot(
         id=version,
         created_at=_moment(info.get("inCommitTimestamp", info.get("timestamp")), file),
         parent_id=version - 1 if version > first else None,
         sequence_number=version,
         summary={"operation": str(info.get("operation", ""))},
+        digest=hashlib.blake2b(commit, digest_size=16).hexdigest() if commit else "",
     )
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType, NestedField
 
 __all__ = [
+    "arrow_columns",
     "arrow_schema",
     "bounds",
     "defaults",
@@ -61,17 +62,21 @@ _HUGE: Final = ("hugeint", "uhugeint")
 
 
 def arrow_schema(schema: Schema) -> TableSchema:
+    """Convert a schema to Arrow, and to JSON."""
+    return TableSchema(schema.schema_id, arrow_columns(schema), schema_json(schema))
+
+
+def arrow_columns(schema: Schema) -> pa.Schema:
     """Convert a schema to Arrow, with strings and lists rather than their large variants, as Parquet is read.
 
     Columns of geometries, which are WKB, are marked as such.
     """
     from pyiceberg.types import GeometryType
 
-    fields = [
+    return pa.schema(
         as_geometry(_field(each), each.field_type.crs) if isinstance(each.field_type, GeometryType) else _field(each)
         for each in schema.fields
-    ]
-    return TableSchema(schema.schema_id, pa.schema(fields), schema_json(schema))
+    )
 
 
 def schema_json(schema: Schema) -> str:

@@ -6,11 +6,12 @@ files are published in one batch, and only while the table is unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from skiway.formats import Format, Snapshot, TableHandle
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT
@@ -106,14 +107,45 @@ class Mirror:
         return known.resource_id, after.pointer_version != before.version
 
     def record(self, table_id: v1.ResourceId, policy: v1.ConnectorPolicy, *, again: bool) -> bool:
-        """Store the new snapshots, or all of them `again`, and set the current one. Return whether anything changed."""
+        """Store the new snapshots, or all of them `again`, and set the current one. Return whether anything changed.
+
+        If another table has taken the place of the mirrored one, its snapshots replace the stored ones.
+        """
         known = self.known(table_id)
         current = self.handle.current(known)
         ids = {each.id for each in known}
-        chosen = [each for each in self.reachable(known, policy) if again or each.id not in ids]
-        changed = [self._stored(table_id, snapshot, is_known=snapshot.id in ids) for snapshot in chosen]
+        is_other = self._is_other_table(table_id, ids, current)
+        chosen = [each for each in self.reachable(known, policy) if again or is_other or each.id not in ids]
+        changed = [
+            self._stored(table_id, snapshot, is_known=snapshot.id in ids, is_other=is_other) for snapshot in chosen
+        ]
         moved = current is not None and self._made_current(table_id, current.id)
-        return any(changed) or moved
+        if is_other:
+            self._forget(table_id, ids - {each.id for each in chosen})
+        return any(changed) or moved or is_other
+
+    def _is_other_table(self, table_id: v1.ResourceId, ids: Set[int], current: Snapshot | None) -> bool:
+        """Whether the upstream table is another one than the one that was mirrored last.
+
+        Delta numbers the versions of every table from 0, so the newest version that both have is compared.
+        """
+        if self.handle.format != Format.DELTA or not ids or current is None:
+            return False
+        if max(ids) > current.id:
+            return True
+        record = self.realm.all(SNAPSHOT).find(keys.snapshot(self.realm.account_id, table_id.id, max(ids)))
+        stored = "" if record is None else record.value.format_metadata[DIGEST].decode()
+        if not stored:
+            return False
+        older = [Snapshot(number, EPOCH) for number in range(current.id + 1) if number != max(ids)]
+        found = next(iter(self.handle.snapshots(older)), None)
+        return found is not None and bool(found.digest) and found.digest != stored
+
+    def _forget(self, table_id: v1.ResourceId, ids: Set[int]) -> None:
+        for number in ids:
+            self.check()
+            with suppress(NotFound):
+                snapshots.delete(self.realm, v1.DeleteSnapshotRequest(table_id=table_id, snapshot_id=number))
 
     def reachable(self, known: Sequence[Snapshot], policy: v1.ConnectorPolicy) -> list[Snapshot]:
         """The snapshots whose files can be listed upstream now, as far as the policy includes them, from old to new."""
@@ -149,7 +181,7 @@ class Mirror:
                 name=name,
             ) from None
 
-    def _stored(self, table_id: v1.ResourceId, snapshot: Snapshot, *, is_known: bool) -> bool:
+    def _stored(self, table_id: v1.ResourceId, snapshot: Snapshot, *, is_known: bool, is_other: bool) -> bool:
         files = self.handle.files(snapshot)
         self.check()
         record = snapshot_record(self.realm, table_id, self.handle, snapshot, files=files)
@@ -158,7 +190,7 @@ class Mirror:
             table_id=record.table_id, snapshot_id=record.snapshot_id, arrow_file=stored, updated_at=record.updated_at
         )
         if is_known:
-            return retrying(lambda: self._updated(record, facts))
+            return retrying(lambda: self._updated(record, facts, is_other=is_other))
         return retrying(lambda: self._published(record, facts))
 
     def _published(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
@@ -174,9 +206,16 @@ class Mirror:
         apply_batch(self.realm, batch, what=f"snapshot {record.snapshot_id} of table {record.table_id.id}")
         return True
 
-    def _updated(self, record: v1.Snapshot, facts: v1.FileStatsSet) -> bool:
+    def _updated(self, record: v1.Snapshot, facts: v1.FileStatsSet, *, is_other: bool) -> bool:
         records, files = self.realm.all(SNAPSHOT), self.realm.all(FILE_STATS)
         stored = records.require(SNAPSHOT.key(record), name=str(record.snapshot_id))
+        if is_other and stored.value.format_metadata[DIGEST] != record.format_metadata[DIGEST]:
+            found = files.find(FILE_STATS.key(facts))
+            batch = files.reservation(facts)[1] if found is None else files.replacement(found, facts).operations
+            of = record.table_id.id, record.snapshot_id
+            profiles = snapshots.without_statistics(self.realm, *of, kinds=("table", "columns"))
+            records.update(stored, record, also=lambda _: [*batch, *profiles])
+            return True
         merged = _merged(stored.value, record)
         if merged != stored.value:
             merged.updated_at.CopyFrom(record.updated_at)

@@ -6,7 +6,7 @@ id of its parent even after the parent is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
@@ -40,6 +40,7 @@ __all__ = [
     "set_current",
     "stored_id",
     "update",
+    "without_statistics",
     "writing",
     "written_by",
 ]
@@ -111,7 +112,7 @@ def delete(realm: Realm, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshot
     def remove(pointer: Pointer, snapshot: v1.Snapshot | None) -> None:
         batch = [
             *_leave_current(realm, table_id, request.snapshot_id),
-            *_without_statistics(realm, table_id, request.snapshot_id),
+            *without_statistics(realm, table_id, request.snapshot_id),
         ]
         realm.all(SNAPSHOT).delete(pointer, snapshot, also=batch)
 
@@ -220,8 +221,11 @@ def _leave_current(realm: Realm, table_id: str, snapshot_id: int) -> list[Operat
     return [Delete(pointer.key, expect=pointer.version)]
 
 
-def _without_statistics(realm: Realm, table_id: str, snapshot_id: int) -> list[Operation]:
-    wanted = [keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in STATISTICS]
+def without_statistics(
+    realm: Realm, table_id: str, snapshot_id: int, *, kinds: Sequence[str] = STATISTICS
+) -> list[Operation]:
+    """The operations that delete statistics of a snapshot."""
+    wanted = [keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in kinds]
     found = [(key, realm.stores.pointers.get(key)) for key in wanted]
     return [Delete(key, expect=at.version) if at else Check(key, expect=ABSENT) for key, at in found]
 
