@@ -13,6 +13,7 @@ import pytest
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, connectors
 from skiway.metastore.connectors.credentials import credentials
 from skiway.metastore.maintenance import Checker, read_manifest, restore_backup, write_backup
@@ -64,6 +65,21 @@ def test_restored_store_is_the_same(filled: ManagedTableFactory, secrets: Path, 
         assert list(Checker(restored, filled.warehouse).defects()) == []
         request = v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="after"))
         assert catalogs.create(Realm(restored, "a1"), request).catalog.display_name == "after"
+
+
+def test_files_in_approved_locations_are_listed(factory: ResourceFactory, tmp_path: Path) -> None:
+    name = factory.first_catalog().display_name
+    approved = [(f"a1/{name}", str(tmp_path / "approved"))]
+    managed = ManagedTableFactory(factory, Warehouse.at(str(tmp_path / "warehouse"), approved=approved))
+    managed.append(managed.create(location=f"file://{tmp_path}/approved/people"), 1)
+    (tmp_path / "approved" / "notes.txt").write_text("of somebody else")
+    made = write_backup(factory.stores, tmp_path / "backup", secrets=None, warehouse=managed.warehouse)
+    with gzip.open(tmp_path / "backup" / "warehouse.jsonl.gz", "rt") as lines:
+        listed = {json.loads(line)[0].removeprefix("file://") for line in lines}
+    assert listed == {str(path) for path in (tmp_path / "approved" / "people").rglob("*") if path.is_file()}
+    assert made.warehouse_files == len(listed) > 2
+    no_longer = Warehouse.at(str(tmp_path / "warehouse"))
+    assert write_backup(factory.stores, tmp_path / "later", secrets=None, warehouse=no_longer).warehouse_files == 0
 
 
 def test_blob_that_gc_deleted_since_its_pointer_changed_is_not_missing(

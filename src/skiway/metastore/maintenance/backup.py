@@ -4,7 +4,7 @@
     pointers.jsonl.gz   all pointers as of one moment: key, value, version, and when it expires
     blobs/              the blobs that the pointers refer to, by their addresses
     secrets/            the encrypted files of the secrets store, if it is a folder
-    warehouse.jsonl.gz  the files of the warehouse and their sizes, but not their contents
+    warehouse.jsonl.gz  the files of managed tables and their sizes, but not their contents
 
 Blobs and warehouse files never change, and garbage collection spares young ones. So everything that the pointers of one
 moment refer to can be copied afterwards, while servers write. Secrets are deleted as soon as no pointer refers to them. So
@@ -18,6 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +26,10 @@ from typing import Any, Final
 
 from skiway import __version__
 from skiway.clock import from_micros, to_micros
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
+from skiway.formats.files import Found
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
+from skiway.metastore.managed.places import places
 from skiway.storage import FORMAT_VERSION, Pointer, StoreFormat, Stores, blob_digest
 
 __all__ = ["Manifest", "read_manifest", "restore_backup", "write_backup"]
@@ -81,7 +84,7 @@ def write_backup(stores: Stores, folder: Path, *, secrets: Path | None, warehous
         len(addresses) - len(missing),
         sum(each.is_file() for each in (folder / _SECRETS).rglob("*")),
         uri_of(warehouse.root),
-        _list_warehouse(warehouse, folder / _WAREHOUSE),
+        _list_files(stores, warehouse, folder / _WAREHOUSE),
         missing,
         store_format=found.version,
         store_format_complete=found.complete,
@@ -215,13 +218,21 @@ def _restore_secrets(source: Path, target: Path | None) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
 
 
-def _list_warehouse(warehouse: Warehouse, file: Path) -> int:
-    """Write the location and size of every file in the warehouse; return their number."""
-    files, count = warehouse.everything(), 0
+def _list_files(stores: Stores, warehouse: Warehouse, file: Path) -> int:
+    """Write the location and size of every file of managed tables; return their number."""
+    count = 0
     with gzip.open(file, "wt", encoding="utf-8") as out:
-        for account in files.children(warehouse.root)[0]:
-            for table in files.children(account)[0]:
-                for each in files.walk(table):
-                    out.write(json.dumps([uri_of(each.location), each.size], ensure_ascii=False) + "\n")
-                    count += 1
+        for each in _table_files(stores, warehouse):
+            out.write(json.dumps([uri_of(each.location), each.size], ensure_ascii=False) + "\n")
+            count += 1
     return count
+
+
+def _table_files(stores: Stores, warehouse: Warehouse) -> Iterator[Found]:
+    files = warehouse.everything()
+    for account in files.children(warehouse.root)[0]:
+        for table in files.children(account)[0]:
+            yield from files.walk(table)
+    for place in places(stores):
+        with suppress(PermissionDenied):  # the operator no longer approves the location
+            yield from warehouse.files(uri_of(place.folder)).walk(place.folder)
