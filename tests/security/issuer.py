@@ -12,6 +12,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import parse_qsl
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -88,6 +89,8 @@ class Publisher:
     issuer: str | None = None
     jwks_uri: str | None = None
     before_keys: Callable[[], object] = lambda: None
+    exchange: Callable[[dict[str, str], str], tuple[int, Any]] = lambda _form, _authorization: (404, {})
+    """The response to a form with a code, and to its header `authorization`."""
     requests: Counter[str] = field(default_factory=Counter)
     pause_per_byte_s: float = 0.0
     closing: Event = field(default_factory=Event)
@@ -99,7 +102,12 @@ class Publisher:
             body = json.dumps({"keys": self.keys}).encode() if self.body is None else self.body
             return self.status, body
         if path == "/.well-known/openid-configuration":
-            found = {"issuer": self.issuer or self.url, "jwks_uri": self.jwks_uri or f"{self.url}/keys"}
+            found = {
+                "issuer": self.issuer or self.url,
+                "jwks_uri": self.jwks_uri or f"{self.url}/keys",
+                "authorization_endpoint": f"{self.url}/authorize",
+                "token_endpoint": f"{self.url}/token",
+            }
             return 200, json.dumps(found).encode()
         return 404, b""
 
@@ -119,6 +127,15 @@ def publishing(**facts: Any) -> Iterator[Publisher]:
             self.end_headers()
             with suppress(BrokenPipeError, ConnectionResetError):
                 self._send(body)
+
+        def do_POST(self) -> None:
+            sent = self.rfile.read(int(self.headers["content-length"])).decode()
+            status, found = publisher.exchange(dict(parse_qsl(sent)), self.headers.get("authorization", ""))
+            body = json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def _send(self, body: bytes) -> None:
             if not publisher.pause_per_byte_s:

@@ -14,7 +14,7 @@ import jwt
 import pytest
 
 from security.issuer import Publisher, jwk, publishing, rsa_key
-from skiway.security.signing_keys import MAX_BYTES
+from skiway.security.identity_provider import MAX_BYTES
 
 
 @pytest.fixture

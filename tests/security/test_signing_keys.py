@@ -13,8 +13,9 @@ import pytest
 from security.accounts import KnownAccounts
 from security.issuer import AUDIENCE, NOW, Publisher, ec_key, jwk, publishing, rsa_key, token
 from skiway.errors import InvalidArgument, Unauthorized, Unavailable
+from skiway.security.identity_provider import MAX_BYTES
 from skiway.security.oidc import OidcAuthenticator, OidcRules
-from skiway.security.signing_keys import MAX_BYTES, PublishedKeys, SigningKey, keys_by_discovery, keys_by_url
+from skiway.security.signing_keys import PublishedKeys, SigningKey, keys_by_discovery, keys_by_url
 
 KEYS = "/keys"
 DISCOVERY = "/.well-known/openid-configuration"

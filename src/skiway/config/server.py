@@ -12,8 +12,10 @@ from skiway.config.fields import (
     FLAG,
     PATH,
     SECONDS,
+    SECRET,
     TEXT,
     WEB_URL,
+    Secret,
     choice,
     listed,
     number,
@@ -88,6 +90,11 @@ class Http:
     )
     insecure: bool = setting(False, FLAG, "Accept connections from other machines without TLS.")
     tls: Tls = Tls()
+    public_url: str | None = setting(
+        None,
+        WEB_URL,
+        "URL under which browsers reach the server, such as https://lake.example.com, if a proxy is in between.",
+    )
     allowed_hosts: tuple[str, ...] = setting(
         (),
         listed("a list, such as lake.example.com; skiway", str),
@@ -155,6 +162,13 @@ class Oidc:
     algorithms: str | None = setting(
         None, ALGORITHMS, "Accepted signature algorithms; unless set, all supported public-key algorithms."
     )
+    client_id: str | None = setting(
+        None,
+        TEXT,
+        "Client ID of the explorer at the issuer: visitors can then log in there instead of entering a token.",
+    )
+    client_secret: Secret | None = setting(None, SECRET, "Secret of that client, unless it is a public one.")
+    scopes: str = setting("openid", TEXT, "Scopes that the explorer requests for its visitors, separated by spaces.")
     allow_http: bool = setting(
         False, FLAG, "Fetch keys over plain http from other machines; anyone on the network path can then forge tokens."
     )

@@ -20,7 +20,7 @@ from skiway.client import AirportClient, Metastore
 from skiway.config import Settings
 from skiway.errors import PermissionDenied
 from skiway.web import Explorer
-from skiway.web.app import Login
+from skiway.web.logins import Login, Provider
 from skiway.web.sessions import Ended
 from skiway.web.visits import Clients, Visitor
 
@@ -63,7 +63,18 @@ def explorer_of(
 
     versions: WeakKeyDictionary[AirportClient, int] = WeakKeyDictionary()
     clients = Clients(metastore=lambda visitor: metastores.of(visitor.token), airport=airport, location=location)
-    return Explorer(clients, key=key, ended=ended, login=Login(settings.auth.mode != "dev", check))
+    login = Login(settings.auth.mode != "dev", check, _provider(settings))
+    return Explorer(clients, key=key, ended=ended, login=login, public_url=settings.server.http.public_url or "")
+
+
+def _provider(settings: Settings) -> Provider | None:
+    oidc = settings.auth.oidc
+    if settings.auth.mode != "oidc" or not oidc.issuer or not oidc.client_id:
+        return None
+    from skiway.security.code_login import CodeLogin
+
+    secret = oidc.client_secret.reveal() if oidc.client_secret else ""
+    return CodeLogin(oidc.issuer, oidc.client_id, client_secret=secret, scopes=oidc.scopes, allow_http=oidc.allow_http)
 
 
 class _Closes(Protocol):

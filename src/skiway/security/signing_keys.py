@@ -15,17 +15,13 @@ PyJWT can do it:
 
 from __future__ import annotations
 
-import ipaddress
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-import httpx
 import jwt
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -35,8 +31,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from skiway.causes import cause_of
-from skiway.errors import InvalidArgument, SkiwayError, Unauthorized, Unavailable
+from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
+from skiway.security.identity_provider import check_url, get_json, metadata_of, unavailable
 
 __all__ = ["PublicKey", "PublishedKeys", "SigningKey", "SigningKeys", "StaticKey", "keys_by_discovery", "keys_by_url"]
 
@@ -46,9 +42,6 @@ PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448Publ
 Fetch = Callable[[], "Sequence[SigningKey]"]
 
 MIN_RSA_BITS = 2048
-DISCOVERY_PATH = "/.well-known/openid-configuration"
-CHECK_URL = "check auth.oidc.issuer and auth.oidc.jwks_url"
-MAX_BYTES = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,22 +171,18 @@ def keys_by_url(url: str, *, allow_http: bool = False, timeout_s: float = 5.0) -
 
     Plain http is allowed for this machine only: anyone who can modify the keys in transit can sign any token.
     """
-    _check_url(url, allow_http=allow_http)
-    return lambda: _key_set(_get_json(url, timeout_s), url)
+    check_url(url, allow_http=allow_http)
+    return lambda: _key_set(get_json(url, timeout_s=timeout_s), url)
 
 
 def keys_by_discovery(issuer: str, *, allow_http: bool = False, timeout_s: float = 5.0) -> Fetch:
     """A function that asks `issuer` for the URL of its key set and fetches it."""
-    _check_url(issuer, allow_http=allow_http)
+    check_url(issuer, allow_http=allow_http)
 
     def fetch() -> Sequence[SigningKey]:
-        url = issuer.rstrip("/") + DISCOVERY_PATH
-        metadata = _get_json(url, timeout_s)
-        if metadata.get("issuer") != issuer:
-            raise _unavailable(url, f"it is the metadata of issuer {metadata.get('issuer')!r}, not of {issuer!r}")
-        jwks_uri = metadata.get("jwks_uri")
+        jwks_uri = metadata_of(issuer, timeout_s=timeout_s).get("jwks_uri")
         if not isinstance(jwks_uri, str):
-            raise _unavailable(url, "it contains no jwks_uri")
+            raise unavailable(issuer, "its metadata contains no jwks_uri")
         return keys_by_url(jwks_uri, allow_http=allow_http, timeout_s=timeout_s)()
 
     return fetch
@@ -204,7 +193,7 @@ def _key_set(document: Mapping[str, Any], url: str) -> list[SigningKey]:
     entries = document.get("keys")
     keys = [key for each in (entries if isinstance(entries, list) else []) if (key := _signing_key(each)) is not None]
     if not keys:
-        raise _unavailable(url, "it contains no usable signing key")
+        raise unavailable(url, "it contains no usable signing key")
     return keys
 
 
@@ -266,63 +255,3 @@ def _from_pem(pem: str) -> PublicKey:
             f"the key for tokens is of the unsupported type {type(key).__name__}: use RSA, an elliptic curve or Ed25519"
         )
     return key
-
-
-def _get_json(url: str, timeout_s: float) -> Mapping[str, Any]:
-    """The JSON object at `url`. Redirects are not followed; size and total duration are limited."""
-    deadline = time.monotonic() + timeout_s
-    try:
-        with httpx.stream("GET", url, timeout=timeout_s, headers={"accept": "application/json"}) as response:
-            response.raise_for_status()
-            document = json.loads(_body(response, url, deadline))
-    except httpx.HTTPStatusError as error:
-        raise _unavailable(url, f"the response has status {error.response.status_code}") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        cause, detail = cause_of(error), f"{type(error).__name__} {error}".strip()
-        if cause is not None:
-            raise _unavailable(url, cause.problem, remedy=cause.remedy, detail=detail) from None
-        problem = "it did not answer in time" if isinstance(error, httpx.TimeoutException) else "it cannot be reached"
-        raise _unavailable(url, problem, remedy=f"{CHECK_URL}, and the network of this server", detail=detail) from None
-    except (ValueError, RecursionError):
-        raise _unavailable(url, "the response is not JSON") from None
-    if not isinstance(document, dict):
-        raise _unavailable(url, "the response is not a JSON object")
-    return document
-
-
-def _body(response: httpx.Response, url: str, deadline: float) -> bytes:
-    """The whole body. A server that sends it byte by byte would keep every single read within the timeout."""
-    body = b""
-    for chunk in response.iter_bytes():
-        body += chunk
-        if len(body) > MAX_BYTES:
-            raise _unavailable(url, f"the response is larger than {MAX_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise _unavailable(url, "the response is too slow")
-    return body
-
-
-def _check_url(url: str, *, allow_http: bool) -> None:
-    parts = urlsplit(url)
-    if not parts.hostname or parts.scheme not in ("http", "https"):
-        raise InvalidArgument(f"keys cannot be fetched from {url!r}: use a URL that starts with https://")
-    if parts.scheme == "http" and not (allow_http or _is_loopback(parts.hostname)):
-        raise InvalidArgument(
-            f"{url} would transfer keys without TLS, and anyone who modifies them in transit can sign any token: use "
-            "https://, or set auth.oidc.allow_http on a trusted network"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _unavailable(url: str, problem: str, *, remedy: str = CHECK_URL, detail: str = "") -> Unavailable:
-    return Unavailable(
-        f"the keys that verify tokens cannot be fetched from the identity provider: {problem}; {remedy}",
-        key="token.keys.unavailable",
-        detail=f"{url}: {detail}" if detail else url,
-    )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -21,12 +20,13 @@ from starlette.types import Receive, Scope, Send
 from skiway import errors
 from skiway.doors import disclosed, status_in
 from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
+from skiway.web.logins import CALLBACK, Login, call_back, log_in, login_address, login_page, send_to_provider
 from skiway.web.pages import PAGES
 from skiway.web.rendering import json_text, rendered
-from skiway.web.sessions import COOKIE, LIFETIME, Ended, Sessions
+from skiway.web.sessions import COOKIE, Ended, Sessions
 from skiway.web.visits import Clients, Page, Redirect, Visit, Visitor
 
-__all__ = ["Explorer", "Login"]
+__all__ = ["Explorer"]
 
 log = logging.getLogger("skiway.web")
 
@@ -62,19 +62,22 @@ STATUSES: Final[Mapping[type[SkiwayError], int]] = {
 """The status of a page, for people and programs. Iceberg clients expect other ones in some cases, see `skiway.rest.errors`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """How visitors log in: not at all, or with a token. `check` raises if the token is not valid."""
-
-    required: bool = False
-    check: Callable[[str], None] = lambda _: None
-
-
 class Explorer:
-    """An ASGI app. `clients` act for visitors, `key` protects their sessions, and `ended` are those that they logged out of."""
+    """An ASGI app. `clients` act for visitors, `key` protects their sessions, and `ended` are those that they logged out of.
 
-    def __init__(self, clients: Clients, *, key: Callable[[], bytes], ended: Ended, login: Login | None = None) -> None:
-        self._clients, self._login = clients, login or Login()
+    `public_url` is the address that browsers use, if it is another one than that of the server: behind a proxy, for example.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        *,
+        key: Callable[[], bytes],
+        ended: Ended,
+        login: Login | None = None,
+        public_url: str = "",
+    ) -> None:
+        self._clients, self._login, self._public_url = clients, login or Login(), public_url.rstrip("/")
         self._key, self._ended = key, ended
         self._made: Sessions | None = None
         static = StaticFiles(directory=str(files("skiway.web") / "static"))
@@ -82,6 +85,8 @@ class Explorer:
             routes=[
                 Mount("/static", static),
                 Route("/login", self._login_page, methods=["GET", "POST"]),
+                Route("/login/provider", self._provider, methods=["GET"]),
+                Route(CALLBACK, self._provider, methods=["GET"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/{path:path}", self._serve, methods=["GET", "POST"]),
             ]
@@ -115,7 +120,9 @@ class Explorer:
                 )
             if request.method == "POST":
                 self._check_origin(request, visitor, form)
-            result = show(Visit(visitor, self._clients, segments, dict(request.query_params), form, _origin(request)))
+            result = show(
+                Visit(visitor, self._clients, segments, dict(request.query_params), form, self._origin(request))
+            )
         except Unauthorized as error:
             if self._login.required and not wants_json:
                 return self._to_login(request, error.message)
@@ -130,7 +137,13 @@ class Explorer:
             return _finished(Response(json_text(result.data), result.status, media_type="application/json"))
         response = self._html(request, result, visitor)
         if cookie:
-            response.set_cookie(VISITOR_COOKIE, cookie, httponly=True, samesite="strict", secure=_is_https(request))
+            response.set_cookie(
+                VISITOR_COOKIE,
+                cookie,
+                httponly=True,
+                samesite="strict",
+                secure=self._origin(request).startswith("https:"),
+            )
         return response
 
     def _html(self, request: Request, page: Page, visitor: Visitor) -> Response:
@@ -143,6 +156,10 @@ class Explorer:
         }
         text = rendered(page.template, {**page.data, "shell": shell})
         return _finished(Response(text, page.status, media_type=HTML))
+
+    def _origin(self, request: Request) -> str:
+        """The address of the server as the visitor knows it."""
+        return self._public_url or f"{request.url.scheme}://{request.url.netloc}"
 
     # -- visitors -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +182,8 @@ class Explorer:
     def _check_origin(self, request: Request, visitor: Visitor, form: Mapping[str, str]) -> None:
         """Raise unless a form was sent by a page of this server, in this session."""
         origin = request.headers.get("origin")
-        is_foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+        own = {request.headers.get("host", "").lower(), urlsplit(self._public_url).netloc.lower()}
+        is_foreign = origin is not None and urlsplit(origin).netloc.lower() not in own - {""}
         if is_foreign or not self._sessions.is_form_token(visitor.session_id, form.get("form_token", "")):
             raise PermissionDenied(
                 "the form does not come from a page of this session: reload the page, and try again", key="form.forged"
@@ -175,9 +193,7 @@ class Explorer:
         if request.url.path.endswith(".json"):
             error = {"error": "log in first, or send your token as authorization: Bearer"}
             return _finished(Response(json_text(error), 401, media_type="application/json"))
-        target = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="")
-        why = f"&reason={quote(reason[:200], safe='')}" if reason else ""
-        return _finished(RedirectResponse(f"/login?next={target}{why}", 303))
+        return _finished(RedirectResponse(login_address(request.url.path, request.url.query, reason), 303))
 
     async def _login_page(self, request: Request) -> Response:
         if not self._login.required:
@@ -186,26 +202,29 @@ class Explorer:
         return await run_in_threadpool(self._log_in, request, form)
 
     def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
-        target = _local(form.get("next") or request.query_params.get("next", "/"))
-        reason, status = request.query_params.get("reason", ""), 200
-        if request.method == "POST":
-            token = form.get("token", "").strip()
-            try:
-                self._login.check(token)
-            except SkiwayError as error:
-                reason, status = error.message, _status(error)
-            else:
-                response = _finished(RedirectResponse(target, 303))
-                response.set_cookie(
-                    COOKIE,
-                    self._sessions.start(token),
-                    max_age=int(LIFETIME.total_seconds()),
-                    httponly=True,
-                    samesite="lax",
-                    secure=_is_https(request),
-                )
-                return response
-        return self._html(request, Page("login.html", "Log in", {"next": target, "reason": reason}, status), Visitor())
+        is_https = self._origin(request).startswith("https:")
+        return self._logged_in(
+            request,
+            lambda: log_in(self._login, self._sessions, request, form, is_https=is_https),
+            target=form.get("next", "/"),
+        )
+
+    def _provider(self, request: Request) -> Response:
+        provider, origin = self._login.provider, self._origin(request)
+        if provider is None:
+            return _finished(RedirectResponse("/login", 303))
+        if request.url.path == CALLBACK:
+            return self._logged_in(request, lambda: call_back(self._login, self._sessions, request, origin))
+        return self._logged_in(request, lambda: send_to_provider(provider, self._sessions, request, origin))
+
+    def _logged_in(self, request: Request, act: Callable[[], Response | Page], *, target: str = "/") -> Response:
+        """What `act` returns; if it fails, the login page with the reason."""
+        try:
+            result = act()
+        except Exception as error:  # noqa: BLE001 - errors become pages here
+            shown = _error_page(error)
+            result = login_page(self._login, target, str(shown.data["error"]), shown.status)
+        return _finished(result) if isinstance(result, Response) else self._html(request, result, Visitor())
 
     async def _logout(self, request: Request) -> Response:
         form = await _form(request)
@@ -260,18 +279,3 @@ def _error_page(error: Exception) -> Page:
 
 def _status(error: Exception) -> int:
     return status_in(STATUSES, error)
-
-
-def _local(target: str) -> str:
-    """A path on this server, from a link that anybody may have made."""
-    parts = urlsplit(target)
-    is_local = not parts.scheme and not parts.netloc and target.startswith("/") and not target.startswith(("//", "/\\"))
-    return target if is_local else "/"
-
-
-def _is_https(request: Request) -> bool:
-    return request.url.scheme == "https"
-
-
-def _origin(request: Request) -> str:
-    return f"{request.url.scheme}://{request.url.netloc}"

@@ -1,4 +1,4 @@
-"""Sessions of visitors: encrypted cookies that expire, and tokens against forged requests.
+"""Sessions of visitors and logins in progress: encrypted cookies that expire, and tokens against forged requests.
 
 A session contains the token that its visitor logged in with, encrypted with a key that all servers share. It is valid for
 some hours, and ends when the visitor logs out. Each form contains a token that only pages of this server can know.
@@ -19,16 +19,31 @@ from cryptography.fernet import Fernet, InvalidToken
 from skiway.clock import Clock, utc_now
 from skiway.web.visits import Visitor
 
-__all__ = ["COOKIE", "LIFETIME", "Ended", "Sessions"]
+__all__ = ["ATTEMPT_COOKIE", "ATTEMPT_LIFETIME", "COOKIE", "LIFETIME", "Attempt", "Ended", "Sessions"]
 
 COOKIE: Final = "skiway_session"
 LIFETIME: Final = timedelta(hours=8)
+ATTEMPT_COOKIE: Final = "skiway_login"
+ATTEMPT_LIFETIME: Final = timedelta(minutes=10)
 
 
 class _Content(msgspec.Struct, array_like=True, frozen=True):
     session_id: str
     token: str
     valid_until: float
+
+
+class Attempt(msgspec.Struct, array_like=True, frozen=True):
+    """A login at an identity provider in progress: what proves that it began here, and where it leads."""
+
+    state: str
+    verifier: str
+    target: str
+
+    @classmethod
+    def new(cls, target: str) -> Attempt:
+        """A login that leads to the path `target`."""
+        return cls(secrets.token_urlsafe(32), secrets.token_urlsafe(32), target)
 
 
 class Ended(Protocol):
@@ -46,6 +61,7 @@ class Sessions:
     def __init__(self, key: bytes, ended: Ended, *, clock: Clock = utc_now) -> None:
         self._key, self._ended, self._clock = key, ended, clock
         self._cipher = Fernet(urlsafe_b64encode(sha256(b"explorer session\0" + key).digest()))
+        self._attempts = Fernet(urlsafe_b64encode(sha256(b"explorer login\0" + key).digest()))
 
     def start(self, token: str) -> str:
         """The cookie of a new session."""
@@ -62,6 +78,19 @@ class Sessions:
         if self._clock().timestamp() >= content.valid_until or content.session_id in self._ended:
             return None
         return Visitor(content.token, content.session_id)
+
+    def sealed(self, attempt: Attempt) -> str:
+        """The cookie of a login in progress."""
+        now = int(self._clock().timestamp())
+        return self._attempts.encrypt_at_time(msgspec.json.encode(attempt), now).decode()
+
+    def attempt(self, cookie: str) -> Attempt | None:
+        """The login that a cookie belongs to; None if it is invalid or has expired."""
+        now, most = int(self._clock().timestamp()), int(ATTEMPT_LIFETIME.total_seconds())
+        try:
+            return msgspec.json.decode(self._attempts.decrypt_at_time(cookie.encode(), most, now), type=Attempt)
+        except (InvalidToken, msgspec.MsgspecError, UnicodeError):
+            return None
 
     def end(self, session_id: str) -> None:
         """End a session before it expires."""

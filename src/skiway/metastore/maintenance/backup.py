@@ -27,7 +27,6 @@ from typing import Any, Final
 from skiway import __version__
 from skiway.clock import from_micros, to_micros
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
-from skiway.formats.files import Found
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.managed.places import places
 from skiway.storage import FORMAT_VERSION, Pointer, StoreFormat, Stores, blob_digest
@@ -222,17 +221,18 @@ def _list_files(stores: Stores, warehouse: Warehouse, file: Path) -> int:
     """Write the location and size of every file of managed tables; return their number."""
     count = 0
     with gzip.open(file, "wt", encoding="utf-8") as out:
-        for each in _table_files(stores, warehouse):
-            out.write(json.dumps([uri_of(each.location), each.size], ensure_ascii=False) + "\n")
+        for uri, size in _table_files(stores, warehouse):
+            out.write(json.dumps([uri, size], ensure_ascii=False) + "\n")
             count += 1
     return count
 
 
-def _table_files(stores: Stores, warehouse: Warehouse) -> Iterator[Found]:
+def _table_files(stores: Stores, warehouse: Warehouse) -> Iterator[tuple[str, int]]:
     files = warehouse.everything()
     for account in files.children(warehouse.root)[0]:
         for table in files.children(account)[0]:
-            yield from files.walk(table)
+            yield from ((uri_of(each.location), each.size) for each in files.walk(table))
     for place in places(stores):
         with suppress(PermissionDenied):  # the operator no longer approves the location
-            yield from warehouse.files(uri_of(place.folder)).walk(place.folder)
+            found = warehouse.files(uri_of(place.folder)).walk(place.folder)
+            yield from ((uri_of(each.location), each.size) for each in found)

@@ -1,0 +1,118 @@
+"""Requests to an identity provider: its metadata, its keys, and tokens for authorization codes.
+
+Redirects are not followed, and the size and duration of responses are limited: the server makes these requests while callers
+wait. Plain http is allowed for this machine only, because others could read or change what is transferred.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from skiway.causes import cause_of
+from skiway.errors import InvalidArgument, Unavailable
+
+__all__ = ["LOGIN", "MAX_BYTES", "check_url", "get_json", "metadata_of", "post_form", "unavailable"]
+
+DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
+CHECK_URL: Final = "check auth.oidc.issuer and auth.oidc.jwks_url"
+MAX_BYTES: Final = 1_048_576
+KEYS: Final = "the keys that verify tokens cannot be fetched from the identity provider"
+LOGIN: Final = "the identity provider cannot complete logins"
+
+
+def metadata_of(issuer: str, *, timeout_s: float, problem: str = KEYS) -> Mapping[str, Any]:
+    """The metadata that an issuer publishes about itself. `problem` begins the message if that fails."""
+    url = issuer.rstrip("/") + DISCOVERY_PATH
+    found = get_json(url, timeout_s=timeout_s, problem=problem)
+    if found.get("issuer") != issuer:
+        raise unavailable(
+            url, f"it is the metadata of issuer {found.get('issuer')!r}, not of {issuer!r}", problem=problem
+        )
+    return found
+
+
+def get_json(url: str, *, timeout_s: float, problem: str = KEYS) -> Mapping[str, Any]:
+    """The JSON object at `url`."""
+    status, found = _requested("GET", url, {}, timeout_s=timeout_s, problem=problem)
+    if status != httpx.codes.OK:
+        raise unavailable(url, f"the response has status {status}", problem=problem)
+    return found
+
+
+def post_form(
+    url: str, form: Mapping[str, str], *, user: tuple[str, str] | None, timeout_s: float
+) -> tuple[int, Mapping[str, Any]]:
+    """Send a form, as `user` with a password if that is given. Returns the status and the JSON object in the response."""
+    return _requested("POST", url, {"data": form, "auth": user}, timeout_s=timeout_s, problem=LOGIN)
+
+
+def check_url(url: str, *, allow_http: bool) -> None:
+    """Raise unless `url` can be used without others reading or changing what is transferred."""
+    parts = urlsplit(url)
+    if not parts.hostname or parts.scheme not in ("http", "https"):
+        raise InvalidArgument(f"keys cannot be fetched from {url!r}: use a URL that starts with https://")
+    if parts.scheme == "http" and not (allow_http or _is_loopback(parts.hostname)):
+        raise InvalidArgument(
+            f"{url} would transfer keys without TLS, and anyone who modifies them in transit can sign any token: use "
+            "https://, or set auth.oidc.allow_http on a trusted network"
+        )
+
+
+def _requested(
+    method: str, url: str, content: Mapping[str, Any], *, timeout_s: float, problem: str
+) -> tuple[int, Mapping[str, Any]]:
+    deadline = time.monotonic() + timeout_s
+    try:
+        with httpx.stream(
+            method, url, timeout=timeout_s, headers={"accept": "application/json"}, **content
+        ) as response:
+            if not response.is_success and method == "GET":
+                return response.status_code, {}
+            document = json.loads(_body(response, url, deadline, problem))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        cause, detail = cause_of(error), f"{type(error).__name__} {error}".strip()
+        if cause is not None:
+            raise unavailable(url, cause.problem, problem=problem, remedy=cause.remedy, detail=detail) from None
+        found = "it did not answer in time" if isinstance(error, httpx.TimeoutException) else "it cannot be reached"
+        remedy = f"{CHECK_URL}, and the network of this server"
+        raise unavailable(url, found, problem=problem, remedy=remedy, detail=detail) from None
+    except (ValueError, RecursionError):
+        raise unavailable(url, "the response is not JSON", problem=problem) from None
+    if not isinstance(document, dict):
+        raise unavailable(url, "the response is not a JSON object", problem=problem)
+    return response.status_code, document
+
+
+def _body(response: httpx.Response, url: str, deadline: float, problem: str) -> bytes:
+    """The whole body. A server that sends it byte by byte would keep every single read within the timeout."""
+    body = b""
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > MAX_BYTES:
+            raise unavailable(url, f"the response is larger than {MAX_BYTES} bytes", problem=problem)
+        if time.monotonic() > deadline:
+            raise unavailable(url, "the response is too slow", problem=problem)
+    return body
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def unavailable(url: str, found: str, *, problem: str = KEYS, remedy: str = CHECK_URL, detail: str = "") -> Unavailable:
+    """The error for callers: what failed and what was found. The URL is only in the detail, for the log."""
+    return Unavailable(
+        f"{problem}: {found}; {remedy}",
+        key="token.keys.unavailable" if problem == KEYS else "login.unavailable",
+        detail=f"{url}: {detail}" if detail else url,
+    )
