@@ -10,7 +10,7 @@ from skiway.client.airport.exchange import Written
 from skiway.client.airport.json_writer import JsonWriter
 from skiway.client.airport.listing import Flight
 from skiway.client.airport.predicates import Column, Predicate, col
-from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows
+from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart
 from skiway.client.airport.session import CatalogVersion, Transaction
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "JsonWriter",
     "Predicate",
     "Rows",
+    "ScanPart",
     "Schema",
     "Table",
     "Transaction",

@@ -20,7 +20,7 @@ from skiway.client.airport.endpoints import Endpoint
 from skiway.client.airport.exchange import Written
 from skiway.client.airport.json_writer import JsonWriter
 from skiway.client.airport.listing import Flight, read_flight
-from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, Where
+from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart, Where
 from skiway.client.airport.session import CatalogVersion, Session, Transaction
 from skiway.client.connection import Connection, Location, TlsOptions, split_url
 from skiway.client.errors import blame_server
@@ -154,6 +154,10 @@ class AirportClient:
         """Return where the rows of such a scan can be read, to fetch them by other means."""
         bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
         return bound.endpoints()
+
+    def read_part(self, part: ScanPart) -> Rows:
+        """Stream the rows of a part of a scan, which `bind(…).parts()` returned here or in another process."""
+        return scans.BoundScan.read_part(self._session.calls, part)
 
     def statistics(self, table: TableName, column: str) -> ColumnStatistics:
         """Return the statistics of a column that the server provides for optimizers."""

@@ -32,6 +32,7 @@ __all__ = [
     "BoundScan",
     "ColumnStatistics",
     "Rows",
+    "ScanPart",
     "Selection",
     "Where",
     "bind",
@@ -253,6 +254,23 @@ def select(table: Table, columns: Sequence[str] | None, where: Where) -> Selecti
 
 
 @dataclass(frozen=True)
+class ScanPart:
+    """A part of a scan, which another process can read with `AirportClient.read_part`. It can be pickled.
+
+    It contains no credentials.
+    """
+
+    trace: Trace
+    selection: Selection
+    endpoint: Endpoint
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        return self.selection.schema
+
+
+@dataclass(frozen=True)
 class BoundScan:
     """A scan of a known table, with one trace id for all its calls. `AirportClient.scan()` runs all its steps at once.
 
@@ -302,6 +320,16 @@ class BoundScan:
         found = self.calls.endpoints(self.trace, parameters)
         with blame_server(self._location, "endpoints"):
             return [read_endpoint(message) for message in found]
+
+    def parts(self) -> list[ScanPart]:
+        """Return the parts of the scan, to read them in several processes."""
+        return [ScanPart(self.trace, self.selection, endpoint) for endpoint in self.endpoints()]
+
+    @classmethod
+    def read_part(cls, calls: Calls, part: ScanPart) -> Rows:
+        """Return the rows of a part of a scan that another client has bound."""
+        scan = cls(calls, part.trace, part.selection)
+        return Rows(scan.schema, scan._batches([part.endpoint]))
 
     def read(self, *, limit: int | None = None) -> Rows:
         """Request the endpoints, and return the rows, at most `limit`; the endpoints are read one after another."""

@@ -1,0 +1,19 @@
+"""Spark's data source `airport`: Spark reads tables of Airport servers.
+
+    from skiway.spark import AirportDataSource
+
+    spark.dataSource.register(AirportDataSource)
+    orders = spark.read.format("airport").option("location", "grpc://127.0.0.1:50051/lake").load("shop.orders")
+
+Executors need this package, and no other part of Skiway.
+
+    source       the data source
+    options      its options
+    reading      partitions and batches
+    filters      Spark's filters as predicates of the client
+    types        Arrow types as types of Spark
+"""
+
+from skiway.spark.source import AirportDataSource
+
+__all__ = ["AirportDataSource"]

@@ -1,0 +1,57 @@
+"""Reading a scan: each part of it is a partition, which an executor reads as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from skiway.client import Predicate, ScanPart
+from skiway.spark.filters import predicate_of
+from skiway.spark.options import Options
+from skiway.spark.types import arrow_target, converted
+
+__all__ = ["AirportReader"]
+
+
+class _Part(InputPartition):
+    """A partition."""
+
+    def __init__(self, part: ScanPart) -> None:
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"a part of {self.part.selection.table}"
+
+
+class AirportReader(DataSourceReader):
+    """Reads one scan. Spark pickles it for executors, with its options."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._where: Predicate | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters that the server can apply. Spark applies all of them once more."""
+        for each in filters:
+            found = predicate_of(each, self._schema)
+            if found is not None:
+                self._where = found if self._where is None else self._where & found
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts of the scan. All of them read the same snapshot."""
+        with self._options.client() as client:
+            return [_Part(part) for part in self._options.bind(client, self._where).parts()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches of one part, in the types of Spark."""
+        if not isinstance(partition, _Part):
+            return  # Spark passes None if a scan has no parts
+        part = partition.part
+        target = arrow_target(part.schema)
+        with self._options.client() as client, client.read_part(part) as rows:
+            for batch in rows:
+                yield converted(batch, target)

@@ -1,0 +1,46 @@
+"""The data source."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from skiway.spark.options import Options
+from skiway.spark.reading import AirportReader
+from skiway.spark.types import spark_schema
+
+__all__ = ["AirportDataSource"]
+
+
+class AirportDataSource(DataSource):
+    """`spark.read.format("airport")`; register it with `spark.dataSource.register(AirportDataSource)`.
+
+    | option | meaning |
+    |---|---|
+    | `location` | the server and the catalog, `grpc://host:port/catalog` or `grpc+tls://…` |
+    | `table` | the table, `schema.table`; `load("schema.table")` has the same effect |
+    | `token`, `tokenFile` | the token of the caller, or a file of the driver that contains it |
+    | `rootCertificates` | a PEM file, on the driver and on executors, if the server's certificate needs one |
+    | `columns` | the columns to read: names separated by commas, or a JSON list |
+    | `versionAsOf`, `timestampAsOf` | the snapshot to read, by its id or a time |
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "airport"
+
+    @cached_property
+    def _options(self) -> Options:
+        return Options.of(dict(self.options))
+
+    def schema(self) -> StructType:
+        """The columns of the table, or the chosen ones."""
+        with self._options.client() as client:
+            return spark_schema(self._options.bind(client).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a scan."""
+        return AirportReader(self._options, schema)
