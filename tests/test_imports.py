@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "vending": {"metastore", "formats", "security"},
     "rest": {"requests", "vending", "metastore", "formats", "security"},
     "presentation": {"client"},
+    "mcp": {"client", "metastore.records", "presentation"},
     "web": {"airport.wire", "client", "metastore.records", "presentation"},
     "spark": {"client"},
 }

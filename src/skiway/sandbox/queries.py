@@ -304,14 +304,22 @@ class QueryProcess:
         views: Sequence[StoredQuery] = (),
         describe: bool = False,
         plain: bool = False,
+        explain: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and the rows of a query.
 
         Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
         the relations and the views before it. With `describe`, there are no rows. With `plain`, values that have extension types
-        in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows.
+        in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows. With `explain`, the only row is
+        DuckDB's plan, and nothing is read but the metadata of files.
         """
-        header: dict[str, Any] = {"sql": sql, "default": list(default), "describe": describe, "plain": plain}
+        header: dict[str, Any] = {
+            "sql": sql,
+            "default": list(default),
+            "describe": describe,
+            "plain": plain,
+            "explain": explain,
+        }
         header["relations"] = []
         header["views"] = [{"name": list(each.name), "sql": each.sql} for each in views]
         parts: list[pa.Buffer] = []

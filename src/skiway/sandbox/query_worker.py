@@ -93,6 +93,8 @@ def _answer(
         counts = [group["count"] for each in header["relations"] for group in each.get("files", ())]
         files.extend(_received(server, sum(counts)))
         relation = _bound(database, header, parts, server, files)
+        if header["explain"]:
+            relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
         reader = (relation.limit(0) if header["describe"] else relation).to_arrow_reader(_BATCH_ROWS)
         schema = _with_unique_names(reader.schema)
         _write(responses, b"S", schema.serialize())

@@ -103,6 +103,15 @@ class QueryEngine:
         finally:
             process.close()
 
+    def explain(self, query: Query) -> str:
+        """DuckDB's plan of a query, over the files that are left after pruning. The query does not run."""
+        process = self._started(query)
+        try:
+            _, rows = self._run(process, query, explain=True)
+            return "".join(str(text) for batch in rows for text in batch.column("plan").to_pylist())
+        finally:
+            process.close()
+
     def bound(self, sql: str, values: pa.Table | None = None, *, owner: str = "") -> BoundQuery:
         """A query with the values of one row instead of its parameters; with NULL if there are no values."""
         process = self._start(sql, owner)
@@ -132,7 +141,7 @@ class QueryEngine:
         return process
 
     def _run(
-        self, process: QueryProcess, query: Query, *, describe: bool = False
+        self, process: QueryProcess, query: Query, *, describe: bool = False, explain: bool = False
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         parsed = process.parse(query.sql)
         relations, views = resolved(process, parsed, query.find, (query.catalog, query.schema), plan=not describe)
@@ -140,7 +149,13 @@ class QueryEngine:
         before = _is_inside.set(True)  # for the scans, which the process starts
         try:
             return process.run(
-                parsed.sql, relations, views=views, default=default, describe=describe, plain=query.plain
+                parsed.sql,
+                relations,
+                views=views,
+                default=default,
+                describe=describe,
+                plain=query.plain,
+                explain=explain,
             )
         finally:
             _is_inside.reset(before)
