@@ -168,6 +168,7 @@ TICKET_ROWS: Final[dict[str, Row]] = {
 }
 FUNCTION_ROWS: Final[dict[str, Row]] = {
     "query": read(lambda db: db.call("skiway.query", "SELECT name FROM sales.people").read_all(), with_rows=True),
+    "explain": read(lambda db: db.call("skiway.explain", "SELECT name FROM sales.people").read_all(), with_rows=True),
     "histogram": read(lambda db: db.call("skiway.histogram", PEOPLE, "name").read_all(), with_rows=True),
     "end_query": Row(
         lambda db: db.call("skiway.end_query", "unknown").read_all(), supported=False, because="query.not_found"

@@ -17,7 +17,7 @@ import pytest
 
 from distribution.environments import PROJECT, build, unpack
 from skiway import __version__, extras
-from skiway.extras import lake, spark
+from skiway.extras import lake, mcp, spark
 
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 DECLARED: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
@@ -99,7 +99,7 @@ def test_every_imported_library_is_declared_and_every_declared_one_is_used() -> 
 
 @pytest.mark.parametrize(
     ("module", "extra_and_those_it_contains"),
-    [(lake, ("lake", "memory", "geometry", "sql")), (spark, ("spark", "geometry"))],
+    [(lake, ("lake", "memory", "geometry", "sql")), (spark, ("spark", "geometry")), (mcp, ("mcp",))],
 )
 def test_an_extra_adds_every_library_that_is_checked_for(
     module: ModuleType, extra_and_those_it_contains: Sequence[str]

@@ -207,3 +207,21 @@ def test_commands_are_queries(db: AirportClient) -> None:
         db.take_flight("SELECT * FROM s.missing")
     with pytest.raises(InvalidArgument, match="syntax error"):
         db.take_flight("{}")
+
+
+def test_plan_of_a_query(db: AirportClient) -> None:
+    """It is DuckDB's, over the files that the filter leaves, and no row is read."""
+
+    def plan(sql: str) -> str:
+        (row,) = db.call("skiway.explain", sql).read_all().to_pylist()
+        return str(row["plan"])
+
+    text = plan("SELECT text, count(*) AS n FROM s.plain WHERE id < 300 GROUP BY text")
+    assert "GROUP_BY" in text
+    assert "PARQUET" in text
+    assert "id<300" in text.replace(" ", "")
+    assert "error" not in plan("SELECT error('reached') FROM s.plain")[:20]
+    with pytest.raises(NotFound, match="unknown"):
+        plan("SELECT * FROM s.unknown")
+    with pytest.raises(InvalidArgument, match="only SELECT"):
+        plan("DELETE FROM s.plain")

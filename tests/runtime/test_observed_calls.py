@@ -26,6 +26,9 @@ from skiway.airport.server.exchange import EXCHANGES
 from skiway.airport.server.service import METHODS
 from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient
+from skiway.flightsql.messages import encode
+from skiway.model import flight_pb2 as flight
+from skiway.model.flight_sql_pb2 import CommandStatementQuery
 from telemetry.otlp_receiver import Receiver
 
 SCHEMA = pa.schema({"id": pa.int64()})
@@ -85,6 +88,11 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
             with Raw(server.addresses["airport"], (("airport-user-agent", "test"), ("airport-catalog", "lake"))) as raw:
                 for operation in OPERATIONS:
                     send(raw, operation)
+                command = encode(CommandStatementQuery(query="SELECT id FROM s.t"))
+                wanted = flight.FlightDescriptor(type=flight.FlightDescriptor.CMD, cmd=command).SerializeToString()
+                info = raw.unary("GetFlightInfo", wanted, ("x-correlation-id", "c-planned"))
+                (endpoint,) = flight.FlightInfo.FromString(info).endpoint
+                list(raw.get(endpoint.ticket.ticket, ("x-correlation-id", "c-read")))
             with urllib.request.urlopen(f"{server.addresses['http']}/metrics") as answer:
                 metrics = answer.read().decode()
             assert server.stop() == 0
@@ -129,6 +137,13 @@ def test_audit_record_has_table_rows_and_bytes(observed: Observed) -> None:
     assert record["bytes_out"] > 0
     labels = r'account="default",component="Airport",direction="in",operation="insert"'
     assert re.search(rf"skiway_core_rpc_rows\w*\{{{labels}\}} 3", observed.metrics)
+
+
+def test_calls_of_flight_sql_are_audited_and_metered(observed: Observed) -> None:
+    planned, read = observed.audited["c-planned"], observed.audited["c-read"]
+    assert (planned["operation"], read["operation"]) == ("FlightSql/StatementQuery", "FlightSql/ReadStatement")
+    assert (read["subject"], read["account_id"], read["rows_out"]) == ("dev-user", "default", 3)
+    assert 'component="FlightSql",operation="ReadStatement"' in observed.metrics
 
 
 def test_every_operation_is_declared() -> None:

@@ -44,6 +44,9 @@ class Connection(Protocol):
     def is_active(self) -> bool:
         """Whether the client is still connected."""
 
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Call a function when the call ends; False if it has ended."""
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call, and cheaper so than as a dataclass
     """The call being served.
@@ -83,6 +86,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
     def is_active(self) -> bool:
         """Whether the client is still connected; long-running work can check it and stop."""
         return self.connection is None or bool(self.connection.is_active())
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, in another thread, when the call has ended or its client is gone; at once if it is already."""
+        if self.connection is not None and not self.connection.add_callback(callback):
+            callback()
 
     def with_claims(self, **claims: Any) -> Request:
         """The same request with more claims."""

@@ -29,6 +29,7 @@ EXTRAS: Final = {
     "aws": "metadata in DynamoDB and secrets in AWS Secrets Manager",
     "gcs": "tables in Google Cloud Storage",
     "azure": "tables in Azure Data Lake Storage",
+    "mcp": "the lake as tools of assistants, with the Model Context Protocol",
     "all": "everything",
 }
 """Every extra for users, and what it is for."""

@@ -1,10 +1,11 @@
-"""The lake: the metastore's catalogs as DuckDB attaches them over Airport.
+"""The lake: the metastore's catalogs as DuckDB attaches them over Airport, and as BI tools query them over Flight SQL.
 
 Tables of connectors can be read, managed tables can be read and written.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.lake.catalog import LakeCatalogs, airport_service, signing_key
+from skiway.lake.catalog import LakeCatalogs
 from skiway.lake.opened_tables import Handles, Sources
+from skiway.lake.service import airport_service, signing_key
 
 __all__ = ["Handles", "LakeCatalogs", "Sources", "airport_service", "signing_key"]

@@ -1,18 +1,14 @@
-"""The catalogs of the metastore as DuckDB attaches them, and the Airport service that offers them by name."""
+"""The catalogs of the metastore as DuckDB attaches them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
 from skiway.airport import (
-    AirportService,
     Catalog,
     CatalogVersion,
     Commands,
     DynamicCatalog,
-    Limits,
     Schema,
     SharedListing,
     Table,
@@ -21,32 +17,20 @@ from skiway.airport import (
     current_request,
 )
 from skiway.airport.request import call_of
-from skiway.airport.server.status import Disclosure
-from skiway.airport.server.tickets import TicketOffice
 from skiway.cache import Cache
-from skiway.config import Settings
 from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
 from skiway.lake.commits import check_auto_commit, check_managed
-from skiway.lake.context import Callers, Context, Versions
-from skiway.lake.leases import TransactionLeases
-from skiway.lake.opened_tables import Handles
-from skiway.lake.scans import MAX_PARTS, PART_BYTES
+from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema
-from skiway.lake.staging import StagedInserts
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
-from skiway.lake.usage import UsageLog
-from skiway.metastore import Realm, catalogs, managed, namespaces, platform
+from skiway.metastore import catalogs, managed, namespaces
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.schema_names import namespace_path
 from skiway.model import v1
-from skiway.requests import Access, Observers
-from skiway.sandbox.queries import Queries
-from skiway.security import SecretsStore
-from skiway.sql import QueryEngine
 
-__all__ = ["LakeCatalog", "LakeCatalogs", "airport_service", "signing_key"]
+__all__ = ["LakeCatalog", "LakeCatalogs"]
 
 
 class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, DynamicCatalog):
@@ -78,19 +62,19 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         """All namespaces of the catalog, and the system schema."""
         realm = self._context.callers.realm()
         found = namespaces.scan(realm, self.record.resource_id.id)
-        schemas = [LakeSchema(self._context, self.record, namespace, self._find_table) for namespace in found]
-        return [*schemas, SystemSchema(self._context, self.record, self._find_table)]
+        schemas = [LakeSchema(self._context, self.record, namespace, self.find_table) for namespace in found]
+        return [*schemas, SystemSchema(self._context, self.record, self.find_table)]
 
     def schema(self, name: str) -> Schema | None:
         """The schema with this name, or None."""
         if name.casefold() == SYSTEM_SCHEMA:
-            return SystemSchema(self._context, self.record, self._find_table)
+            return SystemSchema(self._context, self.record, self.find_table)
         namespace = self._namespace(name)
-        return None if namespace is None else LakeSchema(self._context, self.record, namespace, self._find_table)
+        return None if namespace is None else LakeSchema(self._context, self.record, namespace, self.find_table)
 
     def command(self, text: str) -> Table:
         """The rows of a query, which is the text of the command."""
-        return QueryTable(QueryFunction(self._context, self.name, self._find_table), text)
+        return QueryTable(QueryFunction(self._context, self.name, self.find_table), text)
 
     def create_schema(self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None) -> Schema:
         """Create a namespace, and its missing parents."""
@@ -113,7 +97,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         )
         made = namespaces.create(self._context.callers.realm(), v1.CreateNamespaceRequest(spec=spec)).namespace
         self._context.versions.changed(self._context.callers.realm())
-        return LakeSchema(self._context, self.record, made, self._find_table)
+        return LakeSchema(self._context, self.record, made, self.find_table)
 
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
         """Delete an empty namespace."""
@@ -136,8 +120,8 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
             ) from error
         self._context.versions.changed(self._context.callers.realm())
 
-    def _find_table(self, catalog: str, schema: str, name: str) -> Table | None:
-        """A table of this catalog, or of another one of the account."""
+    def find_table(self, catalog: str, schema: str, name: str) -> Table | None:
+        """A table or view of this catalog, or of another one of the account."""
         owner = self
         if catalog.casefold() != self.name.casefold():
             other = catalogs.find(self._context.callers.realm(), catalog)
@@ -190,72 +174,3 @@ class LakeCatalogs:
         callers = self.context.callers
         callers.require("catalog.read")
         return [catalog.display_name for catalog in catalogs.scan(callers.realm())]
-
-
-def airport_service(
-    access: Access,
-    observers: Observers | None = None,
-    *,
-    handles: Handles,
-    key: bytes,
-    transaction_ttl: timedelta = timedelta(hours=1),
-    part_bytes: int = PART_BYTES,
-    max_parts: int = MAX_PARTS,
-    limits: Limits | None = None,
-    queries: QueryEngine | None = None,
-    settings: Settings | None = None,
-) -> AirportService:
-    """The catalogs of the metastore as a service that can be added to a gRPC server.
-
-    `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
-    same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
-    `queries` runs the SQL of `skiway.query`, and `settings` are shown in `skiway.settings`.
-    """
-    callers, versions, usage = Callers(access, observers), Versions(), UsageLog()
-    context = Context(
-        callers,
-        handles,
-        LakeTransactions(
-            key,
-            caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
-            ttl=transaction_ttl,
-            staged=StagedInserts(callers, handles.warehouse, versions, usage),
-            leases=TransactionLeases(callers.own_realm),
-        ),
-        queries=queries or QueryEngine(Queries()),
-        versions=versions,
-        usage=usage,
-        part_bytes=part_bytes,
-        max_parts=max_parts,
-        key=key,
-        settings=settings or Settings(),
-    )
-    return _LakeService(
-        LakeCatalogs(context),
-        on_close=context.usage.close,
-        auth=callers,
-        tickets=TicketOffice(key),
-        limits=limits,
-        observers=[callers.observe],
-        lane_of=access.lanes.of,
-        disclosure=Disclosure(internal=False),
-        log_failures=False,  # the pipeline logs them, with the caller
-    )
-
-
-class _LakeService(AirportService):
-    """A service that stores what it knows when it closes."""
-
-    def __init__(self, *arguments: Any, on_close: Callable[[], None], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._on_close = on_close
-
-    def close(self) -> None:
-        """End the threads, once no calls run."""
-        super().close()
-        self._on_close()
-
-
-def signing_key(realm: Realm, secrets: SecretsStore) -> bytes:
-    """The key that signs tickets and transaction ids, shared by all servers of the realm's stores and these secrets."""
-    return platform.signing_key(realm.stores, secrets)

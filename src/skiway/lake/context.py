@@ -82,7 +82,12 @@ def operation_of(name: str) -> Operation:
     """The operation that the request pipeline knows an operation of Airport by.
 
     It has no permissions of its own: the catalog, its schemas and its tables ask for them with `Callers.require`.
+    Operations of Flight SQL begin with the name of that protocol.
     """
+    protocol, _, own = name.rpartition("/")
+    if protocol:
+        category = "catalog" if own.startswith("Get") else "query"
+        return Operation(protocol, own, category)
     return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"), counts_as=_KINDS.get(name, "calls"))
 
 

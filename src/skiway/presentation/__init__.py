@@ -1,7 +1,10 @@
-"""What the command line and the explorer show alike.
+"""What the command line, the explorer and the MCP server show alike.
 
-Importing this package is cheap: the libraries of the clients are imported only for type checks, or when they are needed.
+Importing the first two modules is cheap, as the command line needs it; the others import the clients.
 
     table_records   tables and columns with their statistics, as flat records
     sizes           numbers of bytes with units
+    search          ranked search over names, columns and comments
+    results         the first rows of a query, and values for JSON
+    open_clients    clients of several callers
 """

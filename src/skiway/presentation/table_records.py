@@ -26,6 +26,7 @@ __all__ = [
     "column_profiles",
     "histogram_bars",
     "numeric_position",
+    "profile_facts",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -335,6 +336,26 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
         yield ColumnProfile.of(each, types.get(each.column_name, each.logical_type.lower()))
     for name in sorted(parts, key=lambda one: order.get(one, len(order))):
         yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
+
+
+def profile_facts(profile: ColumnProfile | None, before: ColumnProfile | None = None) -> dict[str, Any] | None:
+    """A profile as plain data, with what it was `before`."""
+    if profile is None:
+        return None
+    return {
+        "values": profile.values,
+        "null_share": profile.null_share,
+        "null_share_before": before.null_share if before else None,
+        "distinct": profile.distinct.value if profile.distinct else None,
+        "distinct_before": before.distinct.value if before and before.distinct else None,
+        "min": profile.min,
+        "max": profile.max,
+        "bounds": list(profile.bounds),
+        "counts": list(profile.counts),
+        "top_values": [{"value": each.value, "count": each.count} for each in profile.top_values],
+        "quality": profile.quality,
+        "errors": profile.errors,
+    }
 
 
 def _file_statistics(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:

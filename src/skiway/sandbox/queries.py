@@ -23,11 +23,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
+from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut
 from skiway.sandbox.messages import FILES_AT_ONCE, encode_table
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
 
 __all__ = [
+    "BoundQuery",
     "Expression",
     "FileColumn",
     "FileGroup",
@@ -116,6 +117,14 @@ class Parsed:
 
     sql: str
     tables: Sequence[NamedTable]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundQuery:
+    """A query with constants instead of its parameters, and the names of these."""
+
+    sql: str
+    parameters: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +229,8 @@ class QueryProcess:
         self._is_clean, self._owner = True, ""
         self._deadline = 0.0
         self._watchdog: threading.Timer | None = None
+        self._turn, self._lock = 0, threading.Lock()
+        self._is_cancelled = False
 
     @property
     def is_alive(self) -> bool:
@@ -228,11 +239,32 @@ class QueryProcess:
 
     def begin(self, owner: str) -> None:
         """Start the time of a query."""
-        self._owner, self._is_clean = owner, True
+        self._owner, self._is_clean, self._is_cancelled = owner, True, False
         self._deadline = time.monotonic() + self._queries.timeout_s
         self._watchdog = threading.Timer(self._queries.timeout_s, self._process.stop)
         self._watchdog.daemon = True
         self._watchdog.start()
+
+    def canceller(self) -> Callable[[], None]:
+        """A function that ends the current query, in any thread. It does nothing once the query has ended."""
+        turn = self._turn
+
+        def cancel() -> None:
+            with self._lock:
+                if self._turn == turn:
+                    self._is_cancelled = True
+                    self._process.stop()
+
+        return cancel
+
+    def bind(self, sql: str, values: pa.Table | None) -> BoundQuery:
+        """The query with the values of one row instead of its parameters; with NULL if there are no values."""
+        self._send({"bind": sql}, [] if values is None else [encode_table(values)])
+        kind, payload = self._frame()
+        if kind != b"P":
+            raise self._error(kind, payload)
+        found = json.loads(payload)
+        return BoundQuery(found["sql"], found["parameters"])
 
     def parse(self, sql: str, *, prefix: str = "then") -> Parsed:
         """The tables of a query; `InvalidArgument` unless the text is exactly one query.
@@ -271,13 +303,24 @@ class QueryProcess:
         default: Sequence[str],
         views: Sequence[StoredQuery] = (),
         describe: bool = False,
+        plain: bool = False,
+        explain: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and the rows of a query.
 
         Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
-        the relations and the views before it. With `describe`, there are no rows.
+        the relations and the views before it. With `describe`, there are no rows. With `plain`, values that have extension types
+        in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows. With `explain`, the only row is
+        DuckDB's plan, and nothing is read but the metadata of files.
         """
-        header: dict[str, Any] = {"sql": sql, "default": list(default), "describe": describe, "relations": []}
+        header: dict[str, Any] = {
+            "sql": sql,
+            "default": list(default),
+            "describe": describe,
+            "plain": plain,
+            "explain": explain,
+        }
+        header["relations"] = []
         header["views"] = [{"name": list(each.name), "sql": each.sql} for each in views]
         parts: list[pa.Buffer] = []
         for each in relations:
@@ -321,6 +364,8 @@ class QueryProcess:
             return
         self._watchdog.cancel()
         self._watchdog = None
+        with self._lock:
+            self._turn += 1
         self._scans.serve(())
         if not self._is_clean or not self.is_alive:
             self.kill()
@@ -377,6 +422,8 @@ class QueryProcess:
     def _ended(self) -> SkiwayError:
         """The error of a process that has ended: it was killed by a limit, or crashed."""
         self._is_clean = False
+        if self._is_cancelled:
+            return Cancelled("the client cancelled the query", key="client.gone")
         self._scans.check()
         return self._late() if time.monotonic() >= self._deadline else self._too_large()
 

@@ -1,8 +1,8 @@
 """The process of a query: `python -m skiway.sandbox.query_worker SOCKET MEMORY_BYTES THREADS` serves requests until its input ends.
 
-A request parses a query, compiles expressions, or runs a query over relations. Each query has a DuckDB of its own: its
-relations are created first, then access to everything but their files is disabled and the configuration is locked, and
-then the query runs.
+A request parses a query, replaces its parameters by values, compiles expressions, or runs a query over relations. Each query
+has a DuckDB of its own: its relations are created first, then access to everything but their files is disabled and the
+configuration is locked, and then the query runs.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ def _answer(
         if "parse" in header:
             _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
             return
+        if "bind" in header:
+            row = decode_table(parts[0]) if parts else None
+            _write(responses, b"P", json.dumps(_with_values(database, header["bind"], row)).encode())
+            return
         if "expressions" in header:
             found = compiled(database, header["expressions"], header["claims"])
             _write(responses, b"P", json.dumps(found).encode())
@@ -89,6 +93,8 @@ def _answer(
         counts = [group["count"] for each in header["relations"] for group in each.get("files", ())]
         files.extend(_received(server, sum(counts)))
         relation = _bound(database, header, parts, server, files)
+        if header["explain"]:
+            relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
         reader = (relation.limit(0) if header["describe"] else relation).to_arrow_reader(_BATCH_ROWS)
         schema = _with_unique_names(reader.schema)
         _write(responses, b"S", schema.serialize())
@@ -125,15 +131,7 @@ def _parsed(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[
 
     These names begin with `prefix`.
     """
-    statements = database.extract_statements(sql)
-    if len(statements) != 1:
-        raise _Refused(f"expected one query, found {len(statements)} statements")
-    if statements[0].type != duckdb.StatementType.SELECT:
-        kind = str(statements[0].type).rpartition(".")[2].partition(":")[0]
-        raise _Refused(f"{kind} is not a query: only SELECT can run here")
-    tree = json.loads(_one(database, "SELECT json_serialize_sql(?)", sql))
-    if tree.get("error"):
-        raise _Refused(str(tree.get("error_message", "this is not a query")))
+    tree = _tree(database, sql)
     for node in _nodes(tree):
         if node.get("type") == "TABLE_FUNCTION":
             name = str(node.get("function", {}).get("function_name", "")).lower()
@@ -158,6 +156,74 @@ def _parsed(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[
     rewritten = any("as" in each for each in tables)
     text = _one(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)) if rewritten else sql
     return {"tables": tables, "sql": text}
+
+
+def _tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """The syntax tree of a text that is exactly one query."""
+    statements = database.extract_statements(sql)
+    if len(statements) != 1:
+        raise _Refused(f"expected one query, found {len(statements)} statements")
+    if statements[0].type != duckdb.StatementType.SELECT:
+        kind = str(statements[0].type).rpartition(".")[2].partition(":")[0]
+        raise _Refused(f"{kind} is not a query: only SELECT can run here")
+    tree: dict[str, Any] = json.loads(_one(database, "SELECT json_serialize_sql(?)", sql))
+    if tree.get("error"):
+        raise _Refused(str(tree.get("error_message", "this is not a query")))
+    return tree
+
+
+def _with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | None) -> dict[str, Any]:
+    """The query with constants instead of its parameters, and their names. Without a row, all values are NULL.
+
+    The columns of the row are matched by name if they have the names of the parameters, else by position.
+    """
+    tree = _tree(database, sql)
+    found = [(str(node["identifier"]), node) for node in _nodes(tree) if node.get("class") == "PARAMETER"]
+    names = sorted({name for name, _ in found}, key=_position)
+    if not names and row is None:
+        return {"sql": sql, "parameters": []}
+    columns: Sequence[str] = names if row is None else row.column_names
+    if len(columns) != len(names):
+        raise _Refused(
+            f"the query has {len(names)} parameters, but {len(columns)} values were bound: bind one for each"
+        )
+    if row is not None and row.num_rows != 1:
+        raise _Refused(f"{row.num_rows} rows of parameters were bound: a query takes exactly one")
+    by_name = len(set(columns)) == len(names) and set(columns) == set(names)
+    values = {
+        name: "NULL" if row is None else _constant(database, row.column(name if by_name else number))
+        for number, name in enumerate(names)
+    }
+    columns_of_queries = {id(each) for node in _nodes(tree) for each in node.get("select_list") or ()}
+    for name, node in found:
+        shown = node["alias"] or (f"${name}" if id(node) in columns_of_queries else "")  # DuckDB's own name
+        node.clear()
+        node.update(_expression(database, values[name]), alias=shown)
+    return {"sql": _one(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)), "parameters": names}
+
+
+def _position(name: str) -> tuple[int, int, str]:
+    """The order of parameters: numbers first."""
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+
+
+def _constant(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray) -> str:
+    """The value in a column of one row, as an expression."""
+    shown = database.from_arrow(pa.table({"value": column})).project("CAST(value AS VARCHAR), typeof(value)").fetchone()
+    assert shown is not None
+    text, kind = shown
+    if text is None:
+        return "NULL" if kind == '"NULL"' else f"CAST(NULL AS {kind})"
+    if "\0" in text:
+        raise _Refused("a parameter has the character NUL, which no query can contain: encode it, or bind a BLOB")
+    return f"CAST({_literal(text)} AS {kind})"
+
+
+def _expression(database: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
+    """The syntax tree of an expression."""
+    tree = json.loads(_one(database, "SELECT json_serialize_sql(?)", f"SELECT {text}"))
+    found: dict[str, Any] = tree["statements"][0]["node"]["select_list"][0]
+    return found
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -200,6 +266,8 @@ def _bound(
     """The query over its relations, of which some are files."""
     lock = threading.Lock()
     upcoming = iter(files)
+    if header["plain"]:
+        database.execute("SET arrow_lossless_conversion = false")
     for number, relation in enumerate(header["relations"]):
         if "files" in relation:
             groups = [_file_scan(group, list(islice(upcoming, group["count"]))) for group in relation["files"]]

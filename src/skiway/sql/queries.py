@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.airport import current_request
 from skiway.cache import Cache
 from skiway.errors import InvalidArgument
-from skiway.sandbox.queries import Expression, Queries, QueryProcess, TableName
+from skiway.sandbox.queries import BoundQuery, Expression, Queries, QueryProcess, TableName
 from skiway.sql.metadata_queries import row_count
 from skiway.sql.relations import CountsRows, Find, names_in, resolved
 
@@ -31,6 +33,7 @@ class Query:
 
     `find` looks up a table or view by catalog, schema and name, with the caller's rights; None if there is none. Names
     without a catalog or a schema are completed with those of the query. `owner` shares the workers fairly with others.
+    The result has DuckDB's extension types of Arrow, unless it is `plain`.
     """
 
     sql: str
@@ -38,6 +41,7 @@ class Query:
     catalog: str
     schema: str = ""
     owner: str = ""
+    plain: bool = False
 
 
 class QueryEngine:
@@ -82,14 +86,37 @@ class QueryEngine:
             process.close()
 
     def rows(self, query: Query) -> Iterator[pa.RecordBatch]:
-        """Run a query. It is cancelled when the iterator is closed."""
+        """Run a query. It is cancelled when the iterator is closed, and when the client of the call is gone."""
+        with self.result(query) as (_, batches):
+            yield from batches
+
+    @contextmanager
+    def result(self, query: Query) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """Run a query within the block: its columns and its rows."""
         counted = self._counted(query)
         if counted is not None:
-            yield counted
+            yield counted.schema, iter([counted])
             return
         process = self._started(query)
         try:
-            yield from self._run(process, query)[1]
+            yield self._run(process, query)
+        finally:
+            process.close()
+
+    def explain(self, query: Query) -> str:
+        """DuckDB's plan of a query, over the files that are left after pruning. The query does not run."""
+        process = self._started(query)
+        try:
+            _, rows = self._run(process, query, explain=True)
+            return "".join(str(text) for batch in rows for text in batch.column("plan").to_pylist())
+        finally:
+            process.close()
+
+    def bound(self, sql: str, values: pa.Table | None = None, *, owner: str = "") -> BoundQuery:
+        """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+        process = self._start(sql, owner)
+        try:
+            return process.bind(sql, values)
         finally:
             process.close()
 
@@ -103,18 +130,32 @@ class QueryEngine:
         return None if rows is None else pa.RecordBatch.from_pydict({counted.name: pa.array([rows], pa.int64())})
 
     def _started(self, query: Query) -> QueryProcess:
-        if len(query.sql) > MAX_SQL:
-            raise InvalidArgument(f"the query has {len(query.sql)} characters: at most {MAX_SQL} are accepted")
-        return self._queries.start(query.owner, inside=_is_inside.get())
+        return self._start(query.sql, query.owner)
+
+    def _start(self, sql: str, owner: str) -> QueryProcess:
+        """A process for a query, which is killed if the client of the call leaves before the query has ended."""
+        if len(sql) > MAX_SQL:
+            raise InvalidArgument(f"the query has {len(sql)} characters: at most {MAX_SQL} are accepted")
+        process = self._queries.start(owner, inside=_is_inside.get())
+        current_request().when_ended(process.canceller())
+        return process
 
     def _run(
-        self, process: QueryProcess, query: Query, *, describe: bool = False
+        self, process: QueryProcess, query: Query, *, describe: bool = False, explain: bool = False
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         parsed = process.parse(query.sql)
         relations, views = resolved(process, parsed, query.find, (query.catalog, query.schema), plan=not describe)
         default = [query.catalog, *filter(None, [query.schema])]
         before = _is_inside.set(True)  # for the scans, which the process starts
         try:
-            return process.run(parsed.sql, relations, views=views, default=default, describe=describe)
+            return process.run(
+                parsed.sql,
+                relations,
+                views=views,
+                default=default,
+                describe=describe,
+                plain=query.plain,
+                explain=explain,
+            )
         finally:
             _is_inside.reset(before)

@@ -13,7 +13,6 @@ authorized, counted and audited like any other.
     sessions     cookies of visitors who have logged in, and tokens against forged requests
     rendering    templates, and their filters
     charts       histograms, bars and timelines as SVG
-    search       ranked search over names, columns and comments
     pages        one module per group of pages: what each shows, as plain data
 """
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from skiway.presentation.results import json_values
 from skiway.presentation.sizes import format_size
 from skiway.web import charts
 
@@ -28,7 +28,7 @@ def rendered(template: str, values: Mapping[str, Any]) -> str:
 
 def json_text(value: Any) -> str:
     """The data of a page as JSON."""
-    return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_values(value), indent=2, ensure_ascii=False) + "\n"
 
 
 def path_to(kind: str, *names: str) -> str:
@@ -106,18 +106,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bytes):
         text = value.hex(" ")
     elif isinstance(value, (Mapping, list, tuple)):
-        text = json.dumps(msgspec.to_builtins(value, enc_hook=_plain), ensure_ascii=False)
+        text = json.dumps(json_values(value), ensure_ascii=False)
     else:
         text = str(value)
     return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
-
-
-def _plain(value: Any) -> Any:
-    """Values that JSON does not have, as text."""
-    if isinstance(value, (datetime, date)):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Sequence):
-        return list(value)
-    return str(value)

@@ -21,7 +21,6 @@ from skiway.airport.request import Request, call_of
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.host import Host
 from skiway.airport.server.streams import NullColumns, SchemaAdapter
-from skiway.airport.server.tickets import parse_descriptor
 from skiway.airport.server.writing import run, visible_columns
 from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.payloads import arrow_stream, encode
@@ -51,10 +50,11 @@ class Result(msgspec.Struct, frozen=True):
     returning_data: str | None = None
 
 
-def do_put(host: Host, request: Request, messages: Iterator[bytes]) -> Generator[bytes, None, bytes]:
+def do_put(
+    host: Host, request: Request, descriptor: FlightDescriptor, reader: BatchReader
+) -> Generator[bytes, None, bytes]:
     """Run an INSERT or UPDATE. The only PutResult is sent after the end of the stream."""
-    reader = BatchReader(messages, max_decoded_bytes=host.max_decoded_bytes)
-    command = _command(parse_descriptor(reader.wait_for_descriptor()))
+    command = _command(descriptor)
     call = call_of(request)
     call.operation = command.operation
     request, catalog = _open(host, request, command)

@@ -36,11 +36,13 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
 from skiway.airport.server.origins import author_location
+from skiway.airport.server.protocols import FlightProtocol
 from skiway.airport.server.scanned_tables import HasState, ScannedTables
 from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
 from skiway.airport.server.status import Details, Disclosure, failure
-from skiway.airport.server.tickets import TicketOffice
+from skiway.airport.server.tickets import TicketOffice, parse_descriptor
 from skiway.airport.wire import headers
+from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.sizes import MAX_DECODED_BYTES
 from skiway.errors import (
     AlreadyExists,
@@ -123,6 +125,7 @@ class AirportService:
         disclosure: Disclosure | None = None,
         logger: logging.Logger | None = None,
         log_failures: bool = True,
+        protocols: Sequence[FlightProtocol] = (),
     ) -> None:
         check_auth(auth)
         check_transactions(transactions)
@@ -146,6 +149,8 @@ class AirportService:
         self.actions = dict(actions or {})
         self.log = logger or logging.getLogger("skiway.airport")
         self._observers = tuple(observers)
+        self._protocols = tuple(protocols)
+        self._protocol_actions = {name: each for each in protocols for name in each.actions}
         self._disclosure = disclosure or Disclosure()
         self._log_failures = log_failures
         self._calls = self._fair_threads(self.limits.calls, "airport-call", lane_of)
@@ -160,8 +165,8 @@ class AirportService:
         }
         self._memory = MemoryBudget(self.limits.memory_bytes)
         self._watch = StreamWatch(opening_s=self.limits.opening_s, idle_s=self.limits.idle_s)
-        if clash := self.actions.keys() & ACTIONS.keys():
-            raise AlreadyExists(f"the action {min(clash)!r} belongs to Airport; choose another name")
+        if clash := self.actions.keys() & (ACTIONS.keys() | self._protocol_actions.keys()):
+            raise AlreadyExists(f"the action {min(clash)!r} belongs to a protocol of this server; choose another name")
 
     def add_to(self, server: grpc.Server) -> None:
         """Serve on `server`, next to its other services."""
@@ -209,6 +214,9 @@ class AirportService:
         elif action.type in self.actions:
             for body in _bodies(self.actions[action.type](action.body)):
                 yield flight.Result(body=body).SerializeToString()
+        elif action.type in self._protocol_actions:
+            for body in self._protocol_actions[action.type].act(self.host, request, action.type, action.body):
+                yield flight.Result(body=body).SerializeToString()
         else:
             raise Unsupported(f"unknown action {action.type!r}; ListActions lists the supported ones")
 
@@ -228,7 +236,9 @@ class AirportService:
             request.call.operation = action
 
     def _do_get(self, request: Request, data: bytes) -> Frames:
-        return do_get(self.host, request, _parsed(flight.Ticket, data).ticket)
+        ticket = _parsed(flight.Ticket, data).ticket
+        protocol = self._protocol(ticket)
+        return do_get(self.host, request, ticket) if protocol is None else protocol.stream(self.host, request, ticket)
 
     def _get_flight_info(self, request: Request, data: bytes) -> bytes:
         return self._info(request, data).SerializeToString()
@@ -238,6 +248,9 @@ class AirportService:
 
     def _info(self, request: Request, data: bytes) -> flight.FlightInfo:
         descriptor = _parsed(flight.FlightDescriptor, data)
+        protocol = self._protocol(descriptor.cmd)
+        if protocol is not None:
+            return protocol.info(self.host, request, descriptor)
         if is_databases(descriptor):
             return databases_info(descriptor)
         request, catalog, path = self.host.open(request, descriptor)
@@ -266,6 +279,9 @@ class AirportService:
         for name, action in {**ACTIONS, **self.actions}.items():
             first_line = (action.__doc__ or "").strip().partition("\n")[0]
             yield flight.ActionType(type=name, description=first_line).SerializeToString()
+        for protocol in self._protocols:
+            for name, description in protocol.actions.items():
+                yield flight.ActionType(type=name, description=description).SerializeToString()
 
     def _handshake(self, _request: Request, messages: Iterator[bytes]) -> Frames:
         for data in messages:
@@ -275,7 +291,16 @@ class AirportService:
             ).SerializeToString()
 
     def _do_put(self, request: Request, messages: Iterator[bytes]) -> Frames:
-        return do_put(self.host, request, messages)
+        reader = BatchReader(messages, max_decoded_bytes=self.host.max_decoded_bytes)
+        descriptor = parse_descriptor(reader.wait_for_descriptor())
+        protocol = self._protocol(descriptor.cmd)
+        if protocol is not None:
+            return protocol.put(self.host, request, descriptor, reader)
+        return do_put(self.host, request, descriptor, reader)
+
+    def _protocol(self, message: bytes) -> FlightProtocol | None:
+        """The protocol of a command or ticket; None if it is Airport."""
+        return next((each for each in self._protocols if each.owns(message)), None)
 
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
         return do_exchange(self.host, request, messages)

@@ -21,7 +21,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -30,7 +30,7 @@ from skiway.airport.wire import headers
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.model.flight_pb2 import FlightDescriptor
 
-__all__ = ["DATABASES", "ObjectPath", "Ticket", "TicketOffice", "not_a_path", "object_path", "parse_descriptor"]
+__all__ = ["DATABASES", "ObjectPath", "Seal", "Ticket", "TicketOffice", "not_a_path", "object_path", "parse_descriptor"]
 
 Kind = Literal["table", "scalar_function", "table_function", "command"]
 
@@ -138,44 +138,62 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     fingerprint: str = ""
 
 
-class _Payload(msgspec.Struct, frozen=True, array_like=True):
-    expires_at: int
-    ticket: Ticket
+T = TypeVar("T")
 
 
-class TicketOffice:
-    """Issues and verifies tickets. Servers that share a port, or replace each other, need the same `key`."""
+class Seal(Generic[T]):
+    """Signs values of a `kind` for clients, who send them back, and verifies them. A signed value expires after `ttl_s`.
+
+    Servers that share a port, or replace each other, need the same `key`. Values of different purposes need different keys.
+    Errors call a signed value `name`, and tell the client to do `remedy`.
+    """
+
+    def __init__(
+        self,
+        kind: type[T],
+        key: bytes | None = None,
+        *,
+        name: str,
+        remedy: str,
+        ttl_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key or secrets.token_bytes(32)
+        self._name, self._remedy = name, remedy
+        self._ttl_s, self._clock = ttl_s, clock
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(tuple[int, kind])  # type: ignore[valid-type]
+
+    def issue(self, value: T) -> bytes:
+        """The signed value for the client."""
+        payload = VERSION + self._encoder.encode((int(self._clock() + self._ttl_s), value))
+        return payload + self._mac(payload)
+
+    def redeem(self, data: bytes) -> T:
+        """Verify and decode a signed value."""
+        payload, mac = data[:-MAC_SIZE], data[-MAC_SIZE:]
+        if payload[:1] != VERSION or not hmac.compare_digest(mac, self._mac(payload)):
+            raise InvalidArgument(
+                f"the {self._name} was not issued by this server, or was modified: {self._remedy} and send it unchanged"
+            )
+        try:
+            expires_at, value = self._decoder.decode(payload[1:])
+        except msgspec.DecodeError as error:  # the key is that of the server, which may have been upgraded since
+            raise PreconditionFailed(
+                f"the {self._name} was issued by another version of this server: {self._remedy}"
+            ) from error
+        if expires_at < self._clock():
+            raise PreconditionFailed(f"the {self._name} has expired: {self._remedy}")
+        return value
+
+    def _mac(self, payload: bytes) -> bytes:
+        return hmac.digest(self._key, payload, hashlib.sha256)[:MAC_SIZE]
+
+
+class TicketOffice(Seal[Ticket]):
+    """Issues and verifies tickets."""
 
     def __init__(
         self, key: bytes | None = None, *, ttl_s: float = 3600, clock: Callable[[], float] = time.time
     ) -> None:
-        self._key = key or secrets.token_bytes(32)
-        self._ttl_s = ttl_s
-        self._clock = clock
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(_Payload)
-
-    def issue(self, ticket: Ticket) -> bytes:
-        """The signed ticket for the client."""
-        payload = VERSION + self._encoder.encode(_Payload(int(self._clock() + self._ttl_s), ticket))
-        return payload + self._mac(payload)
-
-    def redeem(self, data: bytes) -> Ticket:
-        """Verify and decode a ticket."""
-        payload, mac = data[:-MAC_SIZE], data[-MAC_SIZE:]
-        if payload[:1] != VERSION or not hmac.compare_digest(mac, self._mac(payload)):
-            raise InvalidArgument(
-                "the ticket was not issued by this server, or was modified: request endpoints again and send the ticket unchanged"
-            )
-        try:
-            decoded = self._decoder.decode(payload[1:])
-        except msgspec.DecodeError as error:  # the key is that of the server, which may have been upgraded since
-            raise PreconditionFailed(
-                "the ticket was issued by another version of this server: request endpoints again"
-            ) from error
-        if decoded.expires_at < self._clock():
-            raise PreconditionFailed("the ticket has expired: request endpoints again")
-        return decoded.ticket
-
-    def _mac(self, payload: bytes) -> bytes:
-        return hmac.digest(self._key, payload, hashlib.sha256)[:MAC_SIZE]
+        super().__init__(Ticket, key, name="ticket", remedy="request endpoints again", ttl_s=ttl_s, clock=clock)

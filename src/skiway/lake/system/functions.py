@@ -11,7 +11,7 @@ from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import Context
 from skiway.sql import Find, Query
 
-__all__ = ["QueryFunction", "QueryTable"]
+__all__ = ["ExplainFunction", "QueryFunction", "QueryTable"]
 
 
 class QueryFunction(TableFunction):
@@ -26,12 +26,12 @@ class QueryFunction(TableFunction):
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
         """The columns of the query. They are looked up once for each statement of a client."""
-        query = self._query(arguments)
+        query = self.query_in(arguments)
         return self._context.query_shapes.get(self._key(query), lambda: self._context.queries.columns(query))
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query."""
-        query = self._query(arguments)
+        query = self.query_in(arguments)
         schema = self.schema_for(arguments)
         wanted = schema.names if options.columns is None else options.columns
         for batch in self._context.queries.rows(query):
@@ -40,7 +40,8 @@ class QueryFunction(TableFunction):
                 raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
             yield batch.select(wanted)
 
-    def _query(self, arguments: Mapping[str, pa.Scalar]) -> Query:
+    def query_in(self, arguments: Mapping[str, pa.Scalar]) -> Query:
+        """The query in the arguments of a call."""
         sql, schema = arguments["sql"].as_py(), arguments["schema"].as_py()
         if not sql or not sql.strip():
             raise InvalidArgument("query needs SQL: write query('SELECT …')", key="sql.invalid")
@@ -57,6 +58,25 @@ class QueryFunction(TableFunction):
         if not statement:
             return None
         return (principal.account_id, principal.subject, statement, query.catalog, query.schema, query.sql)
+
+
+class ExplainFunction(TableFunction):
+    """`explain(sql)`: returns the plan of a query."""
+
+    name = "explain"
+    comment = "Returns DuckDB's plan of a SELECT on the server, which does not run it."
+    parameters = QueryFunction.parameters
+
+    def __init__(self, context: Context, query: QueryFunction) -> None:
+        self._context, self._of_query = context, query
+
+    def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:  # noqa: ARG002
+        """The only column, the plan as text."""
+        return pa.schema({"plan": pa.string()})
+
+    def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> pa.Table:  # noqa: ARG002
+        """Plan the query, with the rights of the caller."""
+        return pa.table({"plan": [self._context.queries.explain(self._of_query.query_in(arguments))]})
 
 
 class QueryTable(Table):

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from skiway.airport import Parameter
 from skiway.errors import InvalidArgument
+from skiway.flightsql import READING
 from skiway.lake.context import Context
 from skiway.lake.system.effects import ActingFunction
 from skiway.lake.system.tables import MOMENT, SystemScan, arrow_table, enum_name, moment_of, place_of
@@ -45,6 +46,7 @@ _STATEMENTS: Final = (
     "table_function",
     "table_function_in_out",
     "scalar_function",
+    READING,
 )
 """The operations that are listed while they run; the others are planning and listings, which take a moment."""
 

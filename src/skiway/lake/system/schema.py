@@ -16,7 +16,7 @@ from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA
 from skiway.lake.system import tables as contents
 from skiway.lake.system.events import EVENTS, events
-from skiway.lake.system.functions import QueryFunction
+from skiway.lake.system.functions import ExplainFunction, QueryFunction
 from skiway.lake.system.histogram_function import HistogramFunction
 from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
@@ -83,8 +83,10 @@ class SystemSchema(Schema):
 
     def table_functions(self) -> Sequence[TableFunction]:
         """What DuckDB's client cannot express as a statement."""
+        query = QueryFunction(self._context, self._catalog.display_name, self._find)
         return [
-            QueryFunction(self._context, self._catalog.display_name, self._find),
+            query,
+            ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
             EndQueryFunction(self._context),
             *(function(self._context, self._catalog, self._find) for function in _EFFECTS),

@@ -17,7 +17,7 @@ PAGE: Final = 100
 def search(visit: Visit) -> Page:
     """What matches the text in the search box, the best first."""
     text = visit.query.get("q", "").strip()[:200]
-    found = INDEXES.of(visit).find(text)
+    found = INDEXES.of(visit.visitor.token, visit.lake).find(text)
     results = [
         {
             "kind": each.entry.kind,
@@ -37,7 +37,7 @@ def catalog(visit: Visit) -> Page:
     path = visit.names
     if not path:
         raise NotFound("the address names no catalog: choose one on the home page", key="catalog.unknown")
-    entries = INDEXES.of(visit).entries
+    entries = INDEXES.of(visit.visitor.token, visit.lake).entries
     here = entries.get(("catalog", path)) or entries.get(("namespace", path))
     if here is None:
         raise NotFound(

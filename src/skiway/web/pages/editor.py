@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
-from skiway.web.pages.results import shown_rows
+from skiway.presentation.results import first_rows, shown_rows
 from skiway.web.visits import Page, Visit
 
 __all__ = ["download", "editor"]
@@ -44,7 +44,7 @@ def download(visit: Visit) -> Response:
         raise InvalidArgument(
             "a download needs the parameters sql, catalog and format, which is csv or parquet", key="query.invalid"
         )
-    rows = _read(visit.airport(catalog), sql, MAX_DOWNLOADED)
+    rows = first_rows(visit.airport(catalog), sql, MAX_DOWNLOADED)
     sink = io.BytesIO()
     if kind == "csv":
         from pyarrow import csv
@@ -60,20 +60,8 @@ def download(visit: Visit) -> Response:
     )
 
 
-def _read(lake: AirportClient, sql: str, limit: int) -> pa.Table:
-    """The first rows of a result. The server stops as soon as they are here."""
-    with lake.call(("skiway", "query"), sql) as rows:
-        batches, count = [], 0
-        for batch in rows:
-            batches.append(batch[: limit - count])
-            count += batches[-1].num_rows
-            if count >= limit:
-                break
-        return pa.Table.from_batches(batches, rows.schema)
-
-
 def _result(lake: AirportClient, sql: str) -> dict[str, Any]:
-    found = _read(lake, sql, MAX_SHOWN + 1)
+    found = first_rows(lake, sql, MAX_SHOWN + 1)
     shown = found[:MAX_SHOWN]
     return {
         **shown_rows(shown),

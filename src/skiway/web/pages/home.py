@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from skiway.client.metastore import Event
 from skiway.errors import PermissionDenied
-from skiway.web.search import Index, Indexes
+from skiway.presentation.search import Index, Indexes
 from skiway.web.visits import Page, Visit, optional
 
 __all__ = ["INDEXES", "event_data", "home"]
@@ -20,7 +20,7 @@ LARGEST: Final = 10
 
 def home(visit: Visit) -> Page:
     """The home page."""
-    index = INDEXES.of(visit)
+    index = INDEXES.of(visit.visitor.token, visit.lake)
     failing, _ = optional(lambda: _failing(visit))
     data = {
         **_summary(index),

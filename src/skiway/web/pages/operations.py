@@ -71,7 +71,7 @@ def end_query(visit: Visit) -> Redirect:
 def events(visit: Visit) -> Page:
     """The newest events of the feed."""
     next(iter(visit.lake.events()), None)  # raises for visitors who may not read the feed
-    index = INDEXES.of(visit)
+    index = INDEXES.of(visit.visitor.token, visit.lake)
     newest = list(index.recent)[-MAX_ROWS:]
     return Page("events.html", "Events", {"events": [event_data(each, index) for each in reversed(newest)]})
 

@@ -10,8 +10,14 @@ from skiway.client import Predicate, col
 from skiway.client.metastore import Snapshot, Table
 from skiway.errors import NotFound
 from skiway.metastore.records.schema_names import namespace_path
-from skiway.presentation.table_records import ColumnProfile, TableRecord, column_comments, column_profiles
-from skiway.web.pages.results import shown_rows
+from skiway.presentation.results import shown_rows
+from skiway.presentation.table_records import (
+    ColumnProfile,
+    TableRecord,
+    column_comments,
+    column_profiles,
+    profile_facts,
+)
 from skiway.web.pages.snippets import snippets
 from skiway.web.visits import Page, TablePath, Visit, optional
 
@@ -80,7 +86,7 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
             "required": column.required,
             "comment": comments.get(column.name, ""),
             "tags": list((tags or {}).get(column.name, ())),
-            "profile": _profile((profiles or {}).get(column.name), (before or {}).get(column.name)),
+            "profile": profile_facts((profiles or {}).get(column.name), (before or {}).get(column.name)),
         }
         for column in record.columns
     ]
@@ -91,25 +97,6 @@ def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[st
     """The profiles in the previous snapshot, to show what changed."""
     parent = visit.lake.snapshots.get(found, visit.at).parent_id
     return {} if parent is None else {each.name: each for each in column_profiles(visit.lake, record, parent)}
-
-
-def _profile(profile: ColumnProfile | None, before: ColumnProfile | None) -> dict[str, Any] | None:
-    if profile is None:
-        return None
-    return {
-        "values": profile.values,
-        "null_share": profile.null_share,
-        "null_share_before": before.null_share if before else None,
-        "distinct": profile.distinct.value if profile.distinct else None,
-        "distinct_before": before.distinct.value if before and before.distinct else None,
-        "min": profile.min,
-        "max": profile.max,
-        "bounds": list(profile.bounds),
-        "counts": list(profile.counts),
-        "top_values": [{"value": each.value, "count": each.count} for each in profile.top_values],
-        "quality": profile.quality,
-        "errors": profile.errors,
-    }
 
 
 def _rows(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001

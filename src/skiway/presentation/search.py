@@ -1,6 +1,6 @@
 """Ranked search over catalogs, namespaces, tables, views, columns and comments.
 
-Each visitor has an index of what it may see. The feed of events keeps it up to date: only changed objects are read again.
+Each caller has an index of what it may see. The feed of events keeps it up to date: only changed objects are read again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
 from skiway.errors import NotFound, PermissionDenied
 from skiway.presentation.table_records import TableRecord, column_comments
-from skiway.web.visits import Visit
 
 __all__ = ["Entry", "Found", "Index", "Indexes"]
 
@@ -27,7 +26,7 @@ MAX_RECENT: Final = 500
 FRESH_S: Final = 2.0
 """How long an index is used without a look at the feed."""
 FRESH_WITHOUT_FEED_S: Final = 30.0
-"""The same for visitors who may not read the feed: their index has to be built again."""
+"""The same for callers who may not read the feed: their index has to be built again."""
 WEIGHTS: Final = {"name": 100, "column": 40, "comment": 20}
 KINDS: Final = {"table": 3, "view": 2, "namespace": 1, "catalog": 1}
 
@@ -62,7 +61,7 @@ class Found:
 
 @dataclass
 class Index:
-    """What one visitor may see, by path."""
+    """What one caller may see, by path."""
 
     entries: dict[tuple[str, tuple[str, ...]], Entry] = field(default_factory=dict)
     cursor: int = 0
@@ -130,18 +129,18 @@ def _closeness(word: str, name: str, path: str) -> float:
 
 
 class Indexes:
-    """The indexes of the visitors who came last."""
+    """The indexes of the callers who came last."""
 
     def __init__(self) -> None:
         self._known: LRUCache[str, Index] = LRUCache(MAX_INDEXES)
         self._lock = Lock()
 
-    def of(self, visit: Visit) -> Index:
-        """The index of a visitor, up to date."""
+    def of(self, token: str, lake: Metastore) -> Index:
+        """The index of the caller with a token, up to date. `lake` is the metastore as the caller may see it."""
         with self._lock:
-            index = self._known.setdefault(visit.visitor.token, Index())
+            index = self._known.setdefault(token, Index())
         if time.monotonic() >= index.fresh_until:
-            index.fresh_until = _update(index, visit.lake) + time.monotonic()
+            index.fresh_until = _update(index, lake) + time.monotonic()
         return index
 
 
@@ -149,7 +148,7 @@ def _update(index: Index, lake: Metastore) -> float:
     """Read everything the first time. Later, read the objects of new events again. Returns how long the index is fresh."""
     try:
         changes = list(lake.events(after=index.cursor))
-    except PermissionDenied:  # the visitor may not read the feed
+    except PermissionDenied:  # the caller may not read the feed
         index.replace(_everything(lake))
         return FRESH_WITHOUT_FEED_S
     index.recent.extend(changes)

@@ -1,0 +1,13 @@
+"""Importing this module raises `MissingExtra` unless the extra `mcp` is installed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skiway.extras import require
+
+__all__ = ["LIBRARIES"]
+
+LIBRARIES: Final = ("mcp",)
+
+require(*LIBRARIES, extra="mcp", purpose="the MCP server")

@@ -1,0 +1,226 @@
+"""Listings of catalogs, schemas, tables and their columns. Callers see what a listing of Airport shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from skiway.airport import Schema, Table
+from skiway.airport.request import Request, authorize
+from skiway.airport.scan import find_rowid_column
+from skiway.airport.server.bindings import as_plain
+from skiway.airport.server.host import Host
+from skiway.airport.table_refs import TableRef
+from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.errors import NotFound
+from skiway.flightsql.engine import SqlEngine
+from skiway.flightsql.sql_info import SQL_INFO, sql_info
+from skiway.model import flight_sql_pb2 as sql
+
+__all__ = ["columns_of", "rows_of"]
+
+_BATCH: Final = 1000
+"""Tables in a batch: schemas of all tables of a large lake would need much memory."""
+
+
+def _schema(**fields: pa.DataType) -> pa.Schema:
+    """A schema of columns; those with names that end in `_` are nullable."""
+    return pa.schema([pa.field(name.rstrip("_"), kind, nullable=name.endswith("_")) for name, kind in fields.items()])
+
+
+CATALOGS: Final = _schema(catalog_name=pa.string())
+SCHEMAS: Final = _schema(catalog_name_=pa.string(), db_schema_name=pa.string())
+TABLES: Final = _schema(
+    catalog_name_=pa.string(), db_schema_name_=pa.string(), table_name=pa.string(), table_type=pa.string()
+)
+TABLES_WITH_COLUMNS: Final = TABLES.append(pa.field("table_schema", pa.binary(), nullable=False))
+TABLE_TYPES: Final = _schema(table_type=pa.string())
+PRIMARY_KEYS: Final = _schema(
+    catalog_name_=pa.string(),
+    db_schema_name_=pa.string(),
+    table_name=pa.string(),
+    column_name=pa.string(),
+    key_sequence=pa.int32(),
+    key_name_=pa.string(),
+)
+FOREIGN_KEYS: Final = _schema(
+    pk_catalog_name_=pa.string(),
+    pk_db_schema_name_=pa.string(),
+    pk_table_name=pa.string(),
+    pk_column_name=pa.string(),
+    fk_catalog_name_=pa.string(),
+    fk_db_schema_name_=pa.string(),
+    fk_table_name=pa.string(),
+    fk_column_name=pa.string(),
+    key_sequence=pa.int32(),
+    fk_key_name_=pa.string(),
+    pk_key_name_=pa.string(),
+    update_rule=pa.uint8(),
+    delete_rule=pa.uint8(),
+)
+TYPES: Final = _schema(
+    type_name=pa.string(),
+    data_type=pa.int32(),
+    column_size_=pa.int32(),
+    literal_prefix_=pa.string(),
+    literal_suffix_=pa.string(),
+    create_params_=pa.list_(pa.field("item", pa.string(), nullable=False)),
+    nullable=pa.int32(),
+    case_sensitive=pa.bool_(),
+    searchable=pa.int32(),
+    unsigned_attribute_=pa.bool_(),
+    fixed_prec_scale=pa.bool_(),
+    auto_increment_=pa.bool_(),
+    local_type_name_=pa.string(),
+    minimum_scale_=pa.int32(),
+    maximum_scale_=pa.int32(),
+    sql_data_type=pa.int32(),
+    datetime_subcode_=pa.int32(),
+    num_prec_radix_=pa.int32(),
+    interval_precision_=pa.int32(),
+)
+
+_COLUMNS: Final[dict[type[Any], pa.Schema]] = {
+    sql.CommandGetCatalogs: CATALOGS,
+    sql.CommandGetDbSchemas: SCHEMAS,
+    sql.CommandGetTableTypes: TABLE_TYPES,
+    sql.CommandGetSqlInfo: SQL_INFO,
+    sql.CommandGetPrimaryKeys: PRIMARY_KEYS,
+    sql.CommandGetExportedKeys: FOREIGN_KEYS,
+    sql.CommandGetImportedKeys: FOREIGN_KEYS,
+    sql.CommandGetCrossReference: FOREIGN_KEYS,
+    sql.CommandGetXdbcTypeInfo: TYPES,
+}
+
+
+def columns_of(command: Message) -> pa.Schema | None:
+    """The columns of the answer to a command; None if it does not ask for metadata."""
+    if isinstance(command, sql.CommandGetTables):
+        return TABLES_WITH_COLUMNS if command.include_schema else TABLES
+    return _COLUMNS.get(type(command))
+
+
+def rows_of(host: Host, request: Request, engine: SqlEngine, command: Message) -> Iterator[pa.RecordBatch]:
+    """The answer to a command that asks for metadata. Tables have no keys, so there are none to list."""
+    match command:
+        case sql.CommandGetCatalogs():
+            yield pa.record_batch([pa.array(sorted(host.visible_catalogs(request)), pa.string())], schema=CATALOGS)
+        case sql.CommandGetDbSchemas():
+            found = [(catalog, schema.name) for catalog, schema in _schemas(host, request, command)]
+            yield _batch(found, SCHEMAS)
+        case sql.CommandGetTables():
+            yield from _tables(host, request, engine, command)
+        case sql.CommandGetTableTypes():
+            yield pa.record_batch([pa.array(sorted(engine.table_types), pa.string())], schema=TABLE_TYPES)
+        case sql.CommandGetSqlInfo():
+            yield sql_info(command.info)
+
+
+def _schemas(
+    host: Host, request: Request, command: sql.CommandGetDbSchemas | sql.CommandGetTables
+) -> Iterator[tuple[str, Schema]]:
+    """The schemas that a command asks for, each with the name of its catalog, in order."""
+    matches = _filter(command, "db_schema_filter_pattern")
+    names = list(host.visible_catalogs(request))
+    for name in sorted(names):
+        if command.HasField("catalog") and command.catalog != name:
+            continue
+        authorize(request.within(name), host.auth)
+        try:
+            schemas = host.find(name).schemas()
+        except NotFound:  # somebody dropped the catalog
+            continue
+        for schema in sorted(schemas, key=lambda each: each.name):
+            if matches(schema.name):
+                yield name, schema
+
+
+def _tables(host: Host, request: Request, engine: SqlEngine, command: sql.CommandGetTables) -> Iterator[pa.RecordBatch]:
+    matches, kinds = _filter(command, "table_name_filter_pattern"), set(command.table_types)
+    layout = columns_of(command)
+    rows: list[tuple[Any, ...]] = []
+    for catalog, schema in _schemas(host, request, command):
+        for table in _named(schema, matches):
+            kind = engine.table_type(schema, table)
+            if kinds and kind not in kinds:
+                continue
+            row: tuple[Any, ...] = (catalog, schema.name, table.name, kind)
+            if command.include_schema:
+                try:
+                    row = (*row, _described(table, catalog, schema.name).serialize().to_pybytes())
+                except NotFound:  # somebody dropped the table
+                    continue
+            rows.append(row)
+            if len(rows) == _BATCH:
+                yield _batch(rows, layout)
+                rows = []
+    if rows:
+        yield _batch(rows, layout)
+
+
+def _named(schema: Schema, matches: Callable[[str], bool]) -> Sequence[Table | TableRef]:
+    """The tables of a schema with matching names, in order; none if somebody dropped the schema."""
+    try:
+        found: list[Table | TableRef] = [each for each in schema.tables() if matches(each.name)]
+        found += [each for each in schema.table_refs() if matches(each.name)]
+    except NotFound:
+        return []
+    return sorted(found, key=lambda each: each.name)
+
+
+def _described(table: Table | TableRef, catalog: str, schema: str) -> pa.Schema:
+    """The columns of a table without its row id, with the metadata that Flight SQL defines for columns."""
+    columns = as_plain(table.schema)
+    rowid = find_rowid_column(columns)
+    fields = []
+    for index, field in enumerate(columns):
+        if index == rowid:
+            continue
+        comment = (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace")
+        facts = {
+            "CATALOG_NAME": catalog,
+            "SCHEMA_NAME": schema,
+            "TABLE_NAME": table.name,
+            "TYPE_NAME": duckdb_type(field),
+            "IS_READ_ONLY": "1",
+            **({"REMARKS": comment} if comment else {}),
+        }
+        named = {f"ARROW:FLIGHT:SQL:{key}": value for key, value in facts.items()}
+        kept = {k: v for k, v in (field.metadata or {}).items() if k.startswith(b"ARROW:extension:")}
+        fields.append(field.with_metadata({**kept, **named}))
+    return pa.schema(fields)
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema | None) -> pa.RecordBatch:
+    assert schema is not None
+    columns = [[row[index] for row in rows] for index in range(len(schema))]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _filter(command: Message, field: str) -> Callable[[str], bool]:
+    """The filter of a LIKE pattern, in which `%` stands for any characters and `_` for one; none matches everything."""
+    if not command.HasField(field):
+        return lambda _: True
+    pattern = getattr(command, field).casefold()
+    return lambda name: _is_like(name.casefold(), pattern)
+
+
+def _is_like(name: str, pattern: str) -> bool:
+    """Whether a name matches a LIKE pattern. It takes time proportional to their lengths, whatever the pattern is."""
+    at = place = 0
+    star, resume = -1, 0
+    while at < len(name):
+        if place < len(pattern) and pattern[place] == "%":
+            star, resume = place, at
+            place += 1
+        elif place < len(pattern) and pattern[place] in ("_", name[at]):
+            at, place = at + 1, place + 1
+        elif star >= 0:  # the last % takes one character more
+            resume += 1
+            at, place = resume, star + 1
+        else:
+            return False
+    return not pattern[place:].strip("%")

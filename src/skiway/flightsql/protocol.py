@@ -1,0 +1,267 @@
+"""Flight SQL: how each call is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from skiway.airport.request import Request, authorize, call_of
+from skiway.airport.server.bindings import fingerprint
+from skiway.airport.server.host import Host
+from skiway.airport.server.protocols import FlightProtocol
+from skiway.airport.server.streams import scan_frames
+from skiway.airport.server.tickets import Seal
+from skiway.airport.wire.frames import BatchReader
+from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed, Unsupported
+from skiway.flightsql.engine import SqlEngine
+from skiway.flightsql.messages import decode, encode, is_flight_sql, name_of
+from skiway.flightsql.metadata import columns_of, rows_of
+from skiway.model import flight_pb2 as flight
+from skiway.model import flight_sql_pb2 as sql
+
+__all__ = ["COMPONENT", "READING", "FlightSql"]
+
+COMPONENT: Final = "FlightSql"
+"""What observers know the operations of this protocol by, such as `FlightSql/GetTables`."""
+
+READING: Final = f"{COMPONENT}/ReadStatement"
+"""The operation that runs a query."""
+
+_TICKET_S: Final = 3600.0
+_PREPARED_S: Final = 24 * 3600.0
+"""How long a prepared statement can be used; tools keep them for as long as they are open."""
+
+_REFUSED: Final = ("BeginSavepoint", "BeginTransaction", "EndSavepoint", "EndTransaction")
+
+ACTIONS: Final[Mapping[str, str]] = {
+    "CreatePreparedStatement": "Prepare a query of Flight SQL, which may have parameters.",
+    "ClosePreparedStatement": "Close a prepared statement of Flight SQL.",
+    **dict.fromkeys(_REFUSED, "Not supported: Flight SQL is read-only here."),
+}
+"""The actions of Flight SQL, and a description of each."""
+
+M = TypeVar("M", bound=Message)
+
+
+class _Planned(msgspec.Struct, frozen=True, array_like=True):
+    """A query in a ticket. `columns` is the fingerprint of its columns."""
+
+    caller: str
+    catalog: str
+    sql: str
+    columns: str
+
+
+class _Prepared(msgspec.Struct, frozen=True, array_like=True):
+    """A prepared query in a handle. `bound` is the query with values; without parameters, it is the query itself."""
+
+    caller: str
+    catalog: str
+    sql: str
+    bound: str | None
+
+
+class FlightSql(FlightProtocol):
+    """Flight SQL over the catalogs of a server. `key` signs tickets and handles; servers of one address need the same."""
+
+    actions = ACTIONS
+
+    def __init__(self, engine: SqlEngine, *, key: bytes | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._tickets = Seal(
+            _Planned,
+            _derived(key, b"flight sql ticket"),
+            name="ticket",
+            remedy="execute the statement again",
+            ttl_s=_TICKET_S,
+            clock=clock,
+        )
+        self._handles = Seal(
+            _Prepared,
+            _derived(key, b"flight sql prepared statement"),
+            name="prepared statement handle",
+            remedy="prepare the statement again",
+            ttl_s=_PREPARED_S,
+            clock=clock,
+        )
+
+    def owns(self, message: bytes) -> bool:
+        """Whether a command or ticket is a message of Flight SQL."""
+        return is_flight_sql(message)
+
+    # -- GetFlightInfo and DoGet ----------------------------------------------------------------------------------------
+
+    def info(self, host: Host, request: Request, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """Plan a query or a listing: its columns, and the ticket for its rows."""
+        command = self._opened(host, request, descriptor.cmd)
+        match command:
+            case sql.CommandStatementQuery():
+                _refuse_transaction(command)
+                schema, ticket = self._plan(command.query, request.catalog)
+            case sql.CommandPreparedStatementQuery():
+                prepared = self._own(self._handles.redeem(command.prepared_statement_handle))
+                if prepared.bound is None:
+                    raise InvalidArgument(
+                        "the prepared statement has parameters without values: bind them first", key="flightsql.unbound"
+                    )
+                schema, ticket = self._plan(prepared.bound, prepared.catalog)
+            case _:
+                found = columns_of(command)
+                if found is None:
+                    raise _misplaced(command)
+                schema, ticket = found, descriptor.cmd
+        return flight.FlightInfo(
+            schema=_serialized(schema),
+            flight_descriptor=descriptor,
+            endpoint=[flight.FlightEndpoint(ticket=flight.Ticket(ticket=ticket))],
+            total_records=-1,
+            total_bytes=-1,
+        )
+
+    def _plan(self, query: str, catalog: str) -> tuple[pa.Schema, bytes]:
+        schema = self._engine.columns(_given(query), catalog)
+        planned = _Planned(self._engine.caller(), catalog, query, fingerprint(schema))
+        return schema, encode(sql.TicketStatementQuery(statement_handle=self._tickets.issue(planned)))
+
+    def stream(self, host: Host, request: Request, ticket: bytes) -> Iterator[bytes]:
+        """The rows of a query or a listing."""
+        message = self._opened(host, request, ticket)
+        call = call_of(request)
+        if isinstance(message, sql.TicketStatementQuery):
+            call.operation = READING
+            planned = self._own(self._tickets.redeem(message.statement_handle))
+            with self._engine.run(planned.sql, planned.catalog) as result:
+                if fingerprint(result.schema) != planned.columns:
+                    raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
+                yield from scan_frames(
+                    result.schema, result.batches, pool=host.memory_pool, call=call, what="the query"
+                )
+            return
+        schema = columns_of(message)
+        if schema is None:
+            raise _misplaced(message)
+        rows = rows_of(host, request, self._engine, message)
+        yield from scan_frames(schema, rows, pool=host.memory_pool, call=call, what="the listing")
+
+    # -- prepared statements --------------------------------------------------------------------------------------------
+
+    def act(self, host: Host, request: Request, action: str, body: bytes) -> Iterator[bytes]:
+        """Prepare or close a statement."""
+        if action in _REFUSED:
+            call_of(request).operation = f"{COMPONENT}/{action}"
+            raise Unsupported(
+                f"{action} is not supported: Flight SQL is read-only here, and each statement sees the tables as they are",
+                key="flightsql.read_only",
+            )
+        message = self._opened(host, request, body)
+        match message:
+            case sql.ActionCreatePreparedStatementRequest() if action == "CreatePreparedStatement":
+                _refuse_transaction(message)
+                yield encode(self._prepare(_given(message.query), request.catalog))
+            case sql.ActionClosePreparedStatementRequest() if action == "ClosePreparedStatement":
+                with contextlib.suppress(PreconditionFailed):  # it has expired
+                    self._own(self._handles.redeem(message.prepared_statement_handle))
+            case _:
+                raise _misplaced(message)
+
+    def _prepare(self, query: str, catalog: str) -> sql.ActionCreatePreparedStatementResult:
+        with_nulls = self._engine.bind(query, None)
+        names = with_nulls.parameters
+        try:
+            columns = _serialized(self._engine.columns(with_nulls.sql, catalog))
+        except InvalidArgument:
+            if not names:
+                raise
+            columns = b""  # NULL is not valid everywhere; the values may be
+        handle = _Prepared(self._engine.caller(), catalog, query, None if names else query)
+        return sql.ActionCreatePreparedStatementResult(
+            prepared_statement_handle=self._handles.issue(handle),
+            dataset_schema=columns,
+            parameter_schema=_serialized(pa.schema([(name, pa.null()) for name in names])) if names else b"",
+        )
+
+    def put(
+        self, host: Host, request: Request, descriptor: flight.FlightDescriptor, rows: BatchReader
+    ) -> Generator[bytes, None, bytes | None]:
+        """Bind the values of parameters. The client gets a handle that has them."""
+        command = self._opened(host, request, descriptor.cmd)
+        if not isinstance(command, sql.CommandPreparedStatementQuery):
+            raise _misplaced(command)
+        call = call_of(request)
+        call.operation = f"{COMPONENT}/BindParameters"
+        prepared = self._own(self._handles.redeem(command.prepared_statement_handle))
+        values = _one_row(rows)
+        call.rows_in = rows.rows
+        bound = self._engine.bind(prepared.sql, values)
+        handle = msgspec.structs.replace(prepared, bound=bound.sql)
+        yield from ()
+        result = sql.DoPutPreparedStatementResult(prepared_statement_handle=self._handles.issue(handle))
+        response: bytes = flight.PutResult(app_metadata=result.SerializeToString()).SerializeToString()
+        return response
+
+    # -- all calls ------------------------------------------------------------------------------------------------------
+
+    def _opened(self, host: Host, request: Request, data: bytes) -> Message:
+        """The message of a call, which is named for observers. The caller is authorized for the catalog in the headers."""
+        message = decode(data)
+        call_of(request).operation = f"{COMPONENT}/{name_of(message)}"
+        authorize(request, host.auth)
+        return message
+
+    def _own(self, statement: Any) -> Any:
+        if not hmac.compare_digest(statement.caller.encode(), self._engine.caller().encode()):
+            raise PermissionDenied(
+                "the statement belongs to another caller: prepare it yourself", key="flightsql.foreign"
+            )
+        return statement
+
+
+def _one_row(rows: BatchReader) -> pa.Table:
+    """The only row of a stream."""
+    batches: list[pa.RecordBatch] = []
+    for batch in rows:
+        batches.append(batch)
+        if rows.rows > 1:
+            break
+    if rows.rows != 1:
+        found = "none" if not rows.rows else "several"
+        raise InvalidArgument(
+            f"a query takes one row of parameters, but {found} were sent: execute it once for each row",
+            key="flightsql.parameters",
+        )
+    return pa.Table.from_batches(batches, rows.schema)
+
+
+def _given(query: str) -> str:
+    if not query.strip():
+        raise InvalidArgument("the statement is empty: send a SELECT", key="sql.invalid")
+    return query
+
+
+def _refuse_transaction(message: Any) -> None:
+    if message.HasField("transaction_id"):
+        raise Unsupported(
+            "this server has no transactions of Flight SQL: leave out transaction_id", key="flightsql.read_only"
+        )
+
+
+def _misplaced(message: Message) -> InvalidArgument:
+    return InvalidArgument(f"{name_of(message)} does not belong in this call of Flight SQL", key="flightsql.malformed")
+
+
+def _derived(key: bytes | None, purpose: bytes) -> bytes | None:
+    """A key for one purpose, so that what is signed for another one is not accepted."""
+    return None if key is None else hmac.digest(key, purpose, hashlib.sha256)
+
+
+def _serialized(schema: pa.Schema) -> bytes:
+    data: bytes = schema.serialize().to_pybytes()
+    return data

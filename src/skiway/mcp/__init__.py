@@ -1,0 +1,14 @@
+"""The lake for assistants: an MCP server with tools that search, describe, sample and query tables.
+
+It is a client of a Skiway server and calls it with the token of each caller. So assistants see nothing that their caller could
+not read with DuckDB, and the server authorizes, limits and audits every call. Nothing can be changed.
+
+    tools      what each tool does, as plain functions
+    server     the tools and resources over MCP, on standard input and output or HTTP
+"""
+
+import skiway.extras.lake
+import skiway.extras.mcp  # noqa: F401 - both name the extra to install
+from skiway.mcp.server import serve_http, serve_stdio
+
+__all__ = ["serve_http", "serve_stdio"]

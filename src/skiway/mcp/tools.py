@@ -1,0 +1,149 @@
+"""What the tools of assistants do, with the rights of the caller of each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.client import AirportClient
+from skiway.client.metastore import Table
+from skiway.client.metastore.names import dotted, segments
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.metastore.records.schema_names import schema_name
+from skiway.presentation.open_clients import OpenClients
+from skiway.presentation.results import first_rows, json_values, shown_rows
+from skiway.presentation.search import Indexes
+from skiway.presentation.table_records import TableRecord, column_comments, column_profiles, profile_facts
+
+__all__ = ["LakeTools"]
+
+MAX_ROWS: Final = 1000
+MAX_TEXT: Final = 1000
+"""Characters of a value. Longer values are cut: they would fill the context of an assistant."""
+
+
+class LakeTools:
+    """The tools. `token` is that of the caller; without authentication, it is empty."""
+
+    def __init__(self, clients: OpenClients) -> None:
+        self._clients, self._indexes = clients, Indexes()
+
+    def search(self, token: str, text: str, limit: int = 20) -> list[dict[str, Any]]:
+        """Catalogs, namespaces, tables and views that match all words of a text, the best first."""
+        found = self._indexes.of(token, self._clients.metastore(token)).find(text, limit=_count(limit, 100))
+        return [
+            {
+                "kind": each.entry.kind,
+                "name": dotted(each.entry.path),
+                "found_in": each.where,
+                "comment": each.entry.comment[:MAX_TEXT],
+                "format": each.entry.format,
+                "rows": each.entry.rows,
+            }
+            for each in found
+        ]
+
+    def describe(self, token: str, name: str) -> dict[str, Any]:
+        """A table: its columns with types, comments and statistics, its size, and its snapshot; or a view with its SQL."""
+        lake, path = self._clients.metastore(token), segments(name, resource="table")
+        try:
+            found = lake.tables.get(path)
+        except NotFound as missing:
+            try:
+                view = lake.views.get(path)
+            except NotFound:
+                raise missing from None
+            texts = {str(each.dialect): each.sql for each in view.message.sql_definitions}
+            return {"kind": "view", "name": dotted(path), "comment": view.description or "", "sql": texts}
+        record = TableRecord.of(found, {})
+        return {
+            "kind": "table",
+            "name": dotted(path),
+            "comment": record.description or "",
+            "format": record.format,
+            "rows": record.rows,
+            "size_bytes": record.size_bytes,
+            "data_files": record.data_files,
+            "snapshot_id": record.snapshot_id,
+            "updated_at": json_values(record.updated_at),
+            "columns": self._columns(token, found, record),
+        }
+
+    def _columns(self, token: str, found: Table, record: TableRecord) -> list[dict[str, Any]]:
+        comments = column_comments(found)
+        try:
+            profiles = {each.name: each for each in column_profiles(self._clients.metastore(token), record, None)}
+        except (NotFound, PermissionDenied):  # policies withhold statistics from the caller, or there are none
+            profiles = {}
+        return [
+            {
+                "name": column.name,
+                "type": column.type,
+                "required": column.required,
+                "comment": comments.get(column.name, ""),
+                "statistics": _cut(json_values(profile_facts(profiles.get(column.name)))),
+            }
+            for column in record.columns
+        ]
+
+    def sample(self, token: str, name: str, rows: int = 10) -> dict[str, Any]:
+        """Some rows of a table or view."""
+        catalog, *namespace, table = segments(name, resource="table")
+        with self._catalog(token, catalog).scan(
+            (schema_name(tuple(namespace)), table), limit=_count(rows, MAX_ROWS)
+        ) as scan:
+            return _result(scan.read_all(), rows)
+
+    def query(self, token: str, sql: str, catalog: str = "", max_rows: int = 100) -> dict[str, Any]:
+        """The first rows of a query, which runs on the server."""
+        most = _count(max_rows, MAX_ROWS)
+        return _result(first_rows(self._catalog(token, catalog), sql, most + 1), most)
+
+    def explain(self, token: str, sql: str, catalog: str = "") -> str:
+        """The plan of a query, which does not run."""
+        found = self._catalog(token, catalog).call(("skiway", "explain"), sql).read_all()
+        return str(found["plan"][0].as_py())
+
+    def tables(self, token: str, catalog: str) -> list[dict[str, Any]]:
+        """All tables and views of a catalog."""
+        index = self._indexes.of(token, self._clients.metastore(token))
+        if ("catalog", (catalog,)) not in index.entries:
+            raise NotFound(f"there is no catalog {catalog}, or you may not see it: search for its name", key="catalog")
+        return [
+            {"kind": each.kind, "name": dotted(each.path), "comment": each.comment[:MAX_TEXT]}
+            for each in sorted(index.entries.values(), key=lambda each: each.path)
+            if each.kind in ("table", "view") and each.path[0] == catalog
+        ]
+
+    def _catalog(self, token: str, name: str) -> AirportClient:
+        """The catalog with this name, or the first one that the caller can see: queries may read all of them."""
+        if not name:
+            names = [each.name for each in self._clients.metastore(token).catalogs(page_size=1)]
+            if not names:
+                raise NotFound("you can see no catalog: ask for a grant", key="catalog")
+            name = names[0]
+        return self._clients.airport(token, name)
+
+
+def _count(given: int, most: int) -> int:
+    if given < 1:
+        raise InvalidArgument(f"{given} rows were requested: request between 1 and {most}", key="rows.invalid")
+    return min(given, most)
+
+
+def _result(rows: pa.Table, most: int) -> dict[str, Any]:
+    """Columns and rows. `is_cut` says that there are more rows, or that values were shortened."""
+    shown = json_values(shown_rows(rows[:most]))
+    cut = _cut(shown)
+    return {**cut, "is_cut": rows.num_rows > most or cut != shown}
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return f"{value[: MAX_TEXT - 1]}…"
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _cut(each) for key, each in value.items()}
+    return value

@@ -1,0 +1,18 @@
+"""Connections of the ADBC driver for Flight SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import adbc_driver_flightsql.dbapi as flightsql
+from adbc_driver_flightsql import DatabaseOptions
+
+
+def connected(location: str, token: str = "", catalog: str = "") -> Any:
+    """A connection to the server at a location, with a token and a default catalog."""
+    options = {}
+    if token:
+        options[DatabaseOptions.AUTHORIZATION_HEADER.value] = f"Bearer {token}"
+    if catalog:
+        options[f"{DatabaseOptions.RPC_CALL_HEADER_PREFIX.value}airport-catalog"] = catalog
+    return flightsql.connect(location, db_kwargs=options, autocommit=True)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from lake.lakes import Lake, opened_lake
+from skiway.sandbox.queries import Queries
+from skiway.sql import QueryEngine
+
+
+@pytest.fixture(scope="module")
+def queries() -> Iterator[QueryEngine]:
+    """An engine that gives queries a minute."""
+    pool = Queries(timeout_s=60)
+    yield QueryEngine(pool)
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, queries: QueryEngine) -> Iterator[Lake]:
+    """A lake with the table `managed.s.people` and the view `managed.s.adults`."""
+    with opened_lake(tmp_path_factory.mktemp("lake"), queries=queries) as made:
+        with made.client() as owner:
+            owner.create_schema("s")
+            columns = [
+                pa.field("id", pa.int64()),
+                pa.field("name", pa.string(), metadata={"comment": "as in passports"}),
+            ]
+            owner.create_table("s.people", pa.schema(columns))
+            owner.insert("s.people", pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", None]}))
+            owner.call("skiway.create_view", "s.adults", "SELECT id FROM people WHERE id > 1").read_all()
+        yield made
