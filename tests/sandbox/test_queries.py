@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -347,3 +350,49 @@ def test_only_files_of_relations_can_be_read(process: QueryProcess, tmp_path: Pa
     ):
         with pytest.raises(SkiwayError, match=r"disabled by configuration|does not exist"):
             result(process, sql, relation)
+
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(100_000) a, range(10_000_000_000) b"
+
+
+@pytest.mark.parametrize("kind", ["query", "expression"])
+def test_worker_ends_with_a_server_that_is_killed(kind: str) -> None:
+    """It computes when the server dies, so it does not notice the end of its input."""
+    server = subprocess.Popen([sys.executable, "-c", _SERVER, kind, ENDLESS], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    with server.stdout:
+        worker = int(server.stdout.readline())
+    server.kill()
+    server.wait()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < deadline, "the worker still computes"
+        time.sleep(0.1)
+
+
+_SERVER = """
+import sys, threading, time
+from pathlib import Path
+from skiway.sandbox import Sandbox
+from skiway.sandbox.queries import Queries
+kind, sql = sys.argv[1:]
+if kind == "query":
+    process = Queries(memory_limit="300MB", timeout_s=600, workers=1, threads=1).start()
+    run = lambda: process.run(process.parse(sql).sql, (), default=["lake"])
+else:
+    sandbox = Sandbox(memory_limit="300MB", timeout_s=600)
+    run = lambda: sandbox.run([sql])
+threading.Thread(target=run, daemon=True).start()
+def busy():
+    for child in Path(f"/proc/self/task").glob("*/children"):
+        for pid in child.read_text().split():
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            seen[pid] = seen.get(pid, 0) + (fields[0] == "R")
+            if seen[pid] > 20:
+                return pid
+seen = {}
+while not (pid := busy()):
+    time.sleep(0.05)
+print(pid, flush=True)
+time.sleep(600)
+"""

@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 
 from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import FILES_AT_ONCE, READY, decode_table, exactly, read_message
-from skiway.sandbox.worker import REQUEST_BYTES, first_line, limit_process
+from skiway.sandbox.worker import REQUEST_BYTES, end_with_server, first_line, limit_process
 
 __all__ = ["main"]
 
@@ -46,6 +46,7 @@ _TABLE_FUNCTIONS: Final = frozenset(
 
 def main(arguments: Sequence[str]) -> None:
     """Serve requests until the server closes the pipe."""
+    end_with_server()
     server = socket.socket(fileno=int(arguments[0]))
     memory_bytes, threads = int(arguments[1]), int(arguments[2])
     requests, responses = sys.stdin.buffer, sys.stdout.buffer

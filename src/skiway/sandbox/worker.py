@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from skiway.sandbox.messages import READY, decode_table, encode_table, exactly, read_message, write_message
 
-__all__ = ["REQUEST_BYTES", "SETTINGS", "first_line", "limit_process", "main"]
+__all__ = ["REQUEST_BYTES", "SETTINGS", "end_with_server", "first_line", "limit_process", "main"]
 
 SETTINGS: Final = {
     "arrow_lossless_conversion": "true",
@@ -29,11 +31,13 @@ SETTINGS: Final = {
 """Settings for DuckDB over Arrow tables: nothing outside of them can be reached."""
 _LOCKED: Final = {**SETTINGS, "autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 REQUEST_BYTES: Final = 1 << 40  # the server is trusted
+_WATCH_S: Final = 1.0
 _SPARE: Final = 256 * 1024 * 1024  # for Python, Arrow and small requests and responses, besides DuckDB's memory
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve requests until the server closes the pipe."""
+    end_with_server()
     memory_bytes = int(arguments[0])
     requests, responses = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may write there
@@ -52,6 +56,18 @@ def main(arguments: Sequence[str]) -> None:
         answer, found = _answer(database, header, tables)
         write_message(responses, answer, found)
         del tables, found
+
+
+def end_with_server() -> None:
+    """End this process soon after the server that started it, which may have been killed while a query runs."""
+    server = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == server:
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="server-watch", daemon=True).start()
 
 
 def limit_process(memory_bytes: int, *, descriptors: int) -> None:
