@@ -14,7 +14,7 @@ import pytest
 
 from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, policed_lake
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
 from skiway.metastore import catalogs, grants, policies
 from skiway.metastore.metrics_reports import MetricsReport, add_report
@@ -193,6 +193,17 @@ def test_tagged_columns_are_masked_even_after_a_rename(
     assert {row["email"] for row in read(analyst, at_version=before)} == {None}
     policies.set_tags(policed.lake.realm, v1.SetColumnTagsRequest(table_id=table_id, column="number", tags=[]))
     assert read(analyst, limit=1)[0]["number"] is not None
+
+
+def test_rule_for_names_holds_for_the_names_in_older_snapshots(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.mask(["*mail"], objects=[policed.namespace.resource_id])
+    before = owner.scan("skiway.snapshots").read_all().to_pylist()[-1]["snapshot_id"]
+    owner.rename_column("s.people", "email", "plain")
+    analyst.reload()
+    assert None not in {row["plain"] for row in read(analyst)}
+    assert {row["email"] for row in read(analyst, at_version=before)} == {None}
 
 
 def test_filter_by_tag_holds_for_tables_with_a_tagged_column(
@@ -483,6 +494,55 @@ def test_rows_that_a_filter_hides_cannot_be_probed(filtered: PolicedLake, sql: s
             assert CANARY not in str(raised.value)
         else:
             assert sorted(map(str, query(analyst, sql))) == sorted(map(str, expected))
+
+
+def test_condition_on_a_visible_column_prunes_files(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.mask()
+    _delete_first_file(owner)
+    assert sorted(row["id"] for row in read(analyst, where=col("id") >= 35)) == [35, 36, 37, 38, 39]
+    assert query(analyst, "SELECT count(*) AS n FROM s.people WHERE id >= 35") == [{"n": 5}]
+    both = (col("id") >= 35) & (col("number") == NUMBERS[35])
+    assert read(analyst, where=both) == []
+
+
+@pytest.mark.parametrize(
+    ("hide", "where"),
+    [
+        (lambda policed: policed.filter(), col("id") >= 35),
+        (lambda policed: policed.mask(), col("number") >= NUMBERS[35]),
+        (lambda policed: policed.mask(kind=v1.MK_EXPRESSION, columns=["name"], expression="'x'"), col("id") >= 35),
+    ],
+    ids=["row filter", "masked column", "mask that may fail"],
+)
+def test_other_conditions_read_all_files(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient, hide: Any, where: Any
+) -> None:
+    """Otherwise, the time that a scan takes would tell about hidden rows and values."""
+    hide(policed)
+    deleted = _delete_first_file(owner)
+    with pytest.raises(PreconditionFailed, match="table people cannot be read") as error:
+        read(analyst, where=where)
+    assert deleted not in str(error.value)  # names of files may contain values
+    assert len(read(owner, where=col("id") >= 35)) == 5
+
+
+def _delete_first_file(owner: AirportClient) -> str:
+    """Delete the file with the rows from 0 to 9, so that a scan fails if it reads the file, and return its name."""
+    files = owner.scan("skiway.files", where=col("table_name") == "people").read_all().to_pylist()
+    first = min(files, key=lambda each: int(each["sequence_number"]))
+    path = Path(first["path"].removeprefix("file://"))
+    path.unlink()
+    return path.name
+
+
+def test_limit_counts_the_rows_that_match(policed: PolicedLake, analyst: AirportClient) -> None:
+    """A client that filters again gets enough rows."""
+    policed.filter()
+    found = analyst.scan("s.people", where=col("id") == 39, limit=1).read_all()
+    assert found["id"].to_pylist() == [39]
+    assert analyst.scan("s.people", limit=2).read_all().num_rows == 2
 
 
 def test_error_of_a_policy_does_not_quote_values(

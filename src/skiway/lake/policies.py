@@ -20,7 +20,7 @@ from skiway.airport import ScanOptions, Table, filters
 from skiway.airport.conversion import to_column
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
-from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
+from skiway.errors import Cancelled, InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
 from skiway.lake.context import Context
 from skiway.metastore.records.policies import Restriction
@@ -28,7 +28,7 @@ from skiway.model import v1
 from skiway.sandbox.queries import Expression
 from skiway.sql import Find, Query, including
 
-__all__ = ["OriginalRows", "RestrictedRows", "masked_columns", "with_optional"]
+__all__ = ["OriginalRows", "RestrictedRows", "masked_columns", "may_be_shown", "pruning_filter", "with_optional"]
 
 log = logging.getLogger("skiway.policies")
 
@@ -42,6 +42,17 @@ _INTEGERS: Final = {
     "UINTEGER": 4_294_967_295,
     "UBIGINT": 9_223_372_036_854_775_807,
 }
+
+
+_ABOUT_THE_CALL: Final = ("policy.", "query.", "snapshot.", "sql.", "table.changed", "transaction.", "view.")
+"""The keys of errors that tell about the call, and not about rows or files."""
+
+
+def may_be_shown(error: SkiwayError) -> bool:
+    """Whether an error may be shown to callers who must not see all rows: its message quotes no values and names no files."""
+    if isinstance(error, PermissionDenied | Cancelled) or error.key == "table":
+        return True
+    return error.key != "sql.invalid" and error.key.startswith(_ABOUT_THE_CALL)
 
 
 class OriginalRows(Table):
@@ -72,6 +83,22 @@ def masked_columns(restriction: Restriction, columns: pa.Schema) -> Mapping[str,
 def with_optional(schema: pa.Schema, masked: Mapping[str, v1.Policy]) -> pa.Schema:
     """The schema in which masked columns may be NULL."""
     return pa.schema([field.with_nullable(True) if field.name in masked else field for field in schema])
+
+
+def pruning_filter(options: ScanOptions, restriction: Restriction, masked: Mapping[str, v1.Policy]) -> filters.Filter:
+    """The conditions of a caller that may decide which files are read, because that tells nothing that policies hide.
+
+    How long a scan takes tells which files were read. Their statistics include hidden rows, so under a row filter there are
+    no such conditions. Otherwise they are those over columns without a mask. A mask with an expression may fail for some
+    rows: then every scan that reads the column has to fail, whichever files it needs.
+    """
+    condition = options.filter
+    needed = set(masked if options.columns is None else options.columns) | condition.columns
+    if restriction.filters or any(masked[name].mask.kind == v1.MK_EXPRESSION for name in needed & masked.keys()):
+        return filters.Filter()
+    return filters.Filter(
+        tuple(each for each in condition.predicates if filters.Filter((each,)).columns.isdisjoint(masked))
+    )
 
 
 def _finds_nothing(*_: str) -> None:
@@ -198,12 +225,22 @@ class RestrictedRows:
         try:
             yield from self.context.queries.rows(query)
         except SkiwayError as error:
-            if error.key != "sql.invalid":
+            if may_be_shown(error):
                 raise
-            raise self._unusable("an expression failed", error) from None  # the cause may quote a value
+            if error.key == "sql.invalid":
+                raise self._unusable("an expression failed", error) from None  # the cause may quote a value
+            self._log(error)
+            raise type(error)(
+                f"{self.restriction.name} cannot be read, for a reason that may tell about hidden rows: ask an "
+                "administrator, who finds it in the log of the server",
+                key=error.key,
+            ) from None
 
     def _unusable(self, reason: str, cause: Exception | None = None) -> PermissionDenied:
         if cause is not None:
-            names = ", ".join(self.restriction.policies)
-            log.warning("policies %s on %s failed: %s", names, self.restriction.name, cause)
+            self._log(cause)
         return self.restriction.unusable(reason)
+
+    def _log(self, cause: Exception) -> None:
+        names = ", ".join(self.restriction.policies)
+        log.warning("policies %s on %s failed: %s", names, self.restriction.name, cause)
