@@ -466,6 +466,7 @@ def test_number_of_endpoints_does_not_depend_on_hidden_rows(policed: PolicedLake
 
 
 PROBES = [
+    "SELECT count(*) FROM s.people",
     "SELECT id FROM s.people WHERE 1 // (id - 4) = 7",
     "SELECT id FROM s.people WHERE CAST(name AS INTEGER) = 1 AND name LIKE 'canary%'",
     "SELECT CAST(substr(name, 6) AS INTEGER) AS n FROM s.people",

@@ -181,6 +181,16 @@ def test_columns_stay_as_they_were_created(db: AirportClient) -> None:
         rows(db, "s.v")
 
 
+def test_types_stay_as_they_were_created(db: AirportClient) -> None:
+    db.create_table("s.n", pa.schema({"a": pa.int32()}))
+    db.insert("s.n", pa.table({"a": pa.array([1, 2], pa.int32())}))
+    create_view(db, "s.v", "SELECT a FROM s.n")
+    db.change_column_type("s.n", "a", pa.int64())
+    db.reload()
+    found = db.scan("s.v").read_all()
+    assert (found.schema.field("a").type, found["a"].to_pylist()) == (pa.int32(), [1, 2])
+
+
 def test_view_in_another_dialect_is_translated(db: AirportClient) -> None:
     sql = "SELECT `id`, date_format(timestamp '2026-01-02', 'yyyy') AS year FROM s.t WHERE id < 2"
     create_view(db, "s.v", sql, dialect="spark")

@@ -241,6 +241,11 @@ def test_unreadable_table_is_deleted_only_by_callers_without_policies(lake: Lake
     assert found is not None
     lake.create("p", lake.people, subjects=["user:ada"])
     lake.factory.stores.blobs.delete(found.blob_uri)
+    ada, grace = lake.restricted("ada").policies, lake.restricted("grace").policies
+    assert ada is not None
+    assert grace is not None
+    assert ada.of_table(lake.people.resource_id.id) is not None  # whether a policy holds for it is unknown
+    assert grace.of_table(lake.people.resource_id.id) is None
     tables.delete(lake.restricted("ada"), request)
     assert pointers.get(key) is not None
     tables.delete(lake.restricted("grace"), request)
