@@ -14,7 +14,7 @@ import pytest
 
 from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, policed_lake
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
 from skiway.metastore import catalogs, grants, policies
 from skiway.metastore.metrics_reports import MetricsReport, add_report
@@ -352,17 +352,17 @@ def test_histogram_counts_what_is_visible(policed: PolicedLake, analyst: Airport
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLake, owner: AirportClient) -> None:
+def test_restricted_caller_changes_rows_only(policed: PolicedLake, owner: AirportClient) -> None:
     policed.mask()
     row = ROWS.slice(0, 1)
     with policed.lake.client(token="editor") as editor:
         editor.insert("s.people", row)
         changes = [
-            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1),
-            lambda: editor.delete("s.people", where=col("id") == 1),
-            lambda: editor.delete("s.people", [0]),
-            lambda: editor.truncate("s.people"),
             lambda: editor.insert("s.people", row, returning=True),
+            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1, returning=True),
+            lambda: editor.delete("s.people", where=col("id") == 1, returning=True),
+            lambda: editor.update("s.people", {"email": "x"}, where=col("id") == 1),
+            lambda: editor.update("s.people", {"name": "x", "number": 1}, where=col("id") == 1),
             lambda: editor.rename_column("s.people", "email", "plain"),
             lambda: editor.remove_column("s.people", "name"),
             lambda: editor.add_column("s.people", pa.field("more", pa.int64())),
@@ -381,6 +381,57 @@ def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLa
         editor.create_table_as("s.copy", editor.scan("s.people"))
     assert len(read(owner)) == ROWS.num_rows + 1
     assert {row["email"] for row in read(owner, "s.copy")} == {None}
+
+
+def test_caller_who_sees_all_rows_changes_what_it_sees(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask()
+    with policed.lake.client(token="editor") as editor:
+        assert editor.update("s.people", {"name": "x"}, where=col("id") < 3).count == 3
+        assert editor.update("s.people", {"name": "y"}, where=col("number") == NUMBERS[5]).count == 0
+        assert editor.delete("s.people", where=col("id") >= 20).count == 20
+        assert editor.delete("s.people", where=col("number") >= NUMBERS[0]).count == 0
+        with pytest.raises(Conflict, match="does not belong to the snapshot"):
+            editor.delete("s.people", [0])
+    expected = [row | {"name": "x"} if row["id"] < 3 else row for row in ROWS.slice(0, 20).to_pylist()]
+    assert sorted(read(owner), key=lambda row: int(row["id"])) == expected  # masked columns keep their values
+
+
+def test_column_that_decides_about_a_mask_cannot_be_changed(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask(kind=v1.MK_EXPRESSION, columns=["email"], expression="CASE WHEN Region = 'EU' THEN email END")
+    with policed.lake.client(token="editor") as editor:
+        with pytest.raises(PermissionDenied, match="column 'region' cannot be changed"):
+            editor.update("s.people", {"region": "EU"}, where=col("id") == 4)
+        owner.rename_column("s.people", "region", "area")  # the editor still knows it as the region
+        owner.rename_column("s.people", "name", "region")
+        with pytest.raises(PermissionDenied, match="column 'name' cannot be changed"):
+            editor.update("s.people", {"name": "EU"}, where=col("id") == 4)
+
+
+def test_caller_who_does_not_see_all_rows_only_inserts(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.filter("id < 20")
+    with policed.lake.client(token="editor") as editor:
+        editor.insert("s.people", ROWS.slice(30, 1))
+        for change in (
+            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1),
+            lambda: editor.delete("s.people", where=col("id") == 1),
+            lambda: editor.delete("s.people", [0]),
+            lambda: editor.truncate("s.people"),
+        ):
+            with pytest.raises(PermissionDenied, match="this change is not possible: ask a caller without this policy"):
+                change()
+        ids = editor.scan("s.people", columns=["rowid"]).read_all()["rowid"].to_pylist()
+    assert sorted(ids) == list(range(20)), "positions in files would tell how many rows are hidden"
+    assert len(read(owner)) == ROWS.num_rows + 1
+
+
+def test_error_of_a_change_does_not_name_files(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask()
+    with policed.lake.client(token="editor") as editor:
+        first = min(editor.scan("s.people", columns=["rowid"], where=col("id") < 10).read_all()["rowid"].to_pylist())
+        deleted = _delete_first_file(owner)
+        with pytest.raises(PreconditionFailed, match="table people cannot be read") as error:
+            editor.delete("s.people", [first])
+    assert deleted not in str(error.value)
 
 
 def merged(client: AirportClient) -> None:
@@ -536,14 +587,6 @@ def _delete_first_file(owner: AirportClient) -> str:
     path = Path(first["path"].removeprefix("file://"))
     path.unlink()
     return path.name
-
-
-def test_limit_counts_the_rows_that_match(policed: PolicedLake, analyst: AirportClient) -> None:
-    """A client that filters again gets enough rows."""
-    policed.filter()
-    found = analyst.scan("s.people", where=col("id") == 39, limit=1).read_all()
-    assert found["id"].to_pylist() == [39]
-    assert analyst.scan("s.people", limit=2).read_all().num_rows == 2
 
 
 def test_error_of_a_policy_does_not_quote_values(

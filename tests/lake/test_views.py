@@ -17,6 +17,7 @@ from skiway.errors import (
     LimitExceeded,
     NotFound,
     PermissionDenied,
+    PreconditionFailed,
     SkiwayError,
     Unsupported,
 )
@@ -248,6 +249,14 @@ def test_views_cannot_be_changed_like_tables(db: AirportClient) -> None:
         db.call("skiway.drop_view", "s.t").read_all()
     with pytest.raises(AlreadyExists):
         db.create_table("s.v", ROWS.schema)
+
+
+def test_views_cannot_be_created_in_the_catalog_of_a_connector(lake: Lake) -> None:
+    mirror = lake.catalog("mirror", connector_ref="somewhere")
+    lake.namespace(mirror, ["s"])
+    with lake.client(catalog="mirror") as client, pytest.raises(PreconditionFailed, match="is read-only") as error:
+        create_view(client, "s.v", "SELECT 1 AS a")
+    assert error.value.key in ("", "catalog.not_managed")
 
 
 def test_dropping_a_missing_view(db: AirportClient) -> None:

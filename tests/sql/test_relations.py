@@ -31,10 +31,16 @@ class View(Table, SqlView):
 
 
 class Numbers(Table):
+    """A table that records the conditions of its scans."""
+
     name, schema = "numbers", pa.schema({"n": pa.int64()})
 
+    def __init__(self) -> None:
+        self.conditions: list[bool] = []
+
     def scan(self, options: ScanOptions) -> pa.Table:
-        raise NotImplementedError
+        self.conditions.append(bool(options.filter))
+        return self.schema.empty_table()
 
 
 class Process:
@@ -76,3 +82,28 @@ def test_views_have_no_history() -> None:
     with pytest.raises(InvalidArgument, match=r"view c\.s\.v0 has no history: write AT after the tables") as error:
         resolve(NamedTable(("c", "s", "v0"), "VERSION", "1", "then 0"), 1)
     assert error.value.key == "view.at"
+
+
+@pytest.mark.parametrize(
+    ("sql", "names", "has_condition"),
+    [
+        ("SELECT n FROM c.s.numbers WHERE n = 1", ["numbers"], True),
+        ("SELECT n FROM c.s.numbers WHERE n = 1 OR random() > 1", ["numbers"], False),
+        ("FROM c.s.numbers WHERE n = 1 UNION ALL FROM c.s.numbers", ["numbers", "numbers"], False),
+        ("FROM c.s.numbers WHERE n = 1 UNION ALL FROM c.s.v0", ["numbers", "v0"], False),
+        ("FROM c.s.v0 UNION ALL (FROM c.s.numbers WHERE n = 1)", ["v0", "numbers"], False),
+        ("FROM c.s.other LEFT JOIN c.s.numbers USING (n) WHERE n = 1", ["numbers"], False),
+    ],
+)
+def test_condition_reaches_a_table_that_only_this_part_of_the_query_reads(
+    sql: str, names: list[str], has_condition: bool
+) -> None:
+    numbers = Numbers()
+
+    def found(_catalog: str, _schema: str, name: str) -> Table:
+        return View(name, "numbers") if name == "v0" else numbers
+
+    parsed = Parsed(sql, [NamedTable(("c", "s", name)) for name in names])
+    (relation,), _ = resolved(cast(QueryProcess, Process()), parsed, cast(Any, found), ("c", "s"), plan=True)
+    assert list(relation.scan(["n"])) == []
+    assert numbers.conditions == [has_condition]

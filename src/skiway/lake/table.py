@@ -41,7 +41,7 @@ from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
-from skiway.lake.row_ids import RowIds
+from skiway.lake.row_ids import RowIds, WithRowIds
 from skiway.lake.scans import Part, Plan, split
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
@@ -177,9 +177,14 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         def original(wanted: ScanOptions) -> Iterator[pa.RecordBatch]:
             return other.original(with_parsed_filter(replace(wanted), pruning) if pruning else wanted, part)
 
-        base = OriginalRows(self.name, self.columns.announced, original)
+        has_ids = not self.restriction.filters  # the positions of rows would tell how many are hidden
+        base = (WithRowIds if has_ids else OriginalRows)(self.name, self.columns.announced, original)
+        return self._policed(base).rows(options)
+
+    def _policed(self, base: Table) -> RestrictedRows:
+        assert self.restriction is not None
         place = (self._catalog, self._schema_name, self.name)
-        return RestrictedRows(self._context, self.restriction, base, place, self.columns.stored).rows(options)
+        return RestrictedRows(self._context, self.restriction, base, place, self.columns.stored)
 
     def binding(self) -> str:
         """The table's id and that of its schema."""
