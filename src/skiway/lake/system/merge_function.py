@@ -43,7 +43,6 @@ class MergeFunction(ChangeTable):
         for name, example in (("source", "SELECT …"), ("on", "target.id = source.id")):
             if not (given[name] or "").strip():
                 raise InvalidArgument(f"merge needs {name!r}, such as {example!r}", key="merge.argument")
-        self.changes(place)
         table = self._find(self._catalog.display_name, place.schema, place.name)
         if not isinstance(table, WritableTable):
             raise NotFound(f"table {self.full_name(place)} does not exist", key="table", table=self.full_name(place))
