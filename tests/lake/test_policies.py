@@ -286,6 +286,8 @@ def test_mask_whose_column_is_gone_shows_nothing(
         read(analyst)
     with pytest.raises(PermissionDenied, match="policy no email masks column 'email'"):
         query(analyst, "SELECT contact FROM s.people")
+    with policed.lake.client(token="editor") as editor, pytest.raises(PermissionDenied, match="is not possible"):
+        editor.delete("s.people", [0])
 
 
 def test_caller_with_grants_only_is_restricted_too(policed: PolicedLake) -> None:
