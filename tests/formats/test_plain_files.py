@@ -18,6 +18,7 @@ from skiway.errors import Conflict, InvalidArgument, PermissionDenied, Precondit
 from skiway.formats import Location, TableHandle, WholeFile, open_source
 from skiway.formats.reach import Reach
 from skiway.formats.schemas import field_id
+from skiway.security.source_access import SourceAccess
 
 ROWS = pa.table({"p": ["a", "b"], "x": [1, 2]})
 
@@ -31,7 +32,8 @@ def delta(place: Path, **options: Any) -> TableHandle:
 def plain(table: TableHandle) -> list[str] | None:
     snapshot = table.current()
     assert snapshot is not None
-    return table.plain_files(snapshot, table.plan(snapshot))
+    found = table.plain_files(snapshot, table.plan(snapshot))
+    return None if found is None else [each.path for each in found]
 
 
 def test_files_with_all_columns_and_rows_are_plain(tmp_path: Path) -> None:
@@ -59,6 +61,22 @@ def test_files_with_deleted_rows_are_not_plain(tmp_path: Path) -> None:
     assert pq.read_table(found[0]).num_rows == 2
     add_position_deletes(table, f"file://{found[0]}", 0)
     assert plain(table.handle) is None
+
+
+def test_files_with_int96_are_not_plain(tmp_path: Path) -> None:
+    """Other readers return these timestamps without a time zone."""
+    rows = pa.table({"at": pa.array([1], pa.timestamp("us", "UTC"))})
+    deltalake.write_deltalake(str(tmp_path / "t"), rows)
+    (file,) = plain(open_source("delta", str(tmp_path)).load((), "t")) or [""]
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=True)
+    assert plain(open_source("delta", str(tmp_path)).load((), "t")) is None
+
+
+def test_files_of_sources_that_callers_named_are_not_plain(tmp_path: Path) -> None:
+    """Readers on this machine would follow links that lead out of the source."""
+    delta(tmp_path)
+    access = SourceAccess(local_roots=(str(tmp_path),), for_callers=True)
+    assert plain(open_source("delta", str(tmp_path), access=access).load((), "t")) is None
 
 
 # -- files for other processes -------------------------------------------------------------------------------------------

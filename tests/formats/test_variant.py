@@ -112,8 +112,9 @@ def test_arrays_and_objects_of_all_widths_are_read(width: int, large: bool) -> N
 
 
 def test_missing_value_is_null_and_json_null_is_not() -> None:
-    rows = pa.array([None, stored("null")], pa.struct({"metadata": pa.binary(), "value": pa.binary()}))
-    assert variant_json(rows).to_pylist() == [None, "null"]
+    values = [None, stored("null"), {**stored("1"), "value": None}]
+    rows = pa.array(values, pa.struct({"metadata": pa.binary(), "value": pa.binary()}))
+    assert variant_json(rows).to_pylist() == [None, "null", None]
 
 
 VALUES = [

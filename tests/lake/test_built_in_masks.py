@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +12,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from skiway.lake.policies import RestrictedRows, _finds_nothing
+from skiway.airport import ScanOptions
+from skiway.client import col
+from skiway.client.airport.filters import filter_json
+from skiway.lake.policies import OriginalRows, RestrictedRows, _finds_nothing
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
+from skiway.sql import Query
 
 
 def rows(account: str = "a", key: bytes = b"k" * 64) -> RestrictedRows:
@@ -97,3 +102,27 @@ def test_hashes_depend_on_the_account_and_on_the_key_of_the_server() -> None:
 def test_masks_that_do_not_support_a_type_hide_the_value(mask: int, kind: str, value: Any) -> None:
     assert masked(mask, kind, value) == [None]
     assert _finds_nothing("c", "s", "t") is None  # type: ignore[func-returns-value]
+
+
+# -- the query that applies policies -------------------------------------------------------------------------------------
+
+
+def test_limit_counts_only_without_a_condition() -> None:
+    """A condition of the caller is applied to the rows that the query returns, so it needs all of them."""
+    asked: list[str] = []
+
+    def answer(query: Query) -> Iterator[pa.RecordBatch]:
+        asked.append(query.sql)
+        yield pa.record_batch({"id": pa.array([1, 2, 3])})
+
+    schema = pa.schema({"id": pa.int64()})
+    queries = SimpleNamespace(expressions=lambda *_, **__: [], rows=answer)
+    callers = SimpleNamespace(principal=SimpleNamespace(account_id="a"), claims={})
+    context = cast(Any, SimpleNamespace(queries=queries, callers=callers))
+    base = OriginalRows("t", schema, lambda _: iter(()))
+    policed = RestrictedRows(context, Restriction("table t", (), ()), base, ("c", "s", "t"), schema)
+    condition = filter_json(col("id") == 3, ["id"], {"id": schema.field("id")})
+    for options in (ScanOptions(limit=2), ScanOptions(limit=2, json_filters=condition)):
+        found = [row["id"] for batch in policed.rows(options) for row in batch.to_pylist()]
+        assert found == ([3] if options.filter else [1, 2, 3])
+    assert [sql.endswith(" LIMIT 2") for sql in asked] == [True, False]

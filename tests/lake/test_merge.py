@@ -20,6 +20,8 @@ from skiway.errors import (
     PermissionDenied,
     SkiwayError,
 )
+from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.lake.merging import MergeIntoEmpty, MergeRows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("stock", pa.int32())])
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["a", "b", None, "d"], "stock": [10, 20, 30, 40]}, SCHEMA)
@@ -165,23 +167,45 @@ def test_invalid_calls_change_nothing(
     assert sorted(path.name for path in lake.folder.rglob("*.parquet")) == before
 
 
+@pytest.mark.parametrize(("kind", "rows"), [(MergeRows, ROWS), (MergeIntoEmpty, ROWS.slice(0, 0))])
 def test_rows_that_others_insert_meanwhile_are_a_conflict(
-    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch, kind: Any, rows: pa.Table
 ) -> None:
-    from skiway.lake.merging import MergeRows
+    create(lake, db, rows)
+    commit = kind.commit
 
-    create(lake, db)
-    commit = MergeRows.commit
-
-    def late(self: MergeRows) -> int:
+    def late(self: Any) -> Any:
         with lake.client() as other:
             other.insert("s.t", pa.table({"id": [7], "name": ["other"], "stock": [0]}, SCHEMA))
         return commit(self)
 
-    monkeypatch.setattr(MergeRows, "commit", late)
-    with pytest.raises(Conflict, match="no longer the current one"):
+    monkeypatch.setattr(kind, "commit", late)
+    with pytest.raises(Conflict, match=r"no longer the current one|it has rows by now"):
         merge(db)
-    assert [row["id"] for row in rows_of(db)] == [1, 2, 3, 4, 7]
+    assert [row["id"] for row in rows_of(db)] == [*rows["id"].to_pylist(), 7]
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS.slice(0, 0)])
+def test_failed_merge_leaves_no_files(
+    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch, rows: pa.Table
+) -> None:
+    """The first rows are in files already when the last one fails."""
+    create(lake, db, rows)
+    before, created = set(lake.folder.rglob("*.parquet")), list[str]()
+    create_file = TableFiles.create
+
+    def noted(self: TableFiles, uri: str) -> Any:
+        created.append(uri)
+        return create_file(self, uri)
+
+    monkeypatch.setattr(TableFiles, "create", noted)
+    for module in ("merging", "inserting"):
+        monkeypatch.setattr(f"skiway.lake.{module}.BUFFER_BYTES", 1)
+    source = "SELECT nullif(i, 39999) AS id, 'n' AS name, 1 AS stock FROM range(40000) AS r(i)"
+    with pytest.raises(ConstraintViolation, match="NOT NULL"):
+        merge(db, source)
+    assert created
+    assert set(lake.folder.rglob("*.parquet")) == before
 
 
 def test_merge_needs_rights_and_a_table(lake: Lake, db: AirportClient) -> None:

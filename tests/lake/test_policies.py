@@ -14,7 +14,7 @@ import pytest
 
 from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, policed_lake
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
 from skiway.metastore import catalogs, grants, policies
 from skiway.metastore.metrics_reports import MetricsReport, add_report
@@ -195,6 +195,17 @@ def test_tagged_columns_are_masked_even_after_a_rename(
     assert read(analyst, limit=1)[0]["number"] is not None
 
 
+def test_rule_for_names_holds_for_the_names_in_older_snapshots(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.mask(["*mail"], objects=[policed.namespace.resource_id])
+    before = owner.scan("skiway.snapshots").read_all().to_pylist()[-1]["snapshot_id"]
+    owner.rename_column("s.people", "email", "plain")
+    analyst.reload()
+    assert None not in {row["plain"] for row in read(analyst)}
+    assert {row["email"] for row in read(analyst, at_version=before)} == {None}
+
+
 def test_filter_by_tag_holds_for_tables_with_a_tagged_column(
     policed: PolicedLake, analyst: AirportClient, owner: AirportClient
 ) -> None:
@@ -275,6 +286,8 @@ def test_mask_whose_column_is_gone_shows_nothing(
         read(analyst)
     with pytest.raises(PermissionDenied, match="policy no email masks column 'email'"):
         query(analyst, "SELECT contact FROM s.people")
+    with policed.lake.client(token="editor") as editor, pytest.raises(PermissionDenied, match="is not possible"):
+        editor.delete("s.people", [0])
 
 
 def test_caller_with_grants_only_is_restricted_too(policed: PolicedLake) -> None:
@@ -341,17 +354,17 @@ def test_histogram_counts_what_is_visible(policed: PolicedLake, analyst: Airport
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLake, owner: AirportClient) -> None:
+def test_restricted_caller_changes_rows_only(policed: PolicedLake, owner: AirportClient) -> None:
     policed.mask()
     row = ROWS.slice(0, 1)
     with policed.lake.client(token="editor") as editor:
         editor.insert("s.people", row)
         changes = [
-            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1),
-            lambda: editor.delete("s.people", where=col("id") == 1),
-            lambda: editor.delete("s.people", [0]),
-            lambda: editor.truncate("s.people"),
             lambda: editor.insert("s.people", row, returning=True),
+            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1, returning=True),
+            lambda: editor.delete("s.people", where=col("id") == 1, returning=True),
+            lambda: editor.update("s.people", {"email": "x"}, where=col("id") == 1),
+            lambda: editor.update("s.people", {"name": "x", "number": 1}, where=col("id") == 1),
             lambda: editor.rename_column("s.people", "email", "plain"),
             lambda: editor.remove_column("s.people", "name"),
             lambda: editor.add_column("s.people", pa.field("more", pa.int64())),
@@ -370,6 +383,57 @@ def test_restricted_caller_can_insert_and_change_nothing_else(policed: PolicedLa
         editor.create_table_as("s.copy", editor.scan("s.people"))
     assert len(read(owner)) == ROWS.num_rows + 1
     assert {row["email"] for row in read(owner, "s.copy")} == {None}
+
+
+def test_caller_who_sees_all_rows_changes_what_it_sees(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask()
+    with policed.lake.client(token="editor") as editor:
+        assert editor.update("s.people", {"name": "x"}, where=col("id") < 3).count == 3
+        assert editor.update("s.people", {"name": "y"}, where=col("number") == NUMBERS[5]).count == 0
+        assert editor.delete("s.people", where=col("id") >= 20).count == 20
+        assert editor.delete("s.people", where=col("number") >= NUMBERS[0]).count == 0
+        with pytest.raises(Conflict, match="does not belong to the snapshot"):
+            editor.delete("s.people", [0])
+    expected = [row | {"name": "x"} if row["id"] < 3 else row for row in ROWS.slice(0, 20).to_pylist()]
+    assert sorted(read(owner), key=lambda row: int(row["id"])) == expected  # masked columns keep their values
+
+
+def test_column_that_decides_about_a_mask_cannot_be_changed(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask(kind=v1.MK_EXPRESSION, columns=["email"], expression="CASE WHEN Region = 'EU' THEN email END")
+    with policed.lake.client(token="editor") as editor:
+        with pytest.raises(PermissionDenied, match="column 'region' cannot be changed"):
+            editor.update("s.people", {"region": "EU"}, where=col("id") == 4)
+        owner.rename_column("s.people", "region", "area")  # the editor still knows it as the region
+        owner.rename_column("s.people", "name", "region")
+        with pytest.raises(PermissionDenied, match="column 'name' cannot be changed"):
+            editor.update("s.people", {"name": "EU"}, where=col("id") == 4)
+
+
+def test_caller_who_does_not_see_all_rows_only_inserts(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.filter("id < 20")
+    with policed.lake.client(token="editor") as editor:
+        editor.insert("s.people", ROWS.slice(30, 1))
+        for change in (
+            lambda: editor.update("s.people", {"name": "x"}, where=col("id") == 1),
+            lambda: editor.delete("s.people", where=col("id") == 1),
+            lambda: editor.delete("s.people", [0]),
+            lambda: editor.truncate("s.people"),
+        ):
+            with pytest.raises(PermissionDenied, match="this change is not possible: ask a caller without this policy"):
+                change()
+        ids = editor.scan("s.people", columns=["rowid"]).read_all()["rowid"].to_pylist()
+    assert sorted(ids) == list(range(20)), "positions in files would tell how many rows are hidden"
+    assert len(read(owner)) == ROWS.num_rows + 1
+
+
+def test_error_of_a_change_does_not_name_files(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask()
+    with policed.lake.client(token="editor") as editor:
+        first = min(editor.scan("s.people", columns=["rowid"], where=col("id") < 10).read_all()["rowid"].to_pylist())
+        deleted = _delete_first_file(owner)
+        with pytest.raises(PreconditionFailed, match="table people cannot be read") as error:
+            editor.delete("s.people", [first])
+    assert deleted not in str(error.value)
 
 
 def merged(client: AirportClient) -> None:
@@ -455,6 +519,7 @@ def test_number_of_endpoints_does_not_depend_on_hidden_rows(policed: PolicedLake
 
 
 PROBES = [
+    "SELECT count(*) FROM s.people",
     "SELECT id FROM s.people WHERE 1 // (id - 4) = 7",
     "SELECT id FROM s.people WHERE CAST(name AS INTEGER) = 1 AND name LIKE 'canary%'",
     "SELECT CAST(substr(name, 6) AS INTEGER) AS n FROM s.people",
@@ -483,6 +548,47 @@ def test_rows_that_a_filter_hides_cannot_be_probed(filtered: PolicedLake, sql: s
             assert CANARY not in str(raised.value)
         else:
             assert sorted(map(str, query(analyst, sql))) == sorted(map(str, expected))
+
+
+def test_condition_on_a_visible_column_prunes_files(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    policed.mask()
+    _delete_first_file(owner)
+    assert sorted(row["id"] for row in read(analyst, where=col("id") >= 35)) == [35, 36, 37, 38, 39]
+    assert query(analyst, "SELECT count(*) AS n FROM s.people WHERE id >= 35") == [{"n": 5}]
+    both = (col("id") >= 35) & (col("number") == NUMBERS[35])
+    assert read(analyst, where=both) == []
+
+
+@pytest.mark.parametrize(
+    ("hide", "where"),
+    [
+        (lambda policed: policed.filter(), col("id") >= 35),
+        (lambda policed: policed.mask(), col("number") >= NUMBERS[35]),
+        (lambda policed: policed.mask(kind=v1.MK_EXPRESSION, columns=["name"], expression="'x'"), col("id") >= 35),
+    ],
+    ids=["row filter", "masked column", "mask that may fail"],
+)
+def test_other_conditions_read_all_files(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient, hide: Any, where: Any
+) -> None:
+    """Otherwise, the time that a scan takes would tell about hidden rows and values."""
+    hide(policed)
+    deleted = _delete_first_file(owner)
+    with pytest.raises(PreconditionFailed, match="table people cannot be read") as error:
+        read(analyst, where=where)
+    assert deleted not in str(error.value)  # names of files may contain values
+    assert len(read(owner, where=col("id") >= 35)) == 5
+
+
+def _delete_first_file(owner: AirportClient) -> str:
+    """Delete the file with the rows from 0 to 9, so that a scan fails if it reads the file, and return its name."""
+    files = owner.scan("skiway.files", where=col("table_name") == "people").read_all().to_pylist()
+    first = min(files, key=lambda each: int(each["sequence_number"]))
+    path = Path(first["path"].removeprefix("file://"))
+    path.unlink()
+    return path.name
 
 
 def test_error_of_a_policy_does_not_quote_values(

@@ -13,7 +13,9 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
+from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import directory, snapshots
+from skiway.metastore.records import keys
 from skiway.model import v1
 
 ROWS = pa.table({"id": [1]})
@@ -144,3 +146,13 @@ def test_snapshot_at_a_time_follows_the_clocks_of_the_commits(lake: Lake, db: Ai
     for number, (moment, expected) in enumerate(seen):
         assert snapshots.current_at(realm, table_id.id, moment) == (expected, number < 2)
     assert snapshots.current_at(realm, table_id.id, datetime(2020, 1, 1, tzinfo=UTC)) == (None, True)
+
+
+def test_replaced_snapshots_are_recorded_longer_than_a_transaction_lasts(lake: Lake, db: AirportClient) -> None:
+    db.insert("s.a", ROWS)
+    ref = v1.NameRef(catalog="managed", path=["s"], name="a")
+    table = directory.resolve_table(lake.realm, v1.ResolveTableRequest(ref=ref)).resource_id
+    found = list(lake.stores.pointers.scan(keys.replaced_snapshot("a1", table.id)))
+    lifetime = LakeTransactions(b"key")._ttl
+    assert found
+    assert all(each.expires_at and each.expires_at > datetime.now(UTC) + lifetime for each in found)

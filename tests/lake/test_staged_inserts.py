@@ -132,7 +132,8 @@ def lake_table(lake: Lake, name: str) -> v1.ResourceId:
 
 
 @pytest.mark.parametrize(
-    "statement", ["update", "delete", "create", "alter", "drop", "create_as", "create_schema", "drop_schema"]
+    "statement",
+    ["update", "delete", "create", "alter", "drop", "create_as", "create_schema", "drop_schema", "view", "tag"],
 )
 def test_only_inserts_can_be_staged(lake: Lake, db: AirportClient, statement: str) -> None:
     db.insert("s.a", ROWS)
@@ -145,6 +146,8 @@ def test_only_inserts_can_be_staged(lake: Lake, db: AirportClient, statement: st
         "create_as": lambda: db.create_table_as("s.c", ROWS),
         "create_schema": lambda: db.create_schema("more"),
         "drop_schema": lambda: db.drop_schema("s"),
+        "view": lambda: db.call("skiway.create_view", "s.v", "SELECT 1 AS a").read_all(),
+        "tag": lambda: db.call("skiway.tag", "s.a", "now").read_all(),
     }[statement]
     with db.transaction(explicit=True), pytest.raises(Unsupported) as raised:
         run()

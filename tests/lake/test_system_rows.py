@@ -137,3 +137,23 @@ def test_query_is_planned_again_after_its_tables_have_changed() -> None:
         assert [each.to_pylist() for each in function.execute(arguments, ScanOptions())] == [[{"x": "text"}]]
     with pytest.raises(InvalidArgument, match="query needs SQL"):
         function.schema_for({**arguments, "sql": pa.scalar("  ")})
+
+
+def test_columns_of_a_query_are_remembered_for_one_caller() -> None:
+    """A trace id is no secret, and another caller may not be allowed to know the columns."""
+    caller, asked = SimpleNamespace(account_id="a", subject="me"), list[str]()
+
+    def columns(_query: Any) -> pa.Schema:
+        asked.append(caller.subject)
+        return pa.schema({"x": pa.int64()})
+
+    callers, queries = SimpleNamespace(principal=caller), SimpleNamespace(columns=columns)
+    context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=QueryShapes()))
+    function = QueryFunction(context, "c", cast(Any, None))
+    arguments = {"sql": pa.scalar("FROM t"), "schema": pa.scalar(None, pa.string())}
+    with entered(Request(trace_id="t")):
+        for caller.subject in ("me", "me", "you"):
+            function.schema_for(arguments)
+        caller.account_id = "b"
+        function.schema_for(arguments)
+    assert asked == ["me", "you", "you"]

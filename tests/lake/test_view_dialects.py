@@ -41,6 +41,7 @@ def test_names_are_completed_with_the_namespace_of_the_view(spark: str, expected
     ("definition", "message"),
     [
         (("spark", "SELECT FROM WHERE (\nx"), "its SQL in the dialect spark cannot be translated"),
+        (("spark", "SELECT levenshtein(a, b, 3) FROM t"), "to that of duckdb: Argument 'ins_cost' is not supported"),
         (("klingon", "SELECT 1"), "its SQL in the dialect klingon cannot be translated"),
         (("spark", "SELECT 1; SELECT 2"), "it has 2 statements: a view is one query"),
     ],

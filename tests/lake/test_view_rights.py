@@ -156,6 +156,18 @@ def test_conditions_of_readers_do_not_reach_hidden_rows(lake: Lake, db: AirportC
         assert len(reader.call("skiway.query", sql).read_all()) == 2
 
 
+def test_errors_of_the_query_are_shown_to_its_definer_only(lake: Lake, db: AirportClient) -> None:
+    """They quote values that the view does not show."""
+    create_view(db, "shared.v", "SELECT id FROM s.t WHERE CAST(name AS INTEGER) > id", rights="definer")
+    with pytest.raises(InvalidArgument, match="'n0'"):
+        ids(db, "shared.v")
+    with lake.client(token="reader") as reader:
+        for read in (lambda: ids(reader, "shared.v"), lambda: reader.call("skiway.query", "FROM shared.v").read_all()):
+            with pytest.raises(InvalidArgument, match="ask its definer, 'writer'") as error:
+                read()
+            assert "n0" not in str(error.value)
+
+
 def test_who_changes_a_view_becomes_its_definer(lake: Lake, db: AirportClient) -> None:
     create_view(db, "shared.v", "SELECT id FROM s.t WHERE id < 2", rights="definer")
     assert view_of(lake, "v").definer.subject == "writer"

@@ -17,6 +17,7 @@ from skiway.errors import (
     LimitExceeded,
     NotFound,
     PermissionDenied,
+    PreconditionFailed,
     SkiwayError,
     Unsupported,
 )
@@ -181,6 +182,18 @@ def test_columns_stay_as_they_were_created(db: AirportClient) -> None:
         rows(db, "s.v")
 
 
+def test_types_stay_as_they_were_created(db: AirportClient) -> None:
+    db.create_table("s.n", pa.schema({"a": pa.int32()}))
+    db.insert("s.n", pa.table({"a": pa.array([1, 2], pa.int32())}))
+    create_view(db, "s.v", "SELECT a FROM s.n")
+    assert db.statistics("s.v", "a").max == 2
+    db.change_column_type("s.n", "a", pa.int64())
+    db.reload()
+    assert db.statistics("s.v", "a").max is None  # the bounds of the table have another type
+    found = db.scan("s.v").read_all()
+    assert (found.schema.field("a").type, found["a"].to_pylist()) == (pa.int32(), [1, 2])
+
+
 def test_view_in_another_dialect_is_translated(db: AirportClient) -> None:
     sql = "SELECT `id`, date_format(timestamp '2026-01-02', 'yyyy') AS year FROM s.t WHERE id < 2"
     create_view(db, "s.v", sql, dialect="spark")
@@ -238,6 +251,14 @@ def test_views_cannot_be_changed_like_tables(db: AirportClient) -> None:
         db.call("skiway.drop_view", "s.t").read_all()
     with pytest.raises(AlreadyExists):
         db.create_table("s.v", ROWS.schema)
+
+
+def test_views_cannot_be_created_in_the_catalog_of_a_connector(lake: Lake) -> None:
+    mirror = lake.catalog("mirror", connector_ref="somewhere")
+    lake.namespace(mirror, ["s"])
+    with lake.client(catalog="mirror") as client, pytest.raises(PreconditionFailed, match="is read-only") as error:
+        create_view(client, "s.v", "SELECT 1 AS a")
+    assert error.value.key in ("", "catalog.not_managed")
 
 
 def test_dropping_a_missing_view(db: AirportClient) -> None:

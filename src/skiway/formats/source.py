@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property, partial
@@ -146,13 +146,15 @@ class WholeFile:
     """A Parquet file on a local disk without deleted rows.
 
     `columns` are those of the file that belong to the table, as they are stored, and `constants` are the values of other
-    columns, both by field id. `open` returns a descriptor for another process.
+    columns, both by field id. `open` returns a descriptor for another process; it fails if the file has changed. With
+    `may_change`, that can happen, because other programs write the file.
     """
 
     path: str
     columns: Mapping[int, pa.Field]
     constants: Mapping[int, pa.Scalar]
     open: Callable[[], int]
+    may_change: bool = False
 
 
 class Source(ABC):
@@ -272,22 +274,16 @@ class TableHandle(ABC):
         )
         return read_rows(scan, self._data_files(snapshot, chosen))
 
-    def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[str] | None:
-        """The local paths of data files that any Parquet reader can read, with columns matched by field id.
+    def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
+        """Whole files with their local paths, for readers on this machine that find all columns in them.
 
-        None if that would be wrong for one of them: rows are deleted, values of columns are stored elsewhere, the file
-        may change or is remote, or the reader would have to check which files callers may read.
+        None if that would be wrong for one of them: values of columns are stored elsewhere, the file may change, or the
+        reader would have to check which files callers may read.
         """
-        if self._files.reach.access.for_callers or set(files["format"].unique().to_pylist()) - {"parquet"}:
+        whole = None if self._files.reach.access.for_callers else self.whole_files(snapshot, files)
+        if whole is None or any(file.constants or file.may_change for file in whole):
             return None
-        paths = []
-        for file in self._data_files(snapshot, files):
-            is_plain = not (file.constants or file.deleted is not None or file.deleted_keys or file.etag)
-            path = self._files.local_path(file.path) if is_plain else None
-            if path is None:
-                return None
-            paths.append(path)
-        return paths
+        return [replace(file, path=self._files.local_path(file.path) or file.path) for file in whole]
 
     def whole_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
         """The files, for another reader of Parquet; None if one of them has deleted rows, is not Parquet, or is remote."""
@@ -306,7 +302,7 @@ class TableHandle(ABC):
             stored = assign_ids(shape.columns, file.path)
             columns = {number: each for each in stored if (number := field_id(each)) is not None}
             opens = partial(self._files.open_descriptor, file.path, file.etag)
-            found.append(WholeFile(file.path, columns, file.constants, opens))
+            found.append(WholeFile(file.path, columns, file.constants, opens, may_change=file.etag is not None))
         return found
 
     def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:

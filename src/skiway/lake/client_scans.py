@@ -15,15 +15,14 @@ from typing import Final, cast
 import pyarrow as pa
 
 from skiway.airport import FunctionCall, Request, ScanOptions
-from skiway.cache import Cache
-from skiway.formats import Snapshot, TableHandle
+from skiway.formats import Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID, Columns
 from skiway.lake.direct_files import is_direct
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 
-__all__ = ["CheckedFiles", "file_calls", "may_read_files", "scan_mode"]
+__all__ = ["file_calls", "may_read_files", "scan_mode"]
 
 _LOCAL: Final = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127.")
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -48,41 +47,22 @@ def _is_local(request: Request) -> bool:
     return request.peer.startswith(_LOCAL) and not any(request.header(name) for name in _FORWARDED)
 
 
-class CheckedFiles:
-    """Which files have the columns of a table exactly as clients know them. Data files never change."""
-
-    def __init__(self, keep: int = 100_000) -> None:
-        self._cache = Cache[tuple[str, str], bool](keep)
-
-    def have(self, columns: Columns, handle: TableHandle, snapshot: Snapshot, paths: Sequence[str]) -> bool:
-        """Whether all files have these columns, with the same ids, names and types."""
-        return all(
-            self._cache.get((columns.id, path), lambda: _has(columns, handle.file_schema(snapshot, path)))  # noqa: B023
-            for path in paths
-        )
-
-
-def _has(columns: Columns, schema: pa.Schema) -> bool:
-    there = [(field_id(field), field.name, field.type) for field in schema]
+def _has(columns: Columns, file: WholeFile) -> bool:
+    """Whether a file has these columns, with the same ids, names and types."""
+    there = [(number, field.name, field.type) for number, field in file.columns.items()]
     return all((field_id(field), field.name, field.type) in there for field in columns.stored)
 
 
 def file_calls(
-    columns: Columns,
-    handle: TableHandle,
-    snapshot: Snapshot,
-    parts: Sequence[pa.Table],
-    checked: CheckedFiles,
+    columns: Columns, handle: TableHandle, snapshot: Snapshot, parts: Sequence[pa.Table]
 ) -> list[FunctionCall] | None:
     """The calls with which the client reads the files of each part; None if it would not read what the server does."""
     if len(columns.wanted) or not all(is_direct(field.type) for field in columns.stored):
         return None
     calls = []
-    for files in parts:
-        paths = handle.plain_files(snapshot, files)
-        if not paths or any(_PATTERN.intersection(path) for path in paths):
+    for part in parts:
+        files = handle.plain_files(snapshot, part)
+        if not files or not all(_has(columns, each) and _PATTERN.isdisjoint(each.path) for each in files):
             return None
-        if not checked.have(columns, handle, snapshot, files["path"].to_pylist()):
-            return None
-        calls.append(FunctionCall("read_parquet", paths, hive_partitioning=False))
+        calls.append(FunctionCall("read_parquet", [each.path for each in files], hive_partitioning=False))
     return calls

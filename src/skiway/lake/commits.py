@@ -14,7 +14,7 @@ from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, connectors, managed, snapshots
 from skiway.metastore.managed import ManagedTable, TableChange
-from skiway.metastore.records.policies import ONLY_INSERT
+from skiway.metastore.records.policies import NOT_CHANGED
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -49,20 +49,20 @@ class Changes:
 
     context: Context
     record: v1.Table
-    inserts: bool = False
-    """Whether the only change is that rows are added, which policies allow."""
+    within_policies: bool = False
+    """Whether callers whom policies restrict may make the changes, because these reveal nothing."""
 
     @property
     def realm(self) -> Realm:
         """The metastore of the caller's account."""
         realm = self.context.callers.realm()
-        return realm.without_policies() if self.inserts else realm
+        return realm.without_policies() if self.within_policies else realm
 
     def check_allowed(self, *, may_stage: bool = False) -> None:
         """Raise unless the caller may change this table with this statement; `may_stage` in an explicit transaction, too."""
         self.context.callers.require("table.write", self.record)
         if not self.record.damage:
-            self.realm.require_unrestricted(self.record, why=ONLY_INSERT)
+            self.realm.require_unrestricted(self.record, why=NOT_CHANGED)
         if not (self.record.metadata_location or self.record.damage):
             raise PreconditionFailed(
                 f"table {self.record.display_name!r} is read-only: connector {self._connector()!r} mirrors it from "

@@ -22,7 +22,6 @@ from skiway.airport.request import ServedCall
 from skiway.airport.server.status import code_of
 from skiway.cache import Cache
 from skiway.config import Settings
-from skiway.lake.client_scans import CheckedFiles
 from skiway.lake.columns import Columns
 from skiway.lake.creating import FailedCreations
 from skiway.lake.opened_tables import Handles
@@ -340,7 +339,6 @@ class Context:
     bound_columns: Cache[tuple[str, bytes], Columns] = field(
         default_factory=lambda: Cache(MAX_COLUMNS, weigh=lambda known: 1 + len(known.stored) + len(known.wanted))
     )
-    checked_files: CheckedFiles = field(default_factory=CheckedFiles)
     usage: UsageLog = field(default_factory=UsageLog)
     part_bytes: int = PART_BYTES
     max_parts: int = MAX_PARTS

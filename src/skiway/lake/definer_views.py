@@ -2,12 +2,13 @@
 
 The rights are those that the definer has when the view is read: its grants, the policies that restrict it, and the permissions of
 the roles that it had when it defined the view. Conditions of the reader are applied to the rows of the view, never below its
-query, so that they cannot probe rows that the view hides.
+query, so that they cannot probe rows that the view hides. Errors of the query may quote values, so only the definer sees them.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cached_property
@@ -16,8 +17,9 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from skiway.airport import ColumnStatistics, ScanOptions, Table, filters
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError
 from skiway.lake.context import Context
+from skiway.lake.policies import may_be_shown
 from skiway.lake.views import LakeView
 from skiway.model import v1
 from skiway.security import Principal, Roles
@@ -26,6 +28,8 @@ from skiway.sql import Find
 __all__ = ["DefinerView"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("skiway.lake")
 
 _MAX_DEPTH: Final = 8
 """How deeply views with definer rights may be nested: each takes a worker of its own."""
@@ -97,6 +101,15 @@ class DefinerView(Table):
                 "everything that it reads: ask for the rights, or replace the view",
                 key="view.definer",
             ) from error
+        except SkiwayError as error:
+            if may_be_shown(error) or self._context.callers.authenticated.subject == self.record.definer.subject:
+                raise
+            log.warning("view %s of %s cannot be read: %s", self.name, self.record.definer.subject, error)
+            raise type(error)(
+                f"view {self.name!r} cannot be read, for a reason that may tell about more than it shows: ask its definer, "
+                f"{self.record.definer.subject!r}",
+                key="view.definer",
+            ) from None
 
     @property
     def _definer(self) -> Principal:

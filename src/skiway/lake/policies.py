@@ -8,7 +8,7 @@ about them. What a policy's own expression reports about a value is logged, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -16,19 +16,29 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from skiway.airport import ScanOptions, Table, filters
+from skiway.airport import ScanOptions, Statement, Table, filters
 from skiway.airport.conversion import to_column
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
-from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
+from skiway.errors import Cancelled, Conflict, InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
+from skiway.lake.columns import ROWID
 from skiway.lake.context import Context
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sandbox.queries import Expression
 from skiway.sql import Find, Query, including
+from skiway.sql.merge import MERGE_ROWID
 
-__all__ = ["OriginalRows", "RestrictedRows", "masked_columns", "with_optional"]
+__all__ = [
+    "ConcealedChange",
+    "OriginalRows",
+    "RestrictedRows",
+    "masked_columns",
+    "may_be_shown",
+    "pruning_filter",
+    "with_optional",
+]
 
 log = logging.getLogger("skiway.policies")
 
@@ -42,6 +52,17 @@ _INTEGERS: Final = {
     "UINTEGER": 4_294_967_295,
     "UBIGINT": 9_223_372_036_854_775_807,
 }
+
+
+_ABOUT_THE_CALL: Final = ("policy.", "query.", "snapshot.", "sql.", "table.changed", "transaction.", "view.")
+"""The keys of errors that tell about the call, and not about rows or files."""
+
+
+def may_be_shown(error: SkiwayError) -> bool:
+    """Whether an error may be shown to callers who must not see all rows: its message quotes no values and names no files."""
+    if isinstance(error, PermissionDenied | Cancelled) or error.key == "table":
+        return True
+    return error.key != "sql.invalid" and error.key.startswith(_ABOUT_THE_CALL)
 
 
 class OriginalRows(Table):
@@ -74,6 +95,46 @@ def with_optional(schema: pa.Schema, masked: Mapping[str, v1.Policy]) -> pa.Sche
     return pa.schema([field.with_nullable(True) if field.name in masked else field for field in schema])
 
 
+class ConcealedChange(Statement):
+    """UPDATE or DELETE of a caller who does not see all values. Its commit reads files, and errors about these are not shown."""
+
+    def __init__(self, statement: Statement, policed: RestrictedRows) -> None:
+        self._statement, self._policed = statement, policed
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Take rows. Errors are about what the caller has sent."""
+        return self._statement.apply(rows)
+
+    def commit(self) -> int:
+        """Commit the change, and return the number of rows."""
+        try:
+            return self._statement.commit()
+        except SkiwayError as error:
+            if isinstance(error, Conflict) or may_be_shown(error):
+                raise
+            raise self._policed.concealed(error) from None
+
+    def abort(self) -> None:
+        """Discard the change."""
+        self._statement.abort()
+
+
+def pruning_filter(options: ScanOptions, restriction: Restriction, masked: Mapping[str, v1.Policy]) -> filters.Filter:
+    """The conditions of a caller that may decide which files are read, because that tells nothing that policies hide.
+
+    How long a scan takes tells which files were read. Their statistics include hidden rows, so under a row filter there are
+    no such conditions. Otherwise they are those over columns without a mask. A mask with an expression may fail for some
+    rows: then every scan that reads the column has to fail, whichever files it needs.
+    """
+    condition = options.filter
+    needed = set(masked if options.columns is None else options.columns) | condition.columns
+    if restriction.filters or any(masked[name].mask.kind == v1.MK_EXPRESSION for name in needed & masked.keys()):
+        return filters.Filter()
+    return filters.Filter(
+        tuple(each for each in condition.predicates if filters.Filter((each,)).columns.isdisjoint(masked))
+    )
+
+
 def _finds_nothing(*_: str) -> None:
     """Nothing, because a table reads no others."""
 
@@ -93,11 +154,13 @@ class RestrictedRows:
     find: Find = _finds_nothing
 
     def rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows and columns of a scan. Row ids are numbers without a meaning."""
+        """The rows and columns of a scan. Row ids are numbers without a meaning, unless `base` has them as a column."""
         if self.restriction.missing:
             raise self._unusable(self.restriction.missing)
         schema = with_optional(self.base.schema, self.masked)
-        wanted = schema.names if options.columns is None else list(options.columns)
+        shown_as = {MERGE_ROWID: ROWID} if MERGE_ROWID in schema.names else {}
+        names = [shown_as.get(name, name) for name in schema.names] if options.columns is None else options.columns
+        wanted = [MERGE_ROWID if name in shown_as.values() else name for name in names]
         needed = {*wanted, *(options.filter.columns if options.filter else ())}
         numbered = find_rowid_column(schema)
         rowid = None if numbered is None else schema.names[numbered]
@@ -118,12 +181,33 @@ class RestrictedRows:
                 numbers = pa.array(np.arange(seen, seen + rows.num_rows), pa.int64())
                 rows = rows.append_column(rowid, numbers)
             seen += rows.num_rows
-            yield rows.select(wanted)
+            yield rows.select(wanted).rename_columns(list(names))
 
     @property
     def masked(self) -> Mapping[str, v1.Policy]:
         """The policies that mask columns, by the names of these."""
         return masked_columns(self.restriction, self.columns)
+
+    def concealed(self, error: SkiwayError) -> SkiwayError:
+        """An error of the same kind without its reason, which is logged."""
+        self._log(error)
+        return type(error)(
+            f"{self.restriction.name} cannot be read, for a reason that may tell about hidden values: ask an administrator, "
+            "who finds it in the log of the server",
+            key=error.key,
+        )
+
+    def check_update(self, names: Collection[str]) -> None:
+        """Raise unless the caller may change these columns: it sees their values, and no mask depends on them."""
+        masks = {name: each.mask for name, each in self.masked.items()}
+        texts = sorted({each.expression for each in masks.values() if each.kind == v1.MK_EXPRESSION})
+        read = {name.casefold() for each in self._compiled(texts) for name in each.columns}
+        ids = {self.restriction.columns[name] for name in self.restriction.columns if name.casefold() in read}
+        for field in self.columns:
+            if field.name in names and (field.name in masks or field.name.casefold() in read or field_id(field) in ids):
+                raise self.restriction.refused(
+                    f"column {field.name!r} cannot be changed: ask a caller without this policy"
+                )
 
     def _query(self, read: Sequence[str], limit: int | None) -> str:
         masked = {name: policy for name, policy in self.masked.items() if name in read}
@@ -198,12 +282,17 @@ class RestrictedRows:
         try:
             yield from self.context.queries.rows(query)
         except SkiwayError as error:
-            if error.key != "sql.invalid":
+            if may_be_shown(error):
                 raise
-            raise self._unusable("an expression failed", error) from None  # the cause may quote a value
+            if error.key == "sql.invalid":
+                raise self._unusable("an expression failed", error) from None  # the cause may quote a value
+            raise self.concealed(error) from None
 
     def _unusable(self, reason: str, cause: Exception | None = None) -> PermissionDenied:
         if cause is not None:
-            names = ", ".join(self.restriction.policies)
-            log.warning("policies %s on %s failed: %s", names, self.restriction.name, cause)
+            self._log(cause)
         return self.restriction.unusable(reason)
+
+    def _log(self, cause: Exception) -> None:
+        names = ", ".join(self.restriction.policies)
+        log.warning("policies %s on %s failed: %s", names, self.restriction.name, cause)

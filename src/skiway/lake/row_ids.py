@@ -8,6 +8,7 @@ snapshot or table is recognized and rejected.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -16,9 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport import ScanOptions, Table
+from skiway.airport.results import record_batches
+from skiway.airport.scan import ArrowData, project_schema
 from skiway.errors import Conflict, LimitExceeded
+from skiway.lake.columns import ROWID
+from skiway.sql.merge import MERGE_ROWID
 
-__all__ = ["RowIds"]
+__all__ = ["RowIds", "WithRowIds"]
 
 _BITS: Final = 63
 _SHORTEST_TAG: Final = 12
@@ -70,3 +76,29 @@ class RowIds:
             )
         ordinals = (numbers >> self.position_bits) & ((1 << self.file_bits) - 1)
         return ordinals, numbers & ((1 << self.position_bits) - 1)
+
+
+class WithRowIds(Table):
+    """A table with its row ids as a usual column, `MERGE_ROWID`: queries do not see row ids."""
+
+    comment = ""
+
+    def __init__(self, name: str, schema: pa.Schema, scan: Callable[[ScanOptions], ArrowData]) -> None:
+        self.name, self._original, self._scan = name, schema, scan
+        self._schema = pa.schema(
+            [*(field for field in schema if field.name != ROWID), pa.field(MERGE_ROWID, pa.int64())]
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table, and the row id."""
+        return self._schema
+
+    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """The rows of the table."""
+        wanted = self._schema.names if options.columns is None else list(options.columns)
+        read = [ROWID if name == MERGE_ROWID else name for name in wanted]
+        found = self._scan(ScanOptions(columns=read))
+        shown = pa.schema([self._schema.field(name) for name in wanted])
+        for batch in record_batches(found, project_schema(self._original, read)):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=shown)

@@ -29,6 +29,7 @@ from skiway.airport import (
     current_request,
 )
 from skiway.airport.conversion import to_column
+from skiway.airport.scan import with_parsed_filter
 from skiway.airport.server.bindings import table_changed
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, OpenedTable, Snapshot, data_files
@@ -39,8 +40,8 @@ from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
 from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
-from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, with_optional
-from skiway.lake.row_ids import RowIds
+from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
+from skiway.lake.row_ids import RowIds, WithRowIds
 from skiway.lake.scans import Part, Plan, split
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
@@ -168,12 +169,22 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         )
 
     def _restricted_rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows that policies leave. Files are pruned by the filters of policies only."""
+        """The rows that policies leave. Files are pruned by row filters and, without any, by harmless conditions."""
         assert self.restriction is not None
         part, other = None if options.part is None else Part.unpacked(options.part), self._like()
-        base = OriginalRows(self.name, self.columns.announced, lambda wanted: other.original(wanted, part))
+        pruning = pruning_filter(options, self.restriction, self._masked)
+
+        def original(wanted: ScanOptions) -> Iterator[pa.RecordBatch]:
+            return other.original(with_parsed_filter(replace(wanted), pruning) if pruning else wanted, part)
+
+        has_ids = not self.restriction.filters  # the positions of rows would tell how many are hidden
+        base = (WithRowIds if has_ids else OriginalRows)(self.name, self.columns.announced, original)
+        return self._policed(base).rows(options)
+
+    def _policed(self, base: Table) -> RestrictedRows:
+        assert self.restriction is not None
         place = (self._catalog, self._schema_name, self.name)
-        return RestrictedRows(self._context, self.restriction, base, place, self.columns.stored).rows(options)
+        return RestrictedRows(self._context, self.restriction, base, place, self.columns.stored)
 
     def binding(self) -> str:
         """The table's id and that of its schema."""
@@ -315,10 +326,10 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return [Part(snapshot.id, [])]
         handle = self._opened.at(snapshot)
         chosen = handle.plan(snapshot, options.filter or None, schema=self._readable(snapshot))
-        most, checked = self._context.max_parts, self._context.checked_files
+        most = self._context.max_parts
         if mode != "server" and self.restriction is None:  # files have all rows and columns
             groups = [part.of(chosen) for part in split(snapshot.id, chosen, part_bytes=1, most=most)]
-            calls = file_calls(self.columns, handle, snapshot, groups, checked)
+            calls = file_calls(self.columns, handle, snapshot, groups)
             if calls is not None:
                 self._log_plan(options, snapshot, chosen, len(calls), reader="client")
                 return calls

@@ -77,7 +77,9 @@ class LakeView(Table, SqlView):
         schema = pa.schema([self.schema.field(name) for name in read])
         for batch in self._context.queries.rows(self._query(text)):
             if batch.schema.types != schema.types:
-                raise PreconditionFailed(f"the columns of view {self.name!r} have changed: attach the catalog again")
+                raise PreconditionFailed(
+                    f"the columns of view {self.name!r} have changed: attach the catalog again", key="table.changed"
+                )
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema).select(wanted)
 
     def statistics_of(self, column: str, duckdb_type: str) -> ColumnStatistics:

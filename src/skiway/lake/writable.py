@@ -25,6 +25,7 @@ from skiway.lake.commits import Changes
 from skiway.lake.creating import FirstInsert
 from skiway.lake.inserting import InsertRows, Target
 from skiway.lake.merging import MergeIntoEmpty, MergeRows
+from skiway.lake.policies import ConcealedChange
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable
 
@@ -41,17 +42,32 @@ class WritableTable(LakeTable, Writable, DynamicTable):
     def write(self, write: Write) -> Statement:
         """Start a statement."""
         if write.operation == "insert":
-            self._inserts.check_allowed(may_stage=True)
+            self._row_changes.check_allowed(may_stage=True)
             self._refuse_returning(write)
             return self._insert(write)
-        self._changes.check_allowed()
+        changes = self._changes_under_policies(write)
+        changes.check_allowed()
         snapshot = self._snapshot()
         if snapshot is None:
             return NothingToChange(self.name)
         handle = self._opened.handle
         assert isinstance(handle, IcebergTable)  # as are all managed tables
         make = UpdateRows if write.operation == "update" else DeleteRows
-        return make(self._changes, write, snapshot=snapshot, handle=handle, known=self.columns)
+        statement = make(changes, write, snapshot=snapshot, handle=handle, known=self.columns)
+        return statement if self.restriction is None else ConcealedChange(statement, self._policed(self))
+
+    def _changes_under_policies(self, write: Write) -> Changes:
+        """The changes of UPDATE and DELETE. Raise if they could reveal what policies hide from the caller.
+
+        Row ids name rows, so the caller must see all of them. It must not change what decides about the values that it sees.
+        """
+        found = self.restriction
+        if found is None or found.filters or found.missing:
+            return self._changes  # which refuse callers under policies
+        self._refuse_returning(write)
+        if write.operation == "update":
+            self._policed(self).check_update(write.schema.names)
+        return self._row_changes
 
     def merging(self) -> MergeRows | MergeIntoEmpty:
         """Start a MERGE, which reads the table in the same state."""
@@ -64,23 +80,24 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         return MergeRows(self._changes, snapshot=snapshot, handle=handle, known=self.columns)
 
     @property
-    def _inserts(self) -> Changes:
-        return Changes(self._context, self.record, inserts=True)
+    def _row_changes(self) -> Changes:
+        """Changes of rows by callers whom policies may restrict."""
+        return Changes(self._context, self.record, within_policies=True)
 
     def _refuse_returning(self, write: Write) -> None:
-        """Raise if policies restrict the caller, who would see values of other columns than it inserts."""
+        """Raise if policies restrict the caller, who would see values of other columns than it writes."""
         if write.options.returning and self.restriction is not None:
-            raise self.restriction.refused("INSERT cannot return rows: remove RETURNING")
+            raise self.restriction.refused(f"{write.operation.upper()} cannot return rows: remove RETURNING")
 
     def _insert(self, write: Write) -> Statement:
         def start() -> Statement:
-            return InsertRows(Target.of(self._inserts), write, known=self.columns)
+            return InsertRows(Target.of(self._row_changes), write, known=self.columns)
 
         request = current_request()
         transactions, transaction = self._context.transactions, request.transaction_id
         created_at = self.record.created_at.ToDatetime(UTC)
         if self.is_created_by_caller and transactions.began_before(transaction, created_at):
-            changes = self._inserts
+            changes = self._row_changes
             return FirstInsert(start, lambda: changes.undo_create(request.session_id))
         return start()
 

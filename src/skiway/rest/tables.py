@@ -12,7 +12,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.iceberg.metadata import metadata_json, read_metadata
 from skiway.metastore import exports, managed
 from skiway.metastore.managed.places import files_of_table
-from skiway.metastore.records.policies import ONLY_INSERT
+from skiway.metastore.records.policies import NOT_CHANGED
 from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -119,7 +119,7 @@ def rename(request: RestRequest) -> RestResponse:
     catalog = resolve.writable(request)
     table = resolve.table_at(request.realm, catalog, wanted.source.namespace, wanted.source.name)
     resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
-    request.realm.require_unrestricted(table, why=ONLY_INSERT)
+    request.realm.require_unrestricted(table, why=NOT_CHANGED)
     destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
     with resolve.renaming(request.realm, destination, wanted):
         managed.rename(
@@ -136,7 +136,7 @@ def _served(request: RestRequest) -> v1.Table:
 def _changeable(request: RestRequest) -> v1.Table:
     found = resolve.table(request, resolve.writable(request))
     resolve.require_served(found, mirrors=request.lake.mirrors)
-    request.realm.require_unrestricted(found, why=ONLY_INSERT)
+    request.realm.require_unrestricted(found, why=NOT_CHANGED)
     return resolve.require_managed(request.realm, found)
 
 

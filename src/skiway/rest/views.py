@@ -10,7 +10,7 @@ from typing import Any
 
 from skiway.metastore import managed, views
 from skiway.metastore.managed import IcebergView
-from skiway.metastore.records.policies import ONLY_INSERT
+from skiway.metastore.records.policies import NOT_CHANGED
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
@@ -106,7 +106,7 @@ def replace(request: RestRequest) -> RestResponse:
 def drop(request: RestRequest) -> RestResponse:
     """Drop a view."""
     view = resolve.view(request, resolve.writable(request))
-    request.realm.require_unrestricted(view, why=ONLY_INSERT)
+    request.realm.require_unrestricted(view, why=NOT_CHANGED)
     managed.drop_view(request.realm, request.lake.warehouse, view)
     return NO_CONTENT
 
@@ -116,7 +116,7 @@ def rename(request: RestRequest) -> RestResponse:
     wanted = decoded(request.body, Renaming)
     catalog = resolve.writable(request)
     view = resolve.view_at(request.realm, catalog, wanted.source.namespace, wanted.source.name)
-    request.realm.require_unrestricted(view, why=ONLY_INSERT)
+    request.realm.require_unrestricted(view, why=NOT_CHANGED)
     destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
     with resolve.renaming(request.realm, destination, wanted):
         managed.rename_view(

@@ -14,6 +14,7 @@ from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDe
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.records.policy_guard import PolicyGuard
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
 from skiway.model import v1
@@ -161,6 +162,42 @@ def test_snapshots_of_a_restricted_table_have_no_counts_and_locations(lake: Lake
     assert listed == shown
 
 
+def test_statistics_of_a_restricted_table_are_those_of_visible_columns(lake: Lake) -> None:
+    columns = [
+        (1, "id"),
+        (2, "name"),
+        (3, "email"),
+        (9, "host"),
+        (10, "email.host"),
+    ]  # the last two are parts of a column
+    table_id = lake.people.resource_id
+    of_columns = v1.ColumnStatsSet(
+        table_id=table_id, columns=[v1.ColumnStats(column_id=number, column_name=name) for number, name in columns]
+    )
+    of_table = v1.TableStats(table_id=table_id, row_count=40, upstream=v1.UpstreamStamp(table_native_id="s3://x/y"))
+    of_files = v1.FileStatsSet(table_id=table_id, arrow_file=b"x")
+
+    def shown() -> list[Any]:
+        own = lake.restricted().policies
+        assert own is not None
+        return [PolicyGuard(own).shown(each) for each in (of_columns, of_table, of_files)]
+
+    assert shown() == [of_columns, of_table, of_files]
+    lake.create("p", lake.people)
+    shown_columns, shown_table, shown_files = shown()
+    assert [each.column_name for each in shown_columns.columns] == ["id", "name"]
+    assert (shown_table.row_count, shown_table.HasField("upstream"), shown_files) == (40, False, None)
+    lake.create("q", lake.people, row_filter=v1.PolicyFilter(predicate="id = '1'"))
+    assert shown() == [None, None, None]
+
+
+def test_claims_of_a_token_replace_neither_the_subject_nor_its_roles_and_groups() -> None:
+    claims: dict[str, Any] = {"subject": "root", "roles": ["administrator"], "groups": ["all"], "region": "EU"}
+    subject = Subject("ada", frozenset({"reader"}), frozenset({"b", "a"}), claims)
+    assert subject.values == {"subject": "ada", "roles": ["reader"], "groups": ["a", "b"], "region": "EU"}
+    assert subject.names == {"user:ada", "role:reader", "group:a", "group:b"}
+
+
 def test_restricted_caller_changes_neither_the_table_nor_its_place(lake: Lake) -> None:
     realm = lake.restricted()
     lake.create("p", lake.sales)
@@ -204,6 +241,11 @@ def test_unreadable_table_is_deleted_only_by_callers_without_policies(lake: Lake
     assert found is not None
     lake.create("p", lake.people, subjects=["user:ada"])
     lake.factory.stores.blobs.delete(found.blob_uri)
+    ada, grace = lake.restricted("ada").policies, lake.restricted("grace").policies
+    assert ada is not None
+    assert grace is not None
+    assert ada.of_table(lake.people.resource_id.id) is not None  # whether a policy holds for it is unknown
+    assert grace.of_table(lake.people.resource_id.id) is None
     tables.delete(lake.restricted("ada"), request)
     assert pointers.get(key) is not None
     tables.delete(lake.restricted("grace"), request)

@@ -31,6 +31,7 @@ from skiway.errors import (
 from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore import Realm, gc, managed, transactions
 from skiway.metastore.managed import ManagedTable
+from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.transactions import StagingArea, TransactionRules
 from skiway.model import v1
 from skiway.storage import open_stores
@@ -348,6 +349,23 @@ def test_transaction_does_not_exist_for_others(bench: Workbench, caller: str, ac
     assert bench.files() == before
     bench.commit(unit)
     assert bench.rows() == ([1, 2], [1])
+
+
+@pytest.mark.parametrize("permissions", [("table.read",), ("table.read", "table.write")])
+def test_rows_are_written_only_for_tables_that_the_caller_may_change(
+    bench: Workbench, permissions: tuple[str, ...]
+) -> None:
+    stores = bench.lake.factory.stores
+    access = AccessDecision(lambda: stores, "a1", allows=permissions.__contains__, grantees=())
+    caller = replace(bench, realm=replace(bench.realm, access=access))
+    unit, before = caller.begin(), bench.files()
+    if "table.write" in permissions:
+        assert caller.append(unit, bench.people, numbers(2)) == 1
+        return
+    with pytest.raises(PermissionDenied):
+        caller.append(unit, bench.people, numbers(2))
+    assert bench.files() == before
+    assert not caller.get(unit).writes
 
 
 def test_number_of_open_transactions_and_of_writes_is_limited(factory: ResourceFactory, tmp_path: Path) -> None:

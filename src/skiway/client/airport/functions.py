@@ -49,7 +49,8 @@ def call_table_function(
     overloads = session.listing().functions(name, "table_function")
     function = _choose_overload(overloads, arguments, named, over_rows=rows is not None)
     packed_row = _argument_row(function, arguments, named)
-    trace = session.trace(function.descriptor)  # DuckDB does not send the transaction with function calls
+    # DuckDB does not send the transaction with function calls. It has no explicit ones, which functions must know about.
+    trace = session.trace(function.descriptor, session.explicit_context())
     given, batches = (None, iter(())) if rows is None else to_batches(rows)
     if rows is not None and given is None:
         raise InvalidArgument(f"the rows for {function} contain no batch: give at least an empty one")
@@ -70,7 +71,7 @@ def _run_over_rows(
     """Yield the output of a function over input rows, which are sent while the output is read."""
     everything = Selection(selection.table, None, selection.where)  # the function always returns all its columns
     opening = InOutParameters(json_filters=everything.json_filters(), parameters=packed(arguments))
-    trace = session.trace(selection.table.descriptor)
+    trace = session.trace(selection.table.descriptor, session.explicit_context())
     exchange = Exchange(
         session.calls, trace, "table_function_in_out", schema=schema, returning=True, opening=encode(opening)
     )

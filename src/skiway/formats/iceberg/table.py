@@ -111,11 +111,8 @@ class IcebergTable(TableHandle):
         found = super().plan(snapshot, filter, schema=schema)
         return self._in_partitions(found, filter, schema or self.schema_at(snapshot).arrow) if filter else found
 
-    def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[str] | None:
-        # Other readers do not return variants as JSON.
-        return None if self._variants else super().plain_files(snapshot, files)
-
     def whole_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
+        # Other readers do not return variants as JSON.
         return None if self._variants else super().whole_files(snapshot, files)
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:

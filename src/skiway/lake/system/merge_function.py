@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport import Parameter, ScanOptions, Table
-from skiway.airport.results import record_batches
+from skiway.airport import Parameter
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.errors import InvalidArgument, NotFound
 from skiway.lake.columns import ROWID
+from skiway.lake.row_ids import WithRowIds
 from skiway.lake.system.effects import ChangeTable, Place
 from skiway.lake.writable import WritableTable
 from skiway.sql import Query, including
-from skiway.sql.merge import MERGE_ROWID, MergeQuery
+from skiway.sql.merge import MergeQuery
 
 __all__ = ["MergeFunction"]
 
@@ -43,7 +43,6 @@ class MergeFunction(ChangeTable):
         for name, example in (("source", "SELECT …"), ("on", "target.id = source.id")):
             if not (given[name] or "").strip():
                 raise InvalidArgument(f"merge needs {name!r}, such as {example!r}", key="merge.argument")
-        self.changes(place)
         table = self._find(self._catalog.display_name, place.schema, place.name)
         if not isinstance(table, WritableTable):
             raise NotFound(f"table {self.full_name(place)} does not exist", key="table", table=self.full_name(place))
@@ -70,29 +69,5 @@ class MergeFunction(ChangeTable):
         read = Query(source, self._find, catalog=catalog, schema=place.schema, owner=owner)
         target = (catalog, place.schema, _TARGET)
         sql = merge.sql(".".join(map(identifier, target)), self._context.queries.columns(read).names)
-        find = including(self._find, target, _WithRowIds(table))
+        find = including(self._find, target, WithRowIds(_TARGET, table.schema, table.scan))
         return Query(sql, find, catalog=catalog, schema=place.schema, owner=owner)
-
-
-class _WithRowIds(Table):
-    """A table with its row ids as a usual column."""
-
-    def __init__(self, table: WritableTable) -> None:
-        self.name = _TARGET
-        self._table = table
-        self._schema = pa.schema(
-            [*(field for field in table.schema if field.name != ROWID), pa.field(MERGE_ROWID, pa.int64())]
-        )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table, and the row id."""
-        return self._schema
-
-    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows of the table."""
-        wanted = self._schema.names if options.columns is None else list(options.columns)
-        read = [ROWID if name == MERGE_ROWID else name for name in wanted]
-        schema = pa.schema([self._table.schema.field(name) for name in read])
-        for batch in record_batches(self._table.scan(ScanOptions(columns=read)), schema):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(map(self._schema.field, wanted)))

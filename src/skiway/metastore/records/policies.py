@@ -25,8 +25,8 @@ from skiway.storage import Stores
 
 __all__ = [
     "EVERYONE",
+    "NOT_CHANGED",
     "NO_FILES",
-    "ONLY_INSERT",
     "CallerPolicies",
     "Restriction",
     "Subject",
@@ -36,7 +36,7 @@ __all__ = [
 
 EVERYONE: Final = "everyone"
 NO_FILES: Final = "its files and statistics are not available: read it through Airport, for example with DuckDB"
-ONLY_INSERT: Final = "it cannot be changed other than by INSERT: ask a caller without this policy"
+NOT_CHANGED: Final = "this change is not possible: ask a caller without this policy"
 
 _STRICTEST_FIRST: Final = (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION)
 

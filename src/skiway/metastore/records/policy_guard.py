@@ -11,7 +11,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from skiway.metastore.records.policies import ONLY_INSERT, CallerPolicies, Restriction
+from skiway.metastore.records.policies import NOT_CHANGED, CallerPolicies, Restriction
 from skiway.metastore.records.repository import Guard
 from skiway.model import v1
 
@@ -64,7 +64,7 @@ class PolicyGuard:
         for state in states:
             found = self._restriction(state)
             if found is not None:
-                raise found.refused(ONLY_INSERT)
+                raise found.refused(NOT_CHANGED)
 
     def require_create(self, value: Message) -> None:
         """Raise if the caller is restricted on the table of a snapshot or of statistics. New objects hide nothing."""
