@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "vending": {"metastore", "formats", "security"},
     "rest": {"requests", "vending", "metastore", "formats", "security"},
     "presentation": {"client"},
+    "setup": {"client"},
     "web": {"airport.wire", "client", "metastore.records", "presentation"},
     "spark": {"client"},
 }

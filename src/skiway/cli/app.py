@@ -45,6 +45,7 @@ LAKE: Final = {
     "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),
     "queries": LazyGroup("queries:app", "Manage queries, which are leases on snapshots."),
     "events": LazyGroup("events:app", "List and watch the changes of the account."),
+    "setup": LazyGroup("setup:app", "Export, plan and apply the configuration as a file."),
     "stats": LazyGroup("stats:app", "Show and compute statistics of tables and files."),
 }
 
