@@ -26,6 +26,7 @@ __all__ = [
     "column_profiles",
     "histogram_bars",
     "numeric_position",
+    "table_format",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -71,7 +72,7 @@ class TableRecord:
         return cls(
             str(table),
             str(table.id),
-            "iceberg" if metadata else _format(table),
+            table_format(table),
             "managed" if metadata else names.get(upstream.connector_id.id, "-") if upstream else "-",
             table.description,
             metadata or (upstream.uri if upstream else None),
@@ -99,10 +100,12 @@ def _stats(table: Table) -> tuple[TableStats, str | None]:
         return TableStats(None), error.message
 
 
-def _format(table: Table) -> str:
-    """Return the format of a mirrored table."""
+def table_format(table: Table) -> str:
+    """Return the format of a table, such as `iceberg`."""
     from skiway.model import v1
 
+    if table.message.metadata_location:
+        return "iceberg"
     if table.upstream is None or not table.upstream.format:
         return "-"
     return v1.TableFormat.Name(table.upstream.format).removeprefix("TF_").lower()
