@@ -105,7 +105,7 @@ def everything(folder: Path) -> dict[str, Any]:
             {
                 "name": "hide",
                 "to": ["everyone"],
-                "exceptions": ["user:Ada:x"],
+                "exceptions": ["user:Ada:x", "role:Admin"],
                 "tags": ["pii"],
                 "mask": {"kind": "null"},
             },
@@ -124,7 +124,7 @@ def everything(folder: Path) -> dict[str, Any]:
             },
         ],
         "grants": [
-            {"to": "role:analyst", "privilege": "read", "on": {"namespace": "lake.sales"}},
+            {"to": "role:Analyst", "privilege": "read", "on": {"namespace": "lake.sales"}},
             {"to": f"user:{HOSTILE}", "privilege": "manage", "on": {"catalog": HOSTILE}},
             {"to": "user:ada", "privilege": "write", "on": {"table": "lake.sales.people"}},
             {"to": "user:ada", "privilege": "read", "on": {"view": "lake.sales.adults"}},

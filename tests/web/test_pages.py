@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -157,7 +158,7 @@ def test_audit_log_shows_calls_and_can_be_filtered(visitor: Visitor) -> None:
     visitor.page("/tables/lake/sales/people")
     records = visitor.data("/audit")["records"]
     assert {"GetTable"} & {each["operation"].rpartition("/")[2] for each in records}
-    times = [each["time"] for each in records]
+    times = [datetime.fromisoformat(each["time"]) for each in records]
     assert times == sorted(times, reverse=True)
     failed = visitor.data("/audit?q=no-such-text-anywhere")
     assert (failed["records"], failed["found"]) == ([], 0)

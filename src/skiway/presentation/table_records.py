@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Metastore, Table
+    from skiway.client.metastore import Id, Metastore, Table
     from skiway.client.metastore.resources import TableStats
     from skiway.model import v1
 
@@ -325,11 +325,14 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
 
     Without a profile, they are the bounds in the statistics of its files.
     """
+    from skiway.client.metastore import Id
+
+    table_id = Id(table.id)  # a name would be resolved in each call
     types = {column.name: column.type for column in table.columns}
     order = {name: number for number, name in enumerate(types)}
     try:
-        stored = list(lake.statistics.columns(table.name, at))
-        parts = {} if stored else _file_statistics(lake, table, at)
+        stored = list(lake.statistics.columns(table_id, at))
+        parts = {} if stored else _file_statistics(lake, table_id, table.data_files or 0, at)
     except NotFound as error:
         if error.key != "snapshot.none":
             raise
@@ -340,12 +343,12 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
         yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
 
 
-def _file_statistics(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:
+def _file_statistics(lake: Metastore, table_id: Id, data_files: int, at: int | None) -> dict[str, list[v1.ColumnStats]]:
     """Return the statistics of all files by column; nothing for many files, as all statistics would be transferred."""
-    if (table.data_files or 0) > MAX_FILES:
+    if data_files > MAX_FILES:
         return {}
     parts: dict[str, list[v1.ColumnStats]] = {}
-    for file in lake.statistics.files(table.name, at):
+    for file in lake.statistics.files(table_id, at):
         for column in file.columns if file.file_content <= DATA_FILE else ():
             parts.setdefault(column.column_name, []).append(column)
     return parts

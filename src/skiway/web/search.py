@@ -17,7 +17,7 @@ from cachetools import LRUCache
 
 from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
-from skiway.errors import NotFound, PermissionDenied
+from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
 from skiway.presentation.table_records import table_format
 from skiway.web.visits import Visit
 
@@ -30,7 +30,6 @@ FRESH_S: Final = 2.0
 FRESH_WITHOUT_FEED_S: Final = 30.0
 """The same for visitors who may not read the feed: their index has to be built again."""
 PAGE_SIZE: Final = 1000
-FIGURES: Final = ("table_id", "row_count", "size_bytes")
 WEIGHTS: Final = {"name": 100, "tag": 50, "column": 40, "comment": 20}
 KINDS: Final = {"table": 3, "view": 2, "namespace": 1, "catalog": 1}
 
@@ -157,22 +156,21 @@ class Indexes:
         with self._lock:
             index = self._known.setdefault(visit.visitor.token, Index())
         if time.monotonic() >= index.fresh_until:
-            index.fresh_until = _update(index, visit) + time.monotonic()
+            index.fresh_until = _update(index, visit.lake) + time.monotonic()
         return index
 
 
-def _update(index: Index, visit: Visit) -> float:
+def _update(index: Index, lake: Metastore) -> float:
     """Read everything the first time. Later, read the objects of new events again. Returns how long the index is fresh."""
-    lake = visit.lake
     index.tags = _tags(lake)
     try:
         changes = list(lake.events(after=index.cursor))
     except PermissionDenied:  # the visitor may not read the feed
-        index.replace(_everything(visit))
+        index.replace(_everything(lake))
         return FRESH_WITHOUT_FEED_S
     index.recent.extend(changes)
     if not index.cursor or any(each.kind in ("catalog", "namespace") for each in changes):
-        index.replace(_everything(visit))
+        index.replace(_everything(lake))
     else:
         for kind, object_id in {(each.kind, each.message.object_id): None for each in changes}:
             if kind in ("table", "view"):
@@ -199,44 +197,32 @@ def _tags(lake: Metastore) -> Mapping[str, Tags]:
         return {}
 
 
-def _everything(visit: Visit) -> Iterator[Entry]:
-    lake = visit.lake
+def _everything(lake: Metastore) -> Iterator[Entry]:
     for catalog in lake.catalogs():
         yield Entry("catalog", catalog.path, comment=catalog.description or "")
-        figures = _figures(visit, catalog.name)
         for namespace in lake.namespaces(catalog, recursive=True, page_size=PAGE_SIZE):
             yield Entry("namespace", namespace.path, comment=namespace.description or "")
             try:
-                yield from _members(lake, namespace, figures)
+                yield from _members(lake, namespace)
             except (NotFound, PermissionDenied):
                 continue  # it was deleted meanwhile
 
 
-Figures = Mapping[str, tuple[int | None, int | None]]
-"""Rows and bytes of tables by their ids."""
-
-
-def _figures(visit: Visit, catalog: str) -> Figures:
-    """The figures of all tables of a catalog, in one scan instead of a call for each table."""
-    try:
-        found = visit.airport(catalog).scan(("skiway", "tables"), columns=FIGURES).read_all()
-    except (NotFound, PermissionDenied):
-        return {}
-    ids, rows, sizes = (found.column(name).to_pylist() for name in FIGURES)
-    return dict(zip(ids, zip(rows, sizes, strict=True), strict=True))
-
-
-def _members(lake: Metastore, namespace: Namespace, figures: Figures) -> Iterator[Entry]:
-    for table in lake.tables(namespace, page_size=PAGE_SIZE):
-        yield _entry(table, *figures.get(str(table.id), (None, None)))
+def _members(lake: Metastore, namespace: Namespace) -> Iterator[Entry]:
+    yield from map(_table, lake.tables(namespace, page_size=PAGE_SIZE))
     yield from map(_view, lake.views(namespace, page_size=PAGE_SIZE))
 
 
 def _table(table: Table) -> Entry:
-    return _entry(table, table.stats.row_count, table.stats.total_size_bytes)
+    try:
+        return _entry(table, table.stats.row_count, table.stats.total_size_bytes)
+    except PreconditionFailed as error:
+        if error.key != "resource.damaged":
+            raise
+        return _entry(table, None, None, damage=error.message)
 
 
-def _entry(table: Table, rows: int | None, size_bytes: int | None) -> Entry:
+def _entry(table: Table, rows: int | None, size_bytes: int | None, *, damage: str = "") -> Entry:
     fields = json.loads(table.schema_json or "{}").get("fields", [])
     comments = " ".join(each["doc"] for each in fields if each.get("doc"))
     return Entry(
@@ -248,7 +234,7 @@ def _entry(table: Table, rows: int | None, size_bytes: int | None) -> Entry:
         rows,
         size_bytes,
         str(table.id),
-        table.damage,
+        table.damage or damage,
     )
 
 
