@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from lake.lakes import Lake, opened_lake
 from skiway.config import Settings
 from skiway.config.telemetry import Audit
 from skiway.lake.system import audit_table
+from skiway.security import new_token
+from skiway.security.token_changes import add_token
 
 
 def rows(lake: Lake, token: str, table: str) -> list[dict[str, Any]]:
@@ -65,3 +68,14 @@ def test_disabled_audit_log_is_empty(tmp_path: Path) -> None:
 def test_tokens_are_empty_without_a_file(tmp_path: Path) -> None:
     with opened_lake(tmp_path) as lake:
         assert rows(lake, "writer", "tokens") == []
+
+
+def test_tokens_of_other_accounts_are_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    for name, account in (("ada", "a1"), ("bob", "other")):
+        add_token(file, new_token(name, account, roles=["member"]).entry)
+    settings = Settings()
+    settings = replace(settings, auth=replace(settings.auth, tokens=replace(settings.auth.tokens, file=file)))
+    with opened_lake(tmp_path, settings=settings) as lake:
+        assert [(each["name"], each["state"]) for each in rows(lake, "writer", "tokens")] == [("ada", "valid")]
+        assert rows(lake, "reader", "tokens") == []
