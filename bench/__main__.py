@@ -21,6 +21,7 @@ PARTS: Final = (
     "rest",
     "metastore",
     "planning",
+    "explorer",
     "profile",
 )
 

@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rest": {"requests", "vending", "metastore", "formats", "security"},
     "presentation": {"client"},
     "mcp": {"client", "metastore.records", "presentation"},
+    "setup": {"client"},
     "web": {"airport.wire", "client", "metastore.records", "presentation"},
     "spark": {"client"},
 }

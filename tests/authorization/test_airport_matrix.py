@@ -208,7 +208,7 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
 }
 SYSTEM_TABLES: Final = (
     *("tables", "columns", "snapshots", "files", "column_stats", "views", "policies", "jobs", "queries", "settings"),
-    *("usage", "lineage", "reports", "events", "plans"),
+    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans"),
 )
 
 

@@ -108,7 +108,7 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
     "PolicyService": dict.fromkeys(
         (
             *("ListPolicies", "GetPolicy", "CreatePolicy", "UpdatePolicy", "DeletePolicy"),
-            *("GetColumnTags", "SetColumnTags"),
+            *("ListColumnTags", "GetColumnTags", "SetColumnTags"),
         ),
         ROLES_ONLY,
     ),

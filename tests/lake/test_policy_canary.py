@@ -229,6 +229,8 @@ def test_system_tables_and_statistics(policed: PolicedLake, sent: Sent) -> None:
             "usage",
             "lineage",
             "reports",
+            "tokens",
+            "audit",
         ):
             shown.append(analyst.scan(f"skiway.{name}").read_all().to_pylist())
             shown.append(analyst.call("skiway.query", f"SELECT * FROM skiway.{name}").read_all().to_pylist())

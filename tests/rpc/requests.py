@@ -164,6 +164,7 @@ REQUESTS: Mapping[str, Make] = {
         update_mask=mask("objects"),
     ),
     "PolicyService/DeletePolicy": lambda lake: v1.DeletePolicyRequest(policy_id=lake.policy.resource_id),
+    "PolicyService/ListColumnTags": lambda _: v1.ListColumnTagsRequest(),
     "PolicyService/GetColumnTags": lambda lake: v1.GetColumnTagsRequest(table_id=lake.table.resource_id),
     "PolicyService/SetColumnTags": lambda lake: v1.SetColumnTagsRequest(
         table_id=lake.table.resource_id, column="name", tags=["pii"]

@@ -138,3 +138,24 @@ def test_visitor_sees_only_what_it_was_granted(visitor: Visitor, lake: tuple[Ser
     assert visitor.get("/tables/lake/sales/hidden").status_code in (403, 404)
     assert visitor.get("/connectors").status_code == 403
     assert visitor.send("/connectors/none", {"action": "sync"}, on="/").status_code == 403
+
+
+def test_administrators_see_the_tokens_and_calls_of_the_account(
+    visitor: Visitor, lake: tuple[Server, dict[str, str]]
+) -> None:
+    log_in(visitor, lake[1]["ada"])
+    tokens = {each["name"]: each for each in visitor.data("/tokens")["tokens"]}
+    assert tokens.keys() == {"ada", "eve"}
+    assert (tokens["ada"]["state"], tokens["ada"]["roles"]) == ("valid", ["administrator"])
+    assert tokens["ada"]["last_used_at"]
+    assert "ada" in {each["caller"] for each in visitor.data("/audit")["records"]}
+    for page in ("/tokens", "/audit"):
+        text = visitor.page(page)
+        assert not [secret for secret in lake[1].values() if secret in text]
+
+
+def test_others_see_neither_tokens_nor_calls(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    log_in(visitor, lake[1]["eve"])
+    assert visitor.data("/tokens")["tokens"] == []
+    assert visitor.data("/audit")["records"] == []
+    assert [each["id"] for each in visitor.data("/accounts")["accounts"]] in ([], ["default"])

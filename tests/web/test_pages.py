@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -12,9 +13,11 @@ from runtime.servers import Server, started
 from skiway.client import AirportClient, Metastore
 from skiway.model import v1
 from skiway.web.pages import PAGES
+from skiway.web.search import Entry, Index
 from web.explorers import Visitor, visiting
 
 SCRIPT = "<script>alert(1)</script>"
+NOTE = {"type": "struct", "fields": [{"id": 1, "name": "note", "required": False, "type": "string"}]}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,10 @@ PATHS = {
     "queries": "/queries",
     "events": "/events",
     "settings": "/settings",
+    "health": "/health",
+    "accounts": "/accounts",
+    "tokens": "/tokens",
+    "audit": "/audit",
     "access": "/access",
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
@@ -99,6 +106,62 @@ def test_home_counts_the_tables(visitor: Visitor) -> None:
 def test_search_finds_names_columns_and_comments(visitor: Visitor, text: str, where: str) -> None:
     results = visitor.data(f"/search?q={quote(text)}")["results"]
     assert (results[0]["path"], results[0]["where"]) == (["lake", "sales", "people"], where)
+
+
+def test_search_finds_tags_and_tables_of_nested_namespaces(visitor: Visitor, server: Server) -> None:
+    with Metastore(server.address) as metastore:
+        metastore.namespaces.create("lake.deep.inside")
+        metastore.tables.create("lake.deep.inside.treasure", schema=NOTE)
+        metastore.policies.tag("lake.deep.inside.treasure", "note", ["confidential"])
+    assert found_soon(visitor, "confidential", 1)
+    (found,) = visitor.data("/search?q=confidential")["results"]
+    assert (found["path"], found["where"]) == (
+        ["lake", "deep", "inside", "treasure"],
+        "tag confidential of column note",
+    )
+    assert "tag confidential of column note" in visitor.page("/search?q=confidential")
+    with Metastore(server.address) as metastore:
+        metastore.policies.tag("lake.deep.inside.treasure", "note", [])
+    assert found_soon(visitor, "confidential", 0)
+
+
+def test_search_ranks_names_before_tags_before_columns_before_comments() -> None:
+    index = Index()
+    index.replace(
+        [
+            Entry("table", ("lake", "s", "a"), comment="about pii", id="1"),
+            Entry("table", ("lake", "s", "b"), columns=("pii",), id="2"),
+            Entry("table", ("lake", "s", "c"), id="3"),
+            Entry("table", ("lake", "s", "pii"), id="4"),
+        ]
+    )
+    index.tags = {"3": (("email", "pii"),)}
+    found = index.find("pii")
+    assert [(each.entry.name, each.where) for each in found] == [
+        ("pii", "name"),
+        ("c", "tag pii of column email"),
+        ("b", "column pii"),
+        ("a", "comment"),
+    ]
+
+
+def test_accounts_and_health(visitor: Visitor) -> None:
+    assert [each["id"] for each in visitor.data("/accounts")["accounts"]] == ["default"]
+    checks = {each["name"]: each for each in visitor.data("/health")["checks"]}
+    assert checks["Records"]["state"] == "ok"
+    assert checks["Statistics"]["state"] == "attention"
+    named = [each["text"] for each in checks["Statistics"]["findings"]]
+    assert "lake.sales.people" not in named
+
+
+def test_audit_log_shows_calls_and_can_be_filtered(visitor: Visitor) -> None:
+    visitor.page("/tables/lake/sales/people")
+    records = visitor.data("/audit")["records"]
+    assert {"GetTable"} & {each["operation"].rpartition("/")[2] for each in records}
+    times = [datetime.fromisoformat(each["time"]) for each in records]
+    assert times == sorted(times, reverse=True)
+    failed = visitor.data("/audit?q=no-such-text-anywhere")
+    assert (failed["records"], failed["found"]) == ([], 0)
 
 
 def test_search_finds_what_was_created_just_now_and_forgets_what_was_dropped(visitor: Visitor, server: Server) -> None:

@@ -25,7 +25,7 @@ from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
 
-__all__ = ["READY_FILE", "Call", "command", "group", "run_command", "suggestion"]
+__all__ = ["DEFAULT_ACCOUNT", "READY_FILE", "Call", "command", "group", "run_command", "suggestion"]
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
 DEFAULT_ACCOUNT: Final = "default"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +16,6 @@ from skiway.cli.catalogs import Description
 from skiway.cli.command import Call, command, group
 from skiway.cli.options import key_values
 from skiway.config.fields import DURATION
-from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
@@ -33,7 +31,6 @@ app = group(
 
 URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 NEVER: Final = "never"
-AUTH_SCHEMES: Final = {"bearer": "oauth2", "client": "oauth2", "aws": "aws-sigv4", "cli": "aws-sigv4"}
 
 
 class Kind(StrEnum):
@@ -363,60 +360,9 @@ def _duration(text: str) -> timedelta:
 
 
 def _auth(text: str) -> v1.ConnectorAuthSpec:
-    """Parse credentials such as `bearer,token=@token.txt` or `type=aws,access_key_id=…`.
+    from skiway.setup.secrets import auth_from_text
 
-    A value that begins with @ is read from a file, one that begins with $ from the environment, so that no secret is left
-    in the history of a shell. Error messages never contain values.
-    """
-    from skiway.model import v1
-
-    kind, given = _split_credential(text)
-    if kind not in AUTH_SCHEMES:
-        raise InvalidArgument(f"credentials need a type: type={', type='.join(AUTH_SCHEMES)}")
-    credentials = v1.ConnectorCredentials()
-    chosen: Any = getattr(credentials, kind)
-    chosen.SetInParent()
-    known = [field.name for field in chosen.DESCRIPTOR.fields]
-    for name, value in given.items():
-        if name not in known:
-            raise InvalidArgument(
-                f"credentials of type {kind} have no field {name}; their fields are {', '.join(known)}"
-            )
-        setattr(chosen, name, _secret_value(name, value))
-    return v1.ConnectorAuthSpec(scheme=AUTH_SCHEMES[kind], credentials=credentials)
-
-
-def _split_credential(text: str) -> tuple[str, dict[str, str]]:
-    """Return the type and the other values; a first part without a name is the type."""
-    kind, given = "", {}
-    for number, part in enumerate(text.split(",")):
-        name, sign, value = part.partition("=")
-        if not sign and number == 0:
-            kind = name.strip()
-        elif not sign:
-            raise InvalidArgument(
-                f"part {number + 1} of the credentials is not NAME=VALUE: write them like type=bearer,token=@FILE; "
-                "put a value that contains a comma into a file"
-            )
-        elif name.strip() == "type":
-            kind = value.strip()
-        else:
-            given[name.strip()] = value
-    return kind, given
-
-
-def _secret_value(name: str, value: str) -> str:
-    if value.startswith("@"):
-        try:
-            return Path(value[1:]).expanduser().read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise InvalidArgument(f"cannot read the {name} of the credentials from {value[1:]}: {reason}") from None
-    if value.startswith("$"):
-        if value[1:] not in os.environ:
-            raise InvalidArgument(f"the {name} of the credentials refers to {value}, which is not set: export it")
-        return os.environ[value[1:]]
-    return value
+    return auth_from_text(text)
 
 
 # -- messages to records -----------------------------------------------------------------------------------------------

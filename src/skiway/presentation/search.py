@@ -1,13 +1,14 @@
-"""Ranked search over catalogs, namespaces, tables, views, columns and comments.
+"""Ranked search over catalogs, namespaces, tables, views, columns, tags and comments.
 
 Each caller has an index of what it may see. The feed of events keeps it up to date: only changed objects are read again.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -16,8 +17,8 @@ from cachetools import LRUCache
 
 from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
-from skiway.errors import NotFound, PermissionDenied
-from skiway.presentation.table_records import TableRecord, column_comments
+from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
+from skiway.presentation.table_records import table_format
 
 __all__ = ["Entry", "Found", "Index", "Indexes"]
 
@@ -27,8 +28,13 @@ FRESH_S: Final = 2.0
 """How long an index is used without a look at the feed."""
 FRESH_WITHOUT_FEED_S: Final = 30.0
 """The same for callers who may not read the feed: their index has to be built again."""
-WEIGHTS: Final = {"name": 100, "column": 40, "comment": 20}
+PAGE_SIZE: Final = 1000
+WEIGHTS: Final = {"name": 100, "tag": 50, "column": 40, "comment": 20}
 KINDS: Final = {"table": 3, "view": 2, "namespace": 1, "catalog": 1}
+
+
+Tags = tuple[tuple[str, str], ...]
+"""Columns of a table, each with one of its tags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Entry:
     rows: int | None = None
     size_bytes: int | None = None
     id: str = ""
+    damage: str = ""
 
     @property
     def name(self) -> str:
@@ -66,6 +73,8 @@ class Index:
     entries: dict[tuple[str, tuple[str, ...]], Entry] = field(default_factory=dict)
     cursor: int = 0
     by_id: dict[str, Entry] = field(default_factory=dict)
+    tags: Mapping[str, Tags] = field(default_factory=dict)
+    """The tags of columns by the ids of their tables, for visitors who may manage policies."""
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     """The newest events of the feed."""
     fresh_until: float = float("-inf")
@@ -88,16 +97,18 @@ class Index:
         self.entries = entries
 
     def find(self, text: str, *, limit: int = 50) -> list[Found]:
-        """The best results for a text; each of its words must occur in the path, a column, or the comment."""
+        """The best results for a text; each of its words must occur in the path, a column, a tag, or the comment."""
         words = text.lower().split()
         if not words:
             return []
-        found = [each for entry in self.entries.values() if (each := _match(entry, words)) is not None]
+        tags = self.tags
+        matches = (_match(entry, words, tags.get(entry.id, ())) for entry in self.entries.values())
+        found = [each for each in matches if each is not None]
         found.sort(key=lambda each: (-each.score, each.entry.path))
         return found[:limit]
 
 
-def _match(entry: Entry, words: Sequence[str]) -> Found | None:
+def _match(entry: Entry, words: Sequence[str], tags: Tags) -> Found | None:
     path = ".".join(entry.path).lower()
     name = entry.name.lower()
     score, places = 0.0, []
@@ -105,6 +116,10 @@ def _match(entry: Entry, words: Sequence[str]) -> Found | None:
         best, where = 0.0, ""
         if word in path:
             best, where = WEIGHTS["name"] * _closeness(word, name, path), "name"
+        for column, tag in tags:
+            value = WEIGHTS["tag"] * _closeness(word, tag, tag) if word in tag else 0.0
+            if value > best:
+                best, where = value, f"tag {tag} of column {column}"
         if best < WEIGHTS["column"]:
             for column in entry.columns:
                 if word in column.lower():
@@ -146,6 +161,7 @@ class Indexes:
 
 def _update(index: Index, lake: Metastore) -> float:
     """Read everything the first time. Later, read the objects of new events again. Returns how long the index is fresh."""
+    index.tags = _tags(lake)
     try:
         changes = list(lake.events(after=index.cursor))
     except PermissionDenied:  # the caller may not read the feed
@@ -170,10 +186,20 @@ def _reread(lake: Metastore, kind: str, object_id: str) -> Entry | None:
         return None
 
 
+def _tags(lake: Metastore) -> Mapping[str, Tags]:
+    try:
+        return {
+            str(table_id): tuple((column, tag) for column, given in tags.items() for tag in given)
+            for table_id, tags in lake.policies.tagged(page_size=PAGE_SIZE)
+        }
+    except PermissionDenied:  # only those who manage policies see tags
+        return {}
+
+
 def _everything(lake: Metastore) -> Iterator[Entry]:
     for catalog in lake.catalogs():
         yield Entry("catalog", catalog.path, comment=catalog.description or "")
-        for namespace in lake.namespaces(catalog):
+        for namespace in lake.namespaces(catalog, recursive=True, page_size=PAGE_SIZE):
             yield Entry("namespace", namespace.path, comment=namespace.description or "")
             try:
                 yield from _members(lake, namespace)
@@ -182,24 +208,34 @@ def _everything(lake: Metastore) -> Iterator[Entry]:
 
 
 def _members(lake: Metastore, namespace: Namespace) -> Iterator[Entry]:
-    yield from map(_table, lake.tables(namespace))
-    yield from map(_view, lake.views(namespace))
+    yield from map(_table, lake.tables(namespace, page_size=PAGE_SIZE))
+    yield from map(_view, lake.views(namespace, page_size=PAGE_SIZE))
 
 
 def _table(table: Table) -> Entry:
-    record = TableRecord.of(table, {})
-    comments = " ".join(column_comments(table).values())
+    try:
+        return _entry(table, table.stats.row_count, table.stats.total_size_bytes)
+    except PreconditionFailed as error:
+        if error.key != "resource.damaged":
+            raise
+        return _entry(table, None, None, damage=error.message)
+
+
+def _entry(table: Table, rows: int | None, size_bytes: int | None, *, damage: str = "") -> Entry:
+    fields = json.loads(table.schema_json or "{}").get("fields", [])
+    comments = " ".join(each["doc"] for each in fields if each.get("doc"))
     return Entry(
         "table",
         table.path,
-        tuple(column.name for column in record.columns),
+        tuple(each["name"] for each in fields),
         f"{table.description or ''} {comments}".strip(),
-        record.format,
-        record.rows,
-        record.size_bytes,
+        table_format(table),
+        rows,
+        size_bytes,
         str(table.id),
+        table.damage or damage,
     )
 
 
 def _view(view: View) -> Entry:
-    return Entry("view", view.path, comment=view.description or "", id=str(view.id))
+    return Entry("view", view.path, comment=view.description or "", id=str(view.id), damage=view.damage)

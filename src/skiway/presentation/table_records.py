@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Metastore, Table
+    from skiway.client.metastore import Id, Metastore, Table
     from skiway.client.metastore.resources import TableStats
     from skiway.model import v1
 
@@ -27,6 +27,7 @@ __all__ = [
     "histogram_bars",
     "numeric_position",
     "profile_facts",
+    "table_format",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -72,7 +73,7 @@ class TableRecord:
         return cls(
             str(table),
             str(table.id),
-            "iceberg" if metadata else _format(table),
+            table_format(table),
             "managed" if metadata else names.get(upstream.connector_id.id, "-") if upstream else "-",
             table.description,
             metadata or (upstream.uri if upstream else None),
@@ -100,10 +101,12 @@ def _stats(table: Table) -> tuple[TableStats, str | None]:
         return TableStats(None), error.message
 
 
-def _format(table: Table) -> str:
-    """Return the format of a mirrored table."""
+def table_format(table: Table) -> str:
+    """Return the format of a table, such as `iceberg`."""
     from skiway.model import v1
 
+    if table.message.metadata_location:
+        return "iceberg"
     if table.upstream is None or not table.upstream.format:
         return "-"
     return v1.TableFormat.Name(table.upstream.format).removeprefix("TF_").lower()
@@ -323,11 +326,14 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
 
     Without a profile, they are the bounds in the statistics of its files.
     """
+    from skiway.client.metastore import Id
+
+    table_id = Id(table.id)  # a name would be resolved in each call
     types = {column.name: column.type for column in table.columns}
     order = {name: number for number, name in enumerate(types)}
     try:
-        stored = list(lake.statistics.columns(table.name, at))
-        parts = {} if stored else _file_statistics(lake, table, at)
+        stored = list(lake.statistics.columns(table_id, at))
+        parts = {} if stored else _file_statistics(lake, table_id, table.data_files or 0, at)
     except NotFound as error:
         if error.key != "snapshot.none":
             raise
@@ -358,12 +364,12 @@ def profile_facts(profile: ColumnProfile | None, before: ColumnProfile | None = 
     }
 
 
-def _file_statistics(lake: Metastore, table: TableRecord, at: int | None) -> dict[str, list[v1.ColumnStats]]:
+def _file_statistics(lake: Metastore, table_id: Id, data_files: int, at: int | None) -> dict[str, list[v1.ColumnStats]]:
     """Return the statistics of all files by column; nothing for many files, as all statistics would be transferred."""
-    if (table.data_files or 0) > MAX_FILES:
+    if data_files > MAX_FILES:
         return {}
     parts: dict[str, list[v1.ColumnStats]] = {}
-    for file in lake.statistics.files(table.name, at):
+    for file in lake.statistics.files(table_id, at):
         for column in file.columns if file.file_content <= DATA_FILE else ():
             parts.setdefault(column.column_name, []).append(column)
     return parts

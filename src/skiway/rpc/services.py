@@ -147,6 +147,7 @@ def policies_of(compile_: policies.Compile) -> Service:
             "CreatePolicy": changes(partial(policies.create, compile_=compile_), "policy.manage"),
             "UpdatePolicy": changes(partial(policies.update, compile_=compile_), "policy.manage"),
             "DeletePolicy": changes(policies.delete, "policy.manage"),
+            "ListColumnTags": reads(policies.list_tags, "policy.manage"),
             "GetColumnTags": reads(policies.get_tags, "policy.manage"),
             "SetColumnTags": changes(policies.set_tags, "policy.manage"),
         },

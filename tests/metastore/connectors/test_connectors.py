@@ -277,7 +277,8 @@ def test_credentials_may_consist_of_properties_only(factory, secrets):
 )
 def test_only_filesystem_sources_need_no_namespace(factory, secrets, kind, properties, allowed):
     if allowed:
-        create(factory, secrets, kind=kind, properties=properties)
+        created = create(factory, secrets, kind=kind, properties=properties).connector
+        assert dict(created.properties) == properties  # looking for an option does not add it
     else:
         with expect_error(InvalidArgument, "connector.missing.source.namespace"):
             create(factory, secrets, kind=kind, properties=properties)

@@ -267,6 +267,20 @@ def test_tags_follow_the_column(lake: Lake) -> None:
         policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column="x"))
 
 
+def test_tags_of_all_tables_are_listed_with_current_names(lake: Lake) -> None:
+    for table, column in ((lake.people, "name"), (lake.orders, "id")):
+        policies.set_tags(
+            lake.home, v1.SetColumnTagsRequest(table_id=table.resource_id, column=column, tags=["pii", "b"])
+        )
+    policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=lake.orders.resource_id, column="id"))
+    listed = policies.list_tags(lake.home, v1.ListColumnTagsRequest()).tags
+    assert [(each.table_id.id, [(c.name, list(c.tags)) for c in each.columns]) for each in listed] == [
+        (lake.people.resource_id.id, [("name", ["b", "pii"])])
+    ]
+    tables.delete(lake.home, v1.DeleteTableRequest(table_id=lake.people.resource_id))
+    assert not policies.list_tags(lake.home, v1.ListColumnTagsRequest()).tags
+
+
 def test_expressions_are_compiled_without_a_lake(lake: Lake) -> None:
     compile_ = SandboxedExpressions()
     spec = v1.PolicySpec(display_name="p", subjects=["everyone"], objects=[lake.people.resource_id])

@@ -190,8 +190,9 @@ class Operations(Area, Generic[R]):
         *,
         key: Callable[[], Mapping[str, Any]] = dict,
         spec_key: Callable[[], Mapping[str, Any]] = dict,
+        parts: Mapping[str, Sequence[str]] = {},
     ) -> R:
-        """Change the fields of the spec that are not `KEEP`.
+        """Change the fields of the spec that are not `KEEP`; of a field in `parts`, only these parts.
 
         The fields of `key` identify the resource in the request, those of `spec_key` in the spec. They are functions, so
         that an update without changes is rejected before a reference is resolved.
@@ -204,11 +205,12 @@ class Operations(Area, Generic[R]):
                 field="update_mask",
             )
         spec = build(self._spec, **given, **spec_key())
+        paths = [path for name in given for path in parts.get(name, (name,))]
         response = self._calls.rpc(
             f"Update{self._kind.title()}",
             **key(),
             spec=spec,
-            update_mask=FieldMask(paths=sorted(given)),
+            update_mask=FieldMask(paths=sorted(paths)),
             precondition=_precondition(if_version, if_etag),
         )
         return self._from_response(response)
@@ -233,8 +235,16 @@ class Collection(Operations[R]):
     def _key(self, ref: Ref) -> Mapping[str, Any]:
         return {f"{self._kind}_id": self._id(ref)}
 
-    def _change(self, ref: Ref, changes: Mapping[str, Any], if_version: int | None, if_etag: str | None) -> R:
-        return self._update(changes, if_version, if_etag, key=lambda: self._key(ref))
+    def _change(
+        self,
+        ref: Ref,
+        changes: Mapping[str, Any],
+        if_version: int | None,
+        if_etag: str | None,
+        *,
+        parts: Mapping[str, Sequence[str]] = {},
+    ) -> R:
+        return self._update(changes, if_version, if_etag, key=lambda: self._key(ref), parts=parts)
 
     def get(self, ref: Ref) -> R:
         """Return the resource; raise `NotFound` if there is none."""

@@ -22,6 +22,7 @@ KINDS: Final = {
     "unity": v1.CK_UNITY,
     "parquet": v1.CK_PARQUET,
 }
+AUTH_WITHOUT_CREDENTIALS: Final = ("auth.scheme", "auth.header_hints", "auth.properties")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Connectors(Collection[Connector]):
         catalog: str = "",
         namespace: Name | None = None,
         table: str = "",
+        destination: v1.ConnectorDestination | None = None,
         source: v1.ConnectorSource | None = None,
         properties: Mapping[str, str] | None = None,
         auth: v1.ConnectorAuthSpec | None = None,
@@ -75,8 +77,9 @@ class Connectors(Collection[Connector]):
         """Create a connector from the source at `uri` to a `catalog`, optionally to one `namespace` and `table` in it.
 
         `kind` is `iceberg`, `delta` or `parquet`. `source` selects tables; by default all tables of a folder are mirrored.
+        `destination` can be given in the place of `catalog`, `namespace` and `table`.
         """
-        destination = build(
+        named = build(
             v1.ConnectorDestination,
             catalog_display_name=catalog,
             namespace=None if namespace is None else _path(namespace),
@@ -85,7 +88,7 @@ class Connectors(Collection[Connector]):
         spec = {
             "display_name": name,
             "uri": uri,
-            "destination": destination,
+            "destination": named if destination is None else destination,
             "source": source,
             "properties": properties,
             "auth": auth,
@@ -100,20 +103,26 @@ class Connectors(Collection[Connector]):
         ref: Ref,
         *,
         name: str | Keep = KEEP,
+        kind: str | Keep = KEEP,
         uri: str | Keep = KEEP,
         source: v1.ConnectorSource | Keep | None = KEEP,
         destination: v1.ConnectorDestination | Keep = KEEP,
         properties: Mapping[str, str] | Keep | None = KEEP,
         auth: v1.ConnectorAuthSpec | Keep | None = KEEP,
+        keep_credentials: bool = False,
         policy: v1.ConnectorPolicy | Keep | None = KEEP,
         description: str | Keep | None = KEEP,
         paused: bool | Keep = KEEP,
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Connector:
-        """Change the given values; None clears a value. `paused` pauses or resumes the connector."""
+        """Change the given values; None clears a value. `paused` pauses or resumes the connector.
+
+        An `auth` without credentials removes them, unless you set `keep_credentials`.
+        """
         changes = {
             "display_name": name,
+            "kind": kind if isinstance(kind, Keep) else _kind_number(kind),
             "uri": uri,
             "source": source,
             "destination": destination,
@@ -123,7 +132,8 @@ class Connectors(Collection[Connector]):
             "description": description,
             "state": paused if isinstance(paused, Keep) else (v1.CS_PAUSED if paused else v1.CS_ACTIVE),
         }
-        return self._change(ref, changes, if_version, if_etag)
+        parts = {"auth": AUTH_WITHOUT_CREDENTIALS} if keep_credentials else {}
+        return self._change(ref, changes, if_version, if_etag, parts=parts)
 
     def validate(self, ref: Ref | None = None, *, spec: v1.ConnectorSpec | None = None) -> v1.ValidateConnectorResponse:
         """Check whether a source responds: that of a connector, of a spec, or of a connector changed by a spec."""

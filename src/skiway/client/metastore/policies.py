@@ -167,6 +167,14 @@ class Policies(Area):
         condition = None if if_version is None else v1.Precondition(expected_version=if_version)
         return Meta.of(self._calls.rpc("DeletePolicy", policy_id=self._id(name), precondition=condition).meta)
 
+    def tagged(self, *, page_size: int | None = None) -> Listing[tuple[Id, Mapping[str, Sequence[str]]]]:
+        """List the tables with tagged columns: the id of each, and the tags by the names of the columns."""
+
+        def tags_of(found: v1.ColumnTags) -> tuple[Id, Mapping[str, Sequence[str]]]:
+            return Id(found.table_id.id), {each.name: tuple(each.tags) for each in found.columns}
+
+        return listing_of(self._calls, "ListColumnTags", "tags", lambda: ({}, tags_of), page_size)
+
     def tags(self, table: Ref) -> Mapping[str, Sequence[str]]:
         """Return the tags of a table's columns, by the names of the columns."""
         found = self._calls.rpc("GetColumnTags", table_id=table_id(self._calls, table)).tags

@@ -15,6 +15,7 @@ from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA
 from skiway.lake.system import tables as contents
+from skiway.lake.system.audit_table import AUDIT, audit
 from skiway.lake.system.events import EVENTS, events
 from skiway.lake.system.functions import ExplainFunction, QueryFunction
 from skiway.lake.system.histogram_function import HistogramFunction
@@ -37,6 +38,7 @@ from skiway.lake.system.tables import (
     moment_of,
     readable,
 )
+from skiway.lake.system.token_table import TOKENS, tokens
 from skiway.lake.system.undrop_function import UndropFunction
 from skiway.lake.system.usage_tables import LINEAGE, USAGE, lineage, usage
 from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
@@ -286,6 +288,8 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
     ("queries", "running statements, transactions, and leases on snapshots", QUERIES, queries),
     ("settings", "the settings of this server", SETTINGS, settings),
+    ("tokens", "the access tokens of the account", TOKENS, tokens),
+    ("audit", "the newest calls of the account on this server", AUDIT, audit),
     ("usage", "how often tables were read and written, by day", USAGE, usage),
     ("lineage", "from which tables tables were written", LINEAGE, lineage),
     ("reports", "metrics reports of Iceberg clients on their scans and commits", REPORTS, reports),

@@ -201,8 +201,9 @@ def _check_tables(destination: v1.ConnectorDestination) -> None:
 
 def _may_mean_all(connector: v1.Connector) -> bool:
     """Whether the source is a directory, so that a missing namespace means the whole directory."""
-    chosen = connector.properties.items()
-    return connector.kind == v1.CK_PARQUET or any(each in chosen for each in DIRECTORY_SOURCES)
+    chosen = connector.properties
+    # Not `in chosen.items()`, which adds a missing key to the record.
+    return connector.kind == v1.CK_PARQUET or any(chosen.get(key) == value for key, value in DIRECTORY_SOURCES)
 
 
 def _check_policy(policy: v1.ConnectorPolicy) -> None:

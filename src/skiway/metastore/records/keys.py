@@ -285,8 +285,8 @@ def policy_name(account_id: str, name: str = "") -> str:
     return f"{of_account(account_id)}policies/by-name/{encoded(name)}"
 
 
-def column_tags(account_id: str, table_id: str) -> str:
-    """The tags of a table's columns. They stay when the table is dropped, because it can be restored."""
+def column_tags(account_id: str, table_id: str = "") -> str:
+    """The tags of a table's columns, or the prefix of all. They stay when the table is dropped, because it can be restored."""
     return f"{of_account(account_id)}column-tags/by-table/{encoded(table_id)}"
 
 

@@ -13,7 +13,7 @@ from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, 
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
-from skiway.metastore.records.kinds import ACCOUNT, COLUMN_TAGS, POLICY, VIEW
+from skiway.metastore.records.kinds import ACCOUNT, COLUMN_TAGS, POLICY, TABLE, VIEW
 from skiway.metastore.records.names import MAX_NAME, exact_name, normal_text
 from skiway.metastore.records.parents import inside
 from skiway.metastore.records.policies import EVERYONE, column_matches, current_columns
@@ -24,7 +24,19 @@ from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.storage import Check, Operation
 
-__all__ = ["Compile", "Relation", "create", "delete", "get", "get_tags", "list_", "scan", "set_tags", "update"]
+__all__ = [
+    "Compile",
+    "Relation",
+    "create",
+    "delete",
+    "get",
+    "get_tags",
+    "list_",
+    "list_tags",
+    "scan",
+    "set_tags",
+    "update",
+]
 
 FIELDS: Final = ("display_name", "description", "subjects", "exceptions", "objects", "tags", "rule")
 MAX_ITEMS: Final = 1000
@@ -126,15 +138,31 @@ def delete(realm: Realm, request: v1.DeletePolicyRequest) -> v1.DeletePolicyResp
 # --- tags of columns --------------------------------------------------------------------------------------------------
 
 
+def list_tags(realm: Realm, request: v1.ListColumnTagsRequest) -> v1.ListColumnTagsResponse:
+    """List the tags of all existing tables that have some, with the present names of the columns."""
+    found, page = listed(realm.all(COLUMN_TAGS), keys.column_tags(realm.account_id), request.page)
+    tables = realm.all(TABLE)
+    shown = []
+    for each in found:
+        table = tables.find(keys.table(realm.account_id, each.table_id.id)) if each.columns else None
+        if table is not None:
+            shown.append(_with_current_names(each, table.value))
+    return v1.ListColumnTagsResponse(tags=shown, page=page)
+
+
 def get_tags(realm: Realm, request: v1.GetColumnTagsRequest) -> v1.GetColumnTagsResponse:
     """Return the tags of a table's columns, with the present names of the columns."""
     table = hierarchy.table(realm, request.table_id).value
     found = realm.all(COLUMN_TAGS).find(keys.column_tags(realm.account_id, table.resource_id.id))
     tags = v1.ColumnTags(table_id=table.resource_id) if found is None else found.value
+    return v1.GetColumnTagsResponse(tags=_with_current_names(tags, table))
+
+
+def _with_current_names(tags: v1.ColumnTags, table: v1.Table) -> v1.ColumnTags:
     now = {number: name for name, number in current_columns(table).items()}
     for each in tags.columns:
         each.name = now.get(each.column_id, each.name)
-    return v1.GetColumnTagsResponse(tags=tags)
+    return tags
 
 
 def set_tags(realm: Realm, request: v1.SetColumnTagsRequest) -> v1.SetColumnTagsResponse:

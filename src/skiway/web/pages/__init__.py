@@ -5,7 +5,8 @@ browsing     catalogs, namespaces, and search
 tables       tables: columns, rows, snapshots, files, access, snippets
 views        views and their dialects
 operations   connectors, jobs, queries, events
-access       accounts, grants and policies
+access       accounts, tokens, grants, policies, the audit log
+health       what fails, waits, is damaged, or lacks statistics
 editor       SQL that runs on the server
 """
 
@@ -14,7 +15,7 @@ from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
-from skiway.web.pages import access, browsing, editor, home, operations, tables, views
+from skiway.web.pages import access, browsing, editor, health, home, operations, tables, views
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -35,6 +36,10 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("POST", "queries"): operations.end_query,
     ("GET", "events"): operations.events,
     ("GET", "settings"): operations.settings,
+    ("GET", "health"): health.health,
+    ("GET", "accounts"): access.accounts,
+    ("GET", "tokens"): access.tokens,
+    ("GET", "audit"): access.audit,
     ("GET", "access"): access.access,
     ("GET", "policies"): access.policies,
     ("GET", "sql"): editor.editor,

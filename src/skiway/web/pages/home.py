@@ -11,7 +11,7 @@ from skiway.errors import PermissionDenied
 from skiway.presentation.search import Index, Indexes
 from skiway.web.visits import Page, Visit, optional
 
-__all__ = ["INDEXES", "event_data", "home"]
+__all__ = ["INDEXES", "event_data", "failing_jobs", "home"]
 
 INDEXES: Final = Indexes()
 MAX_CHANGES: Final = 20
@@ -21,7 +21,7 @@ LARGEST: Final = 10
 def home(visit: Visit) -> Page:
     """The home page."""
     index = INDEXES.of(visit.visitor.token, visit.lake)
-    failing, _ = optional(lambda: _failing(visit))
+    failing, _ = optional(lambda: failing_jobs(visit))
     data = {
         **_summary(index),
         "changes": _changes(index),
@@ -80,7 +80,8 @@ def event_data(event: Event, index: Index) -> dict[str, Any]:
     }
 
 
-def _failing(visit: Visit) -> list[dict[str, Any]]:
+def failing_jobs(visit: Visit) -> list[dict[str, Any]]:
+    """The last job of each connector that failed, in part or as a whole; none for visitors who may not see jobs."""
     try:
         jobs = visit.lake.jobs(page_size=50)
         newest: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from typing import Any, Final
 from skiway.client.metastore import Connector, Job, Query
 from skiway.errors import InvalidArgument
 from skiway.web.pages.home import INDEXES, event_data
+from skiway.web.pages.system_tables import system_rows
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit
 
@@ -78,9 +79,7 @@ def events(visit: Visit) -> Page:
 
 def settings(visit: Visit) -> Page:
     """The settings of the server that the visitor may see. Secrets are not among them."""
-    catalog = next(iter(visit.lake.catalogs(page_size=1)), None)
-    rows = [] if catalog is None else visit.airport(catalog.name).scan(("skiway", "settings")).read_all().to_pylist()
-    return Page("settings.html", "Settings", {"settings": rows})
+    return Page("settings.html", "Settings", {"settings": system_rows(visit, "settings")})
 
 
 def job_data(job: Job, connectors: dict[Any, str] | None = None) -> dict[str, Any]:

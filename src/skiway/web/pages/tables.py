@@ -50,7 +50,7 @@ def table(visit: Visit) -> Page:
     found = visit.lake.tables.get(visit.names, at=visit.at)
     names, _ = optional(lambda: {str(each.id): each.name for each in visit.lake.connectors()})
     record = TableRecord.of(found, names or {})
-    stats, damage = optional(lambda: visit.lake.statistics.find(found, visit.at))
+    stats, damage = (None, "") if visit.at is None else optional(lambda: visit.lake.statistics.find(found, visit.at))
     data = {
         "path": list(visit.names),
         "name": record.name,

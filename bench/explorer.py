@@ -1,0 +1,154 @@
+"""The explorer with many tables: the pages of tables, search, the home page, and the first page of a new visitor.
+
+    python -m bench.explorer 100000
+
+measures with another number of tables. Each table has ten columns, a snapshot and statistics; every hundredth has profiles.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import httpx
+
+from bench.report import Figure, report
+from bench.serving import skiway_serve
+from skiway.client import Metastore
+from skiway.metastore import Realm
+from skiway.metastore import statistics as stored_statistics
+from skiway.metastore.resources import catalogs, namespaces, snapshots, tables
+from skiway.metastore.seeding.catalog import seed_home
+from skiway.model import v1
+from skiway.storage import open_stores
+
+MEMORY: Final = Path("/dev/shm")
+TABLES: Final = 10_000
+PER_NAMESPACE: Final = 500
+PROFILED: Final = 100
+VISITS: Final = 200
+WARMING: Final = 100
+"""Visits before the first figure: a new server is still busy with itself."""
+SCHEMA: Final = (
+    '{"type": "struct", "fields": ['
+    + ", ".join(f'{{"id": {n}, "name": "column_{n}", "required": false, "type": "long"}}' for n in range(1, 11))
+    + "]}"
+)
+
+
+def figures(count: int = TABLES) -> Iterator[Figure]:
+    """Yield the figures of this part."""
+    # In memory where there is /dev/shm: creating the tables would otherwise take most of the time, and pages only read.
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="bench-") as place:
+        home = Path(place)
+        names = seeded(home, count)
+        with skiway_serve(home) as doors:
+            profile(doors["rpc"], names[::PROFILED])
+            yield from visited(doors["http"], names)
+
+
+def seeded(home: Path, count: int) -> list[tuple[str, str]]:
+    """Create the tables in a new home; return their namespaces and names."""
+    names = []
+    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
+        seed_home(stores)
+        realm = Realm(stores, "default")
+        found = catalogs.find(realm, "lake")
+        assert found is not None
+        catalog_id = found.value.resource_id
+        for first in range(0, count, PER_NAMESPACE):
+            spec = v1.NamespaceSpec(catalog_id=catalog_id, display_name=f"area_{first // PER_NAMESPACE}")
+            place = namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace
+            for number in range(first, min(count, first + PER_NAMESPACE)):
+                _table(realm, place, f"table_{number}")
+                names.append((place.display_name, f"table_{number}"))
+    return names
+
+
+def _table(realm: Realm, place: v1.Namespace, name: str) -> None:
+    spec = v1.TableSpec(
+        display_name=name,
+        description=f"the table {name}",
+        catalog_id=place.catalog_id,
+        namespace_id=place.resource_id,
+        schema_json=SCHEMA,
+        upstream=v1.UpstreamRef(uri=f"/data/{name}", table_display_name=name, format=v1.TF_PARQUET),
+    )
+    table = tables.create(realm, v1.CreateTableRequest(spec=spec)).table
+    snapshot = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=1, schema_json=SCHEMA)
+    snapshot.upstream_created_at.GetCurrentTime()
+    snapshots.create(realm, v1.CreateSnapshotRequest(spec=snapshot))
+    stats = v1.TableStats(row_count=1000, data_file_count=1, total_size_bytes=10_000)
+    request = v1.PutTableStatsRequest(table_id=table.resource_id, snapshot_id=1, stats=stats)
+    stored_statistics.put_table(realm, request)
+
+
+def profile(address: str, names: list[tuple[str, str]]) -> None:
+    """Store statistics of the columns of some tables."""
+    histogram = v1.Histogram(bounds=[str(n) for n in range(21)], counts=[50] * 20)
+    columns = [
+        v1.ColumnStats(
+            column_id=n,
+            column_name=f"column_{n}",
+            logical_type="BIGINT",
+            value_count=1000,
+            null_count=10,
+            min="0",
+            max="20",
+            histogram=histogram,
+        )
+        for n in range(1, 11)
+    ]
+    with Metastore(address) as lake:
+        for namespace, name in names:
+            lake.statistics.put_columns(("lake", namespace, name), 1, columns)
+
+
+def visited(address: str, names: list[tuple[str, str]]) -> Iterator[Figure]:
+    """Visit pages as one visitor, one after the other."""
+    chosen = random.Random(1)
+    with httpx.Client(base_url=address, timeout=1200) as browser:
+
+        def get(path: str) -> None:
+            answer = browser.get(path)
+            assert answer.status_code == 200, answer.text[-800:]
+
+        def table(pool: list[tuple[str, str]], tab: str) -> Callable[[], None]:
+            return lambda: get("/tables/lake/{}/{}?tab={}".format(*chosen.choice(pool), tab))
+
+        p95(table(names, "columns"), WARMING)
+        count = f"{len(names):,} tables"
+        limit = 150
+        for title, pool, tab in (
+            ("table page", names, "columns"),
+            ("table page with profiles", names[::PROFILED], "columns"),
+            ("table page, snapshots", names, "snapshots"),
+            ("table page, files", names, "files"),
+        ):
+            yield Figure(f"{title}, p95, {count}", "ms", p95(table(pool, tab)), aim_below=limit)
+        started = time.perf_counter()
+        get("/search?q=table_7")
+        yield Figure(f"first search of a visitor, {count}", "s", time.perf_counter() - started)
+        yield Figure(f"search, p95, {count}", "ms", p95(lambda: get(f"/search?q=table_{chosen.randrange(99)}"), 50))
+        yield Figure(f"home page, p95, {count}", "ms", p95(lambda: get("/"), 20))
+
+
+def p95(visit: Callable[[], None], times: int = VISITS) -> float:
+    """The 95th percentile of the time of a visit, in milliseconds."""
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        visit()
+        taken.append((time.perf_counter() - started) * 1000)
+    return statistics.quantiles(taken, n=20, method="inclusive")[18]
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1])
+    report("explorer" if wanted == TABLES else f"explorer-{wanted}", figures(wanted))

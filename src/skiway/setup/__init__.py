@@ -1,0 +1,32 @@
+"""Configuration as code: the catalogs, connectors, views, policies and grants of an account in one YAML file.
+
+`declarations` are the objects that a file can declare; the JSON schema follows from them. `reading` and `checking` turn a
+file into declarations and report mistakes with their lines. `exporting` reads the same declarations from a server.
+`planning` compares both, and `applying` makes the changes. Secrets are read by `secrets` and sent to the server only.
+"""
+
+from skiway.setup.applying import apply
+from skiway.setup.checking import checked
+from skiway.setup.declarations import Setup
+from skiway.setup.exporting import Actual, export, read_actual
+from skiway.setup.planning import Change, FieldChange, Plan, make_plan
+from skiway.setup.reading import InvalidSetup, Loaded, read
+from skiway.setup.writing import schema_text, write
+
+__all__ = [
+    "Actual",
+    "Change",
+    "FieldChange",
+    "InvalidSetup",
+    "Loaded",
+    "Plan",
+    "Setup",
+    "apply",
+    "checked",
+    "export",
+    "make_plan",
+    "read",
+    "read_actual",
+    "schema_text",
+    "write",
+]

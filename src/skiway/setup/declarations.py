@@ -1,0 +1,294 @@
+"""The objects that a setup file declares. The reader, the JSON schema and the export follow from these classes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+__all__ = [
+    "SECTIONS",
+    "Account",
+    "Auth",
+    "Catalog",
+    "Column",
+    "ColumnType",
+    "Connector",
+    "Credentials",
+    "Declaration",
+    "Destination",
+    "Grant",
+    "ListType",
+    "MapType",
+    "Mask",
+    "Namespace",
+    "Object",
+    "Policy",
+    "Schedule",
+    "SecretRef",
+    "Setup",
+    "Source",
+    "StructType",
+    "Table",
+    "TableDestination",
+    "Tags",
+    "View",
+    "ViewColumn",
+]
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A mapping in the file. A key that is left out has its default."""
+
+
+Properties: TypeAlias = dict[str, str]
+Texts: TypeAlias = tuple[str, ...]
+Description: TypeAlias = Annotated[str, Meta(description="Text for people.")]
+FullName: TypeAlias = Annotated[
+    str, Meta(description='Names joined by dots, such as lake.sales. Write names with dots in quotes: lake."eu.west".')
+]
+Caller: TypeAlias = Annotated[str, Meta(description="everyone, user:<subject>, group:<name> or role:<name>")]
+
+
+class Account(Declaration, frozen=True):
+    """The account itself."""
+
+    description: Description = ""
+    tags: Annotated[Properties, Meta(description="Labels of the account.")] = {}
+
+
+class Catalog(Declaration, frozen=True):
+    """A catalog, which contains namespaces."""
+
+    name: str
+    description: Description = ""
+    connector_ref: Annotated[str, Meta(description="Mark of a catalog that only connectors fill.")] = ""
+    policy_ref: str = ""
+    properties: Properties = {}
+
+
+class Namespace(Declaration, frozen=True):
+    """A namespace, which contains tables, views and further namespaces."""
+
+    name: FullName
+    description: Description = ""
+    policy_ref: str = ""
+    properties: Properties = {}
+
+
+class Column(Declaration, frozen=True):
+    """A column of a table, or a field of a struct."""
+
+    name: str
+    type: ColumnType
+    required: bool = False
+    doc: str = ""
+
+
+class StructType(Declaration, frozen=True, tag_field="type", tag="struct"):
+    """A type with named fields."""
+
+    fields: tuple[Column, ...]
+
+
+class ListType(Declaration, frozen=True, tag_field="type", tag="list"):
+    """A type of lists."""
+
+    element: ColumnType
+    element_required: bool = False
+
+
+class MapType(Declaration, frozen=True, tag_field="type", tag="map"):
+    """A type of maps."""
+
+    key: ColumnType
+    value: ColumnType
+    value_required: bool = False
+
+
+ColumnType: TypeAlias = Annotated[
+    str | StructType | ListType | MapType,
+    Meta(description="A type of Iceberg, such as long, string, decimal(10, 2) or timestamptz, or a nested type."),
+]
+
+
+class Table(Declaration, frozen=True):
+    """A managed table. It is created if it is missing, and never altered or deleted."""
+
+    name: FullName
+    columns: tuple[Column, ...]
+    description: Description = ""
+    properties: Properties = {}
+
+
+class SecretRef(Declaration, frozen=True):
+    """A reference to a secret: an environment variable or a file of the machine that applies the setup."""
+
+    env: Annotated[str, Meta(description="Name of an environment variable.")] = ""
+    file: Annotated[str, Meta(description="Path of a file.")] = ""
+
+
+class Credentials(Declaration, frozen=True):
+    """Credentials of a connector: one reference to all of them, or a type and its fields."""
+
+    env: Annotated[str, Meta(description="Environment variable with text such as type=bearer,token=…")] = ""
+    file: Annotated[str, Meta(description="File with text such as type=bearer,token=…")] = ""
+    type: Literal["bearer", "client", "aws", "cli"] | None = None
+    token: SecretRef | None = None
+    endpoint: str = ""
+    client_id: str = ""
+    client_secret: SecretRef | None = None
+    access_key_id: SecretRef | None = None
+    secret_access_key: SecretRef | None = None
+    session_token: SecretRef | None = None
+    provider: str = ""
+
+
+class Auth(Declaration, frozen=True):
+    """How a connector authenticates to its source."""
+
+    scheme: Literal["none", "oauth2", "aws-sigv4"] = "none"
+    properties: Properties = {}
+    header_hints: Properties = {}
+    credentials: Credentials | None = None
+
+
+class Source(Declaration, frozen=True):
+    """The tables of a source that a connector mirrors, and the columns of which it computes statistics."""
+
+    namespace: Annotated[str, Meta(description="Namespace of the source, as dotted text.")] = ""
+    table: str = ""
+    include_tables: Annotated[Texts, Meta(description="Globs; without any, all tables.")] = ()
+    exclude_tables: Texts = ()
+    columns: Texts = ()
+    exclude_columns: Texts = ()
+
+
+class TableDestination(Declaration, frozen=True):
+    """The destination of one table."""
+
+    source: Annotated[str, Meta(description="Name of the table in the source.")]
+    namespace: Annotated[str, Meta(description="Namespace in the catalog, as dotted text.")] = ""
+    name: str = ""
+
+
+class Destination(Declaration, frozen=True):
+    """Where the mirrored tables are."""
+
+    catalog: str
+    namespace: Annotated[str, Meta(description="Namespace in the catalog, as dotted text.")] = ""
+    table: str = ""
+    tables: tuple[TableDestination, ...] = ()
+
+
+class Schedule(Declaration, frozen=True):
+    """When a connector syncs by itself, and how."""
+
+    enabled: bool = False
+    every: Annotated[str, Meta(description="Interval such as 30s, 10m, 1h or 1d.")] = ""
+    not_before: Annotated[str, Meta(description="Time such as 2026-01-31T08:00:00Z.")] = ""
+    max_parallel: Annotated[int, Meta(description="Number of tables to sync at the same time.", ge=0)] = 0
+    mode: Literal["incremental", "full"] | None = None
+    snapshots: Literal["current", "latest", "all"] | None = None
+    latest: Annotated[int, Meta(description="Number of snapshots for snapshots: latest.", ge=0)] = 0
+
+
+class Connector(Declaration, frozen=True):
+    """A connector, which mirrors the tables of a source into a catalog."""
+
+    name: str
+    kind: Literal["iceberg", "delta", "glue", "unity", "parquet"]
+    uri: Annotated[str, Meta(description="Folder, URL, or address of a REST catalog, as the server reaches it.")]
+    destination: Destination
+    description: Description = ""
+    properties: Properties = {}
+    source: Source = Source()
+    auth: Auth = Auth()
+    schedule: Schedule = Schedule()
+    paused: bool = False
+
+
+class ViewColumn(Declaration, frozen=True):
+    """A column of a view."""
+
+    name: str
+    type: Annotated[str, Meta(description="A type of DuckDB, such as BIGINT.")]
+    nullable: bool = True
+
+
+class View(Declaration, frozen=True):
+    """A view. Without `reads`, `columns` or `search_path`, those of an existing view stay as they are."""
+
+    name: FullName
+    sql: Annotated[Properties, Meta(description="SQL by dialect, such as duckdb.")]
+    description: Description = ""
+    rights: Literal["invoker", "definer"] = "invoker"
+    reads: Annotated[Texts | None, Meta(description="Full names of the tables and views that it reads.")] = None
+    columns: tuple[ViewColumn, ...] | None = None
+    search_path: Texts | None = None
+    properties: Properties = {}
+
+
+class Object(Declaration, frozen=True):
+    """A reference to one object: exactly one key, with its full name."""
+
+    catalog: str = ""
+    namespace: str = ""
+    table: str = ""
+    view: str = ""
+
+
+class Tags(Declaration, frozen=True):
+    """The tags of a table's columns."""
+
+    table: FullName
+    columns: Annotated[dict[str, Texts], Meta(description="Tags by the names of columns.")]
+
+
+class Mask(Declaration, frozen=True):
+    """What callers see instead of the values of columns: a built-in mask, or SQL."""
+
+    kind: Literal["null", "hash", "partial"] | None = None
+    sql: str = ""
+    columns: Annotated[Texts, Meta(description="Names of columns, in which * stands for any characters.")] = ()
+
+
+class Policy(Declaration, frozen=True):
+    """A policy, with a row filter or a mask."""
+
+    name: str
+    to: tuple[Caller, ...]
+    exceptions: tuple[Caller, ...] = ()
+    on: Annotated[tuple[Object, ...], Meta(description="Without any, the whole account.")] = ()
+    tags: Texts = ()
+    row_filter: Annotated[str, Meta(description="SQL over the columns of a row.")] = ""
+    mask: Mask | None = None
+    description: Description = ""
+
+
+class Grant(Declaration, frozen=True):
+    """A privilege of a user or role on an object and everything in it."""
+
+    to: Annotated[str, Meta(description="user:<subject> or role:<name>")]
+    privilege: Literal["read", "write", "manage"]
+    on: Object
+
+
+class Setup(Declaration, frozen=True):
+    """The configuration of an account. Sections that are left out are not compared and not changed."""
+
+    version: Literal[1]
+    account: Account | None = None
+    catalogs: tuple[Catalog, ...] | None = None
+    namespaces: tuple[Namespace, ...] | None = None
+    tables: tuple[Table, ...] | None = None
+    connectors: tuple[Connector, ...] | None = None
+    views: tuple[View, ...] | None = None
+    tags: tuple[Tags, ...] | None = None
+    policies: tuple[Policy, ...] | None = None
+    grants: tuple[Grant, ...] | None = None
+
+
+SECTIONS: Final = ("catalogs", "namespaces", "tables", "connectors", "views", "tags", "policies", "grants")
+"""The sections that are lists."""

@@ -1,0 +1,322 @@
+"""Reads the setup of an account from a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any, Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from skiway.client import Metastore
+from skiway.client.metastore import Connector as StoredConnector
+from skiway.client.metastore import Grant as StoredGrant
+from skiway.client.metastore import Id, Listing, dotted
+from skiway.client.metastore import Namespace as StoredNamespace
+from skiway.client.metastore import Policy as StoredPolicy
+from skiway.client.metastore import Table as StoredTable
+from skiway.client.metastore import View as StoredView
+from skiway.client.metastore.names import segments
+from skiway.config.fields import as_text
+from skiway.errors import PreconditionFailed
+from skiway.model import v1
+from skiway.setup.column_types import columns_of
+from skiway.setup.declarations import (
+    Account,
+    Auth,
+    Catalog,
+    Connector,
+    Destination,
+    Grant,
+    Mask,
+    Namespace,
+    Object,
+    Policy,
+    Schedule,
+    Setup,
+    Source,
+    Table,
+    TableDestination,
+    Tags,
+    View,
+    ViewColumn,
+)
+from skiway.setup.normal_form import normal
+from skiway.setup.secrets import default_reference
+
+__all__ = ["Actual", "export", "read_actual"]
+
+MASKS: Final = ("null", "hash", "partial")
+COMMENT: Final = "comment"
+"""The property of a managed table that repeats its description."""
+
+
+@dataclass
+class Actual:
+    """What a server has: its setup, the ids of its objects, and the connectors that have credentials."""
+
+    setup: Setup
+    ids: Mapping[tuple[str, str], Id] = field(default_factory=dict)
+    """The ids of catalogs, namespaces, tables and views, by kind and full name."""
+    with_credentials: frozenset[str] = frozenset()
+    account_id: Id | None = None
+
+
+def export(lake: Metastore, *, account: str = "") -> Setup:
+    """Return the setup of the caller's account. It has references in the place of credentials."""
+    return read_actual(lake, account=account).setup
+
+
+def read_actual(lake: Metastore, *, account: str = "") -> Actual:
+    """Read everything that a setup can declare.
+
+    `account` is the id of the caller's account. It is needed only by callers who see several.
+    """
+    return _Reading(lake, account).run()
+
+
+@dataclass
+class _Reading:
+    lake: Metastore
+    account: str
+    ids: dict[tuple[str, str], Id] = field(default_factory=dict)
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Full names by kind and id."""
+
+    def run(self) -> Actual:
+        lake = self.lake
+        visible = list(_sound(lake.accounts(), "account"))
+        own = next((each for each in visible if len(visible) == 1 or each.id == self.account), None)
+        catalogs = list(_sound(lake.catalogs(), "catalog"))
+        for catalog in catalogs:
+            self._meet("catalog", catalog.id, catalog.path)
+        namespaces = [
+            each for catalog in catalogs for each in _sound(lake.namespaces(catalog, recursive=True), "namespace")
+        ]
+        for namespace in namespaces:
+            self._meet("namespace", namespace.id, namespace.path)
+        managed = {catalog.name for catalog in catalogs if not catalog.message.connector_ref}
+        tables, views = [], []
+        for namespace in namespaces:
+            tables += [each for each in self._tables(namespace) if _is_managed(each, managed)]
+            views += list(self._views(namespace))
+        connectors = list(_sound(lake.connectors(), "connector"))
+        setup = Setup(
+            version=1,
+            account=None if own is None else _account(own.message),
+            catalogs=tuple(map(_catalog, (each.message for each in catalogs))),
+            namespaces=tuple(map(_namespace, namespaces)),
+            tables=tuple(map(_table, tables)),
+            connectors=tuple(map(self._connector, connectors)),
+            views=tuple(map(_view, views)),
+            tags=tuple(self._tags()),
+            policies=tuple(map(self._policy, _sound(lake.policies(), "policy"))),
+            grants=tuple(self._grants()),
+        )
+        return Actual(
+            normal(setup),
+            self.ids,
+            frozenset(each.name for each in connectors if each.message.auth.secret_id),
+            None if own is None else own.id,
+        )
+
+    def _meet(self, kind: str, found: Id, path: Sequence[str]) -> None:
+        name = path[0] if kind == "catalog" else dotted(path)
+        self.ids[kind, name] = found
+        self.names[kind, str(found)] = name
+
+    def _tables(self, namespace: StoredNamespace) -> Iterator[StoredTable]:
+        for table in _sound(self.lake.tables(namespace), "table"):
+            self._meet("table", table.id, table.path)
+            yield table
+
+    def _views(self, namespace: StoredNamespace) -> Iterator[StoredView]:
+        for view in _sound(self.lake.views(namespace), "view"):
+            self._meet("view", view.id, view.path)
+            yield view
+
+    def _tags(self) -> Iterator[Tags]:
+        for table_id, tags in self.lake.policies.tagged():
+            name = self.names.get(("table", str(table_id)))
+            if name is not None:
+                yield Tags(table=name, columns={column: tuple(given) for column, given in tags.items()})
+
+    def _object(self, kind: str, object_id: Id) -> Object | None:
+        """A reference to an object; None if it was deleted."""
+        name = self.names.get((kind, str(object_id)))
+        return None if name is None else Object(**{kind: name})
+
+    def _grants(self) -> Iterator[Grant]:
+        grants: Listing[StoredGrant] = self.lake.grants()
+        for grant in grants:
+            on = None if grant.damage else self._object(grant.kind, grant.object_id)
+            if on is not None:
+                yield Grant(to=grant.grantee, privilege=grant.privilege, on=on)  # type: ignore[arg-type]
+
+    def _policy(self, policy: StoredPolicy) -> Policy:
+        objects = [self._object(kind, object_id) for kind, object_id in policy.objects]
+        if objects and not any(objects):
+            raise PreconditionFailed(
+                f"policy {policy.name} is on objects that were all deleted, and would be on the whole account without them: "
+                f"delete it with skiway policies delete, or give it other objects",
+                key="setup.policy.objects",
+            )
+        is_built_in = policy.mask in MASKS
+        mask = None
+        if policy.mask is not None:
+            mask = Mask(
+                kind=policy.mask if is_built_in else None,  # type: ignore[arg-type]
+                sql="" if is_built_in else policy.mask,
+                columns=policy.columns,
+            )
+        return Policy(
+            name=policy.name,
+            description=policy.description,
+            to=policy.subjects,
+            exceptions=policy.exceptions,
+            on=tuple(each for each in objects if each is not None),
+            tags=policy.tags,
+            row_filter=policy.row_filter or "",
+            mask=mask,
+        )
+
+    def _connector(self, connector: StoredConnector) -> Connector:
+        message = connector.message
+        credentials = default_reference(connector.name) if message.auth.secret_id else None
+        return Connector(
+            name=connector.name,
+            kind=connector.kind,  # type: ignore[arg-type]
+            uri=message.uri,
+            description=connector.description or "",
+            properties=dict(message.properties),
+            source=_source(message.source),
+            destination=self._destination(message.destination),
+            auth=Auth(
+                scheme=message.auth.scheme or "none",  # type: ignore[arg-type]
+                properties=dict(message.auth.properties),
+                header_hints=dict(message.auth.header_hints),
+                credentials=credentials,
+            ),
+            schedule=_schedule(message.policy),
+            paused=connector.is_paused,
+        )
+
+    def _destination(self, message: v1.ConnectorDestination) -> Destination:
+        """The destination by names. Ids of deleted objects have none, and are left out."""
+
+        def path(kind: str, found: v1.ResourceId) -> tuple[str, ...]:
+            name = self.names.get((kind, found.id), "")
+            return segments(name, resource=kind) if name else ()
+
+        namespace = path("namespace", message.namespace_id)[1:] or tuple(message.namespace.segments)
+        return Destination(
+            catalog=self.names.get(("catalog", message.catalog_id.id), message.catalog_display_name),
+            namespace=dotted(namespace),
+            table="".join(path("table", message.table_id)[-1:]) or message.table_display_name,
+            tables=tuple(
+                TableDestination(
+                    source=each.source, namespace=dotted(each.namespace.segments), name=each.table_display_name
+                )
+                for each in message.tables
+            ),
+        )
+
+
+def _sound(found: Iterable[Any], kind: str) -> Iterator[Any]:
+    """The resources; raise for one with a damaged record, without which the export would not be complete."""
+    for each in found:
+        if each.damage:
+            raise PreconditionFailed(
+                f"{kind} {each.name} is damaged, so the setup cannot be read: run skiway check on the server",
+                key="resource.damaged",
+            )
+        yield each
+
+
+def _is_managed(table: StoredTable, managed_catalogs: set[str]) -> bool:
+    """Whether users created the table; a connector creates the others."""
+    return table.path[0] in managed_catalogs and table.upstream is None and bool(table.schema_json)
+
+
+def _account(message: v1.Account) -> Account:
+    return Account(description=message.description, tags=dict(message.tags))
+
+
+def _catalog(message: v1.Catalog) -> Catalog:
+    return Catalog(
+        name=message.display_name,
+        description=message.description,
+        connector_ref=message.connector_ref,
+        policy_ref=message.policy_ref,
+        properties=dict(message.properties),
+    )
+
+
+def _namespace(namespace: StoredNamespace) -> Namespace:
+    return Namespace(
+        name=dotted(namespace.path),
+        description=namespace.description or "",
+        policy_ref=namespace.message.policy_ref,
+        properties=dict(namespace.properties),
+    )
+
+
+def _table(table: StoredTable) -> Table:
+    return Table(
+        name=dotted(table.path),
+        description=table.description or "",
+        columns=columns_of(json.loads(table.schema_json)),
+        properties={key: value for key, value in table.properties.items() if key != COMMENT},
+    )
+
+
+def _view(view: StoredView) -> View:
+    message = view.message
+    reads = (
+        dotted((each.catalog or view.path[0], *each.path, each.name)) for each in message.base_relations
+    )  # the default is the view's own catalog
+    return View(
+        name=dotted(view.path),
+        description=view.description or "",
+        sql=dict(view.sql),
+        rights=view.rights,  # type: ignore[arg-type]
+        reads=tuple(reads) or None,
+        columns=tuple(
+            ViewColumn(name=each.name, type=each.logical_type, nullable=each.nullable)
+            for each in message.output_columns
+        )
+        or None,
+        search_path=tuple(message.creation_search_path) or None,
+        properties=dict(view.properties),
+    )
+
+
+def _source(message: v1.ConnectorSource) -> Source:
+    return Source(
+        namespace=dotted(message.namespace.segments),
+        table=message.table,
+        include_tables=tuple(message.include_tables),
+        exclude_tables=tuple(message.exclude_tables),
+        columns=tuple(message.columns),
+        exclude_columns=tuple(message.exclude_columns),
+    )
+
+
+def _schedule(message: v1.ConnectorPolicy) -> Schedule:
+    modes: dict[int, Any] = {v1.RM_INCREMENTAL: "incremental", v1.RM_FULL: "full"}
+    scopes: dict[int, Any] = {v1.SNS_CURRENT: "current", v1.SNS_LATEST_N: "latest", v1.SNS_ALL: "all"}
+    return Schedule(
+        enabled=message.enabled,
+        every=as_text(message.interval.ToTimedelta()) if message.interval.ToTimedelta() else "",
+        not_before=_time_text(message.not_before) if message.HasField("not_before") else "",
+        max_parallel=message.max_parallel,
+        mode=modes.get(message.mode),
+        snapshots=scopes.get(message.scope),
+        latest=message.latest_n,
+    )
+
+
+def _time_text(stamp: Timestamp) -> str:
+    return stamp.ToDatetime(UTC).isoformat().replace("+00:00", "Z")
