@@ -12,8 +12,8 @@ import pytest
 from runtime.servers import Server, started
 from skiway.client import AirportClient, Metastore
 from skiway.model import v1
+from skiway.presentation.search import Entry, Index
 from skiway.web.pages import PAGES
-from skiway.web.search import Entry, Index
 from web.explorers import Visitor, visiting
 
 SCRIPT = "<script>alert(1)</script>"
