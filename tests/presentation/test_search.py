@@ -11,18 +11,19 @@ from skiway.presentation.search import Indexes
 
 
 class Lake:
-    """A metastore with one catalog, of which the caller may not read the feed."""
+    """A metastore with one catalog, of which the caller may read neither the feed nor tags."""
 
     def __init__(self, catalog: str) -> None:
         self._catalog = catalog
+        self.policies = SimpleNamespace(tagged=self.events)
 
-    def events(self, after: int) -> Iterator[Any]:
-        raise PermissionDenied("this caller may not read the feed")
+    def events(self, **_: int) -> Iterator[Any]:
+        raise PermissionDenied("this caller may not read it")
 
     def catalogs(self) -> list[Any]:
         return [SimpleNamespace(path=(self._catalog,), description=f"the catalog {self._catalog}")]
 
-    def namespaces(self, catalog: Any) -> list[Any]:
+    def namespaces(self, catalog: Any, **_: Any) -> list[Any]:
         return []
 
 
