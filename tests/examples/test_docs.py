@@ -63,6 +63,7 @@ def test_every_option_is_in_the_guide() -> None:
         "endpoint_location",
         "disclosure",
         "log_failures",
+        "protocols",
     }  # set by `Server`, or not needed there
 
 

@@ -31,7 +31,7 @@ MODULES = (
 )
 
 
-INTERNAL = {"clear", "check_id", "current_put", "stored_id", "writing"}
+INTERNAL = {"clear", "check_id", "current_put", "stored_id", "without_statistics", "writing"}
 """Internal modules that the rest of the metastore builds on."""
 
 WHERE = {
