@@ -205,7 +205,7 @@ def _decode_either(body: bytes, kind: Any, what: str) -> Any:
         return decode(body, kind, what)
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"malformed body of {what}: {error}") from error
 
 

@@ -109,7 +109,7 @@ def _decoded(data: bytes, what: str) -> Command:
         if what == "DoPut" and "operation" not in fields:
             raise InvalidArgument('the DoPut command has no operation: use "insert" or "update"')
         return msgspec.convert(fields, Command)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"malformed command of {what}: {error}") from error
 
 

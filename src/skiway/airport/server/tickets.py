@@ -118,7 +118,7 @@ def _parts(descriptor: FlightDescriptor) -> list[str]:
         return list(descriptor.path)
     try:
         return msgspec.json.decode(descriptor.cmd, type=list[str])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
 
 
