@@ -1,4 +1,4 @@
-"""What gRPC, REST and Airport share: the codes of errors, what callers learn about them, and valid header values.
+"""What gRPC, REST and Airport share: the codes of errors, what callers learn about them, bearer tokens and valid headers.
 
 Errors of the tree are written for callers and sent as they are. Every other exception may contain anything (paths,
 addresses, rows of somebody else), so callers get one fixed sentence with the correlation id, and the log gets the rest.
@@ -17,6 +17,7 @@ from skiway.errors import Cancelled, Internal, SkiwayError
 __all__ = [
     "GRPC_CODES",
     "MAX_HEADER_LENGTH",
+    "bearer_token",
     "disclosed",
     "internal_error",
     "is_valid_header",
@@ -55,6 +56,12 @@ def disclosed(error: BaseException) -> SkiwayError | None:
     if isinstance(error, SkiwayError) and error.code != Internal.code:
         return error
     return None
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The bearer token in an `authorization` header; None without one."""
+    kind, _, token = authorization.partition(" ")
+    return (token.strip() or None) if kind.lower() == "bearer" else None
 
 
 def internal_error(correlation_id: str) -> Internal:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from skiway.airport.wire import headers
-from skiway.doors import is_valid_header
+from skiway.doors import bearer_token, is_valid_header
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError, Unauthorized
 
 __all__ = [
@@ -178,7 +178,7 @@ def read_request(
         trace_id=first.get(headers.TRACE_ID, ""),
         session_id=first.get(headers.SESSION_ID, ""),
         transaction_id=first.get(headers.TRANSACTION_ID) or first.get(headers.JSON_TRANSACTION_ID, ""),
-        token=_bearer(first.get(headers.AUTHORIZATION, "")),
+        token=bearer_token(first.get(headers.AUTHORIZATION, "")),
         metadata=metadata,
         connection=connection,
     )
@@ -192,11 +192,6 @@ def _correlation_id(first: Mapping[str, Any]) -> str:
         if value and is_valid_header(value):
             return value
     return uuid.uuid4().hex
-
-
-def _bearer(authorization: str) -> str | None:
-    kind, _, token = authorization.partition(" ")
-    return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
 # -- authentication ---------------------------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def _misplaced(message: Message) -> InvalidArgument:
 
 
 def _derived(key: bytes | None, purpose: bytes) -> bytes | None:
-    """A key for one purpose, so that what is signed for another one is not accepted."""
+    """Derive a key for one purpose: a signature made for one purpose is not valid for another."""
     return None if key is None else hmac.digest(key, purpose, hashlib.sha256)
 
 

@@ -126,8 +126,8 @@ class PartitionSpec:
 class Snapshot:
     """A state of a table.
 
-    `digest` identifies its content, as far as it is known, in formats whose snapshots have no unique ids: versions of Delta
-    tables are numbered from 0, also after a table was deleted and created again.
+    `digest` is a digest of the commit, in formats whose snapshot ids are not unique. The versions of a Delta table start at 0
+    again after someone deletes and recreates the table; the digest tells the old version from the new one.
     """
 
     id: int

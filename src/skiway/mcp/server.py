@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from skiway import __version__
 from skiway.client.metastore.names import dotted
+from skiway.doors import bearer_token
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
 from skiway.mcp.tools import LakeTools
 from skiway.metastore.records.schema_names import namespace_path
@@ -139,12 +140,12 @@ def http_app(location: str, host: str, port: int) -> ASGIApp:
 
 
 def _token_in_header(ctx: Context[Any, Any]) -> str:
-    """The bearer token of a request. The token of whoever started the server is never used for others."""
-    kind, _, token = (ctx.headers or {}).get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
+    """The bearer token of a request. Without one, the call is anonymous: the operator's own token is never used here."""
+    return bearer_token((ctx.headers or {}).get("authorization", "")) or ""
 
 
 def _listening(address: str) -> tuple[str, socket.socket]:
+    """A socket at a loopback address. Unlike the lake's HTTP door, this server has neither TLS nor limits for strangers."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     try:

@@ -119,10 +119,10 @@ class LakeTools:
     def _catalog(self, token: str, name: str) -> AirportClient:
         """The catalog with this name, or the first one that the caller can see: queries may read all of them."""
         if not name:
-            names = [each.name for each in self._clients.metastore(token).catalogs(page_size=1)]
-            if not names:
+            first = next(iter(self._clients.metastore(token).catalogs(page_size=1)), None)
+            if first is None:
                 raise NotFound("you can see no catalog: ask for a grant", key="catalog")
-            name = names[0]
+            name = first.name
         return self._clients.airport(token, name)
 
 

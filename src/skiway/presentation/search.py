@@ -5,7 +5,6 @@ Each caller has an index of what it may see. The feed of events keeps it up to d
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from cachetools import LRUCache
 from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
-from skiway.presentation.table_records import table_format
+from skiway.presentation.table_records import column_comments, table_format
 
 __all__ = ["Entry", "Found", "Index", "Indexes"]
 
@@ -222,13 +221,12 @@ def _table(table: Table) -> Entry:
 
 
 def _entry(table: Table, rows: int | None, size_bytes: int | None, *, damage: str = "") -> Entry:
-    fields = json.loads(table.schema_json or "{}").get("fields", [])
-    comments = " ".join(each["doc"] for each in fields if each.get("doc"))
+    comments = column_comments(table)
     return Entry(
         "table",
         table.path,
-        tuple(each["name"] for each in fields),
-        f"{table.description or ''} {comments}".strip(),
+        tuple(comments),
+        " ".join(filter(None, (table.description, *comments.values()))),
         table_format(table),
         rows,
         size_bytes,

@@ -119,9 +119,9 @@ def _columns(schema_json: str) -> tuple[ColumnRecord, ...]:
 
 
 def column_comments(table: Table) -> dict[str, str]:
-    """Return the comments of a table's columns by name; columns without a comment are left out."""
+    """Return the comment of each column of a table by its name; empty if the column has none."""
     fields = json.loads(table.schema_json or "{}").get("fields", [])
-    return {each["name"]: each["doc"] for each in fields if each.get("doc")}
+    return {each["name"]: each.get("doc") or "" for each in fields}
 
 
 def _type_text(data_type: Any) -> str:

@@ -1,7 +1,7 @@
 """Requests to an identity provider: its metadata, its keys, and tokens for authorization codes.
 
-Redirects are not followed, and the size and duration of responses are limited: the server makes these requests while callers
-wait. Plain http is allowed for this machine only, because others could read or change what is transferred.
+Callers wait for these requests, so redirects are not followed, and responses are limited in size and time. Plain http is
+allowed only on the loopback interface: on a network, others could read or change the requests and responses.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def post_form(
 
 
 def check_url(url: str, *, allow_http: bool) -> None:
-    """Raise unless `url` can be used without others reading or changing what is transferred."""
+    """Raise if a request to `url` could be read or changed on its way: it must use TLS or the loopback interface."""
     parts = urlsplit(url)
     if not parts.hostname or parts.scheme not in ("http", "https"):
         raise InvalidArgument(f"keys cannot be fetched from {url!r}: use a URL that starts with https://")

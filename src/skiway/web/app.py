@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from skiway import errors
-from skiway.doors import disclosed, status_in
+from skiway.doors import bearer_token, disclosed, status_in
 from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
 from skiway.web.logins import CALLBACK, Login, call_back, log_in, login_address, login_page, send_to_provider
 from skiway.web.pages import PAGES
@@ -169,9 +169,9 @@ class Explorer:
         Programs may send a token instead of a session. They can read pages, but not send forms.
         """
         if self._login.required:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() == "bearer" and token.strip() and _METHODS.get(request.method) == "GET":
-                return Visitor(token.strip()), ""
+            token = bearer_token(request.headers.get("authorization", ""))
+            if token and _METHODS.get(request.method) == "GET":
+                return Visitor(token), ""
             return self._sessions.visitor(request.cookies.get(COOKIE, "")), ""
         known = request.cookies.get(VISITOR_COOKIE, "")
         if known:

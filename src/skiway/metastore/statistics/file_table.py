@@ -163,7 +163,7 @@ def _column(row: Mapping[str, Any], table_id: v1.ResourceId, snapshot_id: int) -
 
 # --- records from a table handle --------------------------------------------------------------------------------------
 DIGEST = "digest"
-"""The digest that identifies a snapshot, for formats whose snapshots have no unique ids upstream."""
+"""The digest of the commit that created a snapshot, for formats whose snapshot ids are not unique."""
 
 DELETED_ROWS = "deleted_rows"
 """The number of deleted rows that no delete file covers: reading the files as they are would return them."""
