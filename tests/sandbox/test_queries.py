@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,25 @@ def test_columns_of_files_have_names_of_their_own_and_constant_values(process: Q
     assert result(process, "SELECT count(*) AS n FROM s.t WHERE v > 1000", relation) == [{"n": 3}]
     assert result(process, "SELECT * FROM s.t WHERE id = 100", relation) == [{"id": 100, "v": None, "text": "it's"}]
     assert result(process, "SELECT count(*) AS n FROM s.t WHERE text = 'it''s'", relation) == [{"n": 1}]
+
+
+def test_description_of_a_query_over_files_opens_none_of_them(process: QueryProcess, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = pa.table({"id": [1], "small": [2], "v": [0.5], "text": ["a"], "deep": [{"at": [datetime(2026, 1, 1)]}]})
+    pq.write_table(values, path)
+    columns = [
+        *COLUMNS,
+        FileColumn("deep", 'STRUCT("at" TIMESTAMP[])', "deep"),
+        FileColumn("key", "UUID"),
+        FileColumn("wide", "HUGEINT", "small", is_widened=True),
+    ]
+    sql = "SELECT *, id + 1 AS next FROM s.t"
+    unread = in_files(group(columns, tmp_path / "missing.parquet"))
+    described, rows = process.run(sql, [unread], default=["lake"], describe=True)
+    assert list(rows) == []
+    found, rows = process.run(sql, [in_files(group(columns, path))], default=["lake"])
+    assert described.equals(found, check_metadata=True)
+    assert [batch.num_rows for batch in rows] == [1]
 
 
 def test_more_files_than_fit_into_one_message(process: QueryProcess, tmp_path: Path) -> None:

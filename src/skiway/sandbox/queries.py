@@ -309,9 +309,9 @@ class QueryProcess:
         """The columns and the rows of a query.
 
         Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
-        the relations and the views before it. With `describe`, there are no rows. With `plain`, values that have extension types
-        in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows. With `explain`, the only row is
-        DuckDB's plan, and nothing is read but the metadata of files.
+        the relations and the views before it. With `describe`, there are no rows, and no file is opened. With `plain`,
+        values that have extension types in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows.
+        With `explain`, the only row is DuckDB's plan, and nothing is read but the metadata of files.
         """
         header: dict[str, Any] = {
             "sql": sql,
@@ -327,7 +327,10 @@ class QueryProcess:
             entry: dict[str, Any] = {"name": list(each.name)}
             if each.files:
                 entry["files"] = [
-                    {"count": len(group.files), "columns": [asdict(column) for column in group.columns]}
+                    {
+                        "count": 0 if describe else len(group.files),
+                        "columns": [asdict(column) for column in group.columns],
+                    }
                     for group in each.files
                 ]
             else:
@@ -337,7 +340,8 @@ class QueryProcess:
         self._scans.serve(relations)
         self._is_clean = False
         self._send(header, parts)
-        self._send_files(opens for each in relations for group in each.files for opens in group.files)
+        if not describe:
+            self._send_files(opens for each in relations for group in each.files for opens in group.files)
         kind, payload = self._frame()
         if kind != b"S":
             raise self._error(kind, payload)

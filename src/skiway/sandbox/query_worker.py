@@ -324,8 +324,12 @@ def _file_scan(group: Mapping[str, Any], paths: Sequence[str]) -> str:
     Without `can_have_nan`, DuckDB would skip row groups with NaN, which is greater than the maximum in their statistics.
     With a schema, DuckDB reads the row groups of a file with one thread, which takes twice as long on two cores. So there is
     one only if types have to be converted, for which filters on the original columns could not be used.
+
+    Without paths, the result has no rows: describing a query opens no files.
     """
     columns = group["columns"]
+    if not paths:
+        return f"SELECT {', '.join(map(_no_value, columns))} WHERE false"
     stored = [each for each in columns if each["stored_as"] is not None]
     has_schema = any(each["is_widened"] for each in stored)
     options = ", can_have_nan = true, hive_partitioning = false"
@@ -333,6 +337,10 @@ def _file_scan(group: Mapping[str, Any], paths: Sequence[str]) -> str:
         options += f", schema = MAP {{{', '.join(map(_definition, stored))}}}"
     shown = ", ".join(_shown(each, has_schema=has_schema) for each in columns)
     return f"SELECT {shown} FROM read_parquet({_literal(paths)}{options})"  # noqa: S608 - quoted
+
+
+def _no_value(column: Mapping[str, Any]) -> str:
+    return f"CAST(NULL AS {column['type']}) AS {_quoted(column['name'])}"
 
 
 def _definition(column: Mapping[str, Any]) -> str:
