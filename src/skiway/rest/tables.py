@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import InvalidArgument, NotFound
@@ -148,7 +148,8 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
         return handle.metadata, handle.metadata_location
     files = files_of_table(request.realm, request.lake.warehouse, table)
     path = files.local_path(table.metadata_location)
-    if path is not None and not Path(path).is_file():  # it may be in the cache, but no other engine could use the table
+    # It may be in the cache, but no other engine could use the table.
+    if path is not None and not os.path.isfile(path):  # noqa: PTH113 - on every load: Path takes five times as long
         raise NotFound(
             f"Failed to open input stream for file: {table.metadata_location}; the metadata of the table is missing, restore it "
             "from a backup, or drop the table",

@@ -16,6 +16,7 @@ from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Busy, Conflict, NotFound, Unavailable
 from skiway.formats.iceberg.commits import append, delete_all, overwrite
+from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.metastore import Realm, statistics
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.managed import TableChange
@@ -66,6 +67,55 @@ def test_one_of_several_concurrent_rewrites_of_a_file_wins(factory: ResourceFact
         outcomes = list(pool.map(rewrite, range(1, 5)))
     assert outcomes.count("commit.failed") == 3
     assert managed.rows(table) == [value for value in outcomes if value != "commit.failed"]
+
+
+def test_files_are_on_disk_before_a_record_refers_to_them(
+    factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = ManagedTableFactory.at(factory, tmp_path)
+    table = managed.append(managed.create(), 1)
+    synced, apply = set[str](), factory.stores.pointers._apply
+    checked, real_seal = list[set[str]](), TableFiles.seal
+
+    def seal(files: TableFiles, uri: str) -> None:
+        real_seal(files, uri)
+        synced.add(uri)
+
+    monkeypatch.setattr(TableFiles, "seal", seal)
+    before = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+
+    def check(*batch: Any, **more: Any) -> Any:
+        new = {f"file://{path}" for path in tmp_path.rglob("*") if path.is_file() and str(path) not in before}
+        assert any(each.endswith(".metadata.json") for each in new)
+        assert {each for each in new if "/metadata/" in each or "/data/" in each} <= synced
+        checked.append(new)
+        return apply(*batch, **more)
+
+    monkeypatch.setattr(factory.stores.pointers, "_apply", check)
+    assert managed.rows(managed.append(table, 2)) == [1, 2]
+    assert checked
+
+
+def test_commit_whose_metadata_cannot_be_synced_changes_nothing(
+    factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = ManagedTableFactory.at(factory, tmp_path)
+    table = managed.append(managed.create(), 1)
+    files = managed.write(table, 2)
+
+    real_seal = TableFiles.seal
+
+    def fail(files: TableFiles, uri: str) -> None:
+        if uri.endswith(".metadata.json"):
+            raise Unavailable(f"{uri} cannot be synced", key="disk")
+        real_seal(files, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableFiles, "seal", fail)
+        with pytest.raises(Unavailable, match="cannot be synced"):
+            managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
+    assert managed.rows(table) == [1]
+    assert damage(factory.stores) == []
 
 
 def stats_of(managed: ManagedTableFactory, table: ManagedTable) -> v1.TableStats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import obstore
 import pytest
@@ -45,23 +46,32 @@ def test_modification_time_is_that_of_the_file(blobs, folder):
 
 
 def test_file_and_directories_are_synced_before_put_returns(blobs, folder, monkeypatch):
-    synced = []
-    monkeypatch.setattr("skiway.storage.blobs.objects._fsync", synced.append)
+    synced = synced_paths(monkeypatch)
     uri = blobs.put(b"abc", folder="a/b")
     expected = [folder / uri, folder / "a" / "b" / "ba", folder / "a" / "b", folder / "a", folder]
-    assert synced == [path.resolve() for path in expected]
+    assert set(synced) == {path.resolve() for path in expected}
 
 
 def test_durable_directories_are_not_synced_again(blobs, folder, monkeypatch):
     blobs.put(b"abc", folder="a/b")
-    synced = []
-    monkeypatch.setattr("skiway.storage.blobs.objects._fsync", synced.append)
+    synced = synced_paths(monkeypatch)
     blobs.put(b"abc", folder="a/b")
-    assert [path.name for path in synced] == [blob_uri(b"abc")[3:], "ba"]
+    assert {path.name for path in synced} == {blob_uri(b"abc")[3:], "ba"}
     synced.clear()
     uri = blobs.put(b"x", folder="a/b")
     expected = [folder / uri, folder / "a" / "b" / "2d", folder / "a" / "b"]
-    assert synced == [path.resolve() for path in expected]
+    assert set(synced) == {path.resolve() for path in expected}
+
+
+def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths that are synced to disk from now on."""
+    synced: list[Path] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return synced
 
 
 def test_unwritable_directory_is_unavailable(blobs, folder):

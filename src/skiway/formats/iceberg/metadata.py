@@ -344,14 +344,19 @@ def metadata_json(metadata: TableMetadata) -> str:
 
 
 def write_metadata(
-    files: TableFiles, metadata: TableMetadata, *, version: int, ids: Callable[[], object] = uuid.uuid4
+    files: TableFiles,
+    metadata: TableMetadata,
+    *,
+    version: int,
+    sealed: bool = True,
+    ids: Callable[[], object] = uuid.uuid4,
 ) -> str:
-    """Write the metadata to a new file with this version number, and return its location."""
+    """Write the metadata to a new file with this version number, and return its location; see `TableFiles.write`."""
     compressed = metadata.properties.get("write.metadata.compression-codec", "none").lower() == "gzip"
     suffix = ".gz.metadata.json" if compressed else ".metadata.json"
     location = f"{metadata_folder(metadata)}/{version:05d}-{ids()}{suffix}"
     data = metadata_json(metadata).encode()
-    files.write(location, gzip.compress(data) if compressed else data)
+    files.write(location, gzip.compress(data) if compressed else data, sealed=sealed)
     _cached(files, location, lambda: metadata)
     return location
 

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
+from skiway.disk_sync import sync_paths
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.formats.files import FileCache, Files
 from skiway.formats.reach import Reach
@@ -223,14 +224,14 @@ class TableFiles(Files):
         place = location(uri)
         if place.scheme == "file":
             with self.translated(place):
-                _sync(Path(place.path))
-                _sync(Path(place.path).parent)
+                sync_paths((Path(place.path), Path(place.path).parent))
 
-    def write(self, uri: str, data: bytes) -> None:
-        """Write a new file."""
+    def write(self, uri: str, data: bytes, *, sealed: bool = True) -> None:
+        """Write a new file. Unless it is `sealed`, call `seal` before anything refers to it."""
         with self.translated(uri), self.create(uri) as sink:  # closing it may fail, too
             sink.write(data)
-        self.seal(uri)
+        if sealed:
+            self.seal(uri)
 
     def remove(self, uris: Iterable[str]) -> None:
         """Delete files; missing ones are ignored."""
@@ -258,12 +259,4 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync(folder.parent)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync_paths((folder.parent,))

@@ -299,7 +299,7 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if not made.updates:
         return None
-    location = write_metadata(base.files, metadata, version=version_of(base.metadata_location) + 1)
+    location = write_metadata(base.files, metadata, version=version_of(base.metadata_location) + 1, sealed=False)
     written.insert(0, location)  # deleted first: it must not exist without the files that it references
     return NewState(base, metadata, location)
 

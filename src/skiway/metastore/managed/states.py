@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
+from skiway.disk_sync import meanwhile
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -142,7 +143,10 @@ def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> Managed
 
 @dataclass(frozen=True, slots=True)
 class NewState:
-    """The state that a table gets if it is still in the `expected` one. Its metadata is stored at `location`."""
+    """The state that a table gets if it is still in the `expected` one. Its metadata is in the file at `location`.
+
+    Publishing it syncs this file to disk, while the records are written.
+    """
 
     expected: ManagedTable
     metadata: TableMetadata
@@ -175,7 +179,10 @@ def publish(realm: Realm, states: Sequence[NewState | NewTable], *, also: Also =
     `version.mismatch`. If the name of a new table is taken, raise `AlreadyExists`. The number of tables is limited by the size
     of a batch of the store.
     """
-    prepared = [_prepare(realm, each) if isinstance(each, NewState) else _prepare_new(realm, each) for each in states]
+    with meanwhile(partial(each.expected.files.seal, each.location) for each in states if isinstance(each, NewState)):
+        prepared = [
+            _prepare(realm, each) if isinstance(each, NewState) else _prepare_new(realm, each) for each in states
+        ]
     published = [each.published for each in prepared]
     batch = _merged(operation for each in prepared for operation in each.operations) + list(also(published))
     needed, limit = len(batch) + _JOURNAL * len(states), realm.stores.pointers.max_batch

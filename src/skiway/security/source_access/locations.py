@@ -14,6 +14,7 @@ from skiway.security.secret_shapes import without_secrets
 __all__ = ["Location", "location", "web_address"]
 
 _SCHEMES: Final = {"": "file", "file": "file", "s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfss": "abfss"}
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
 _BUCKETS: Final = {
     "s3": (re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"), "bucket name; write s3://bucket/path"),
@@ -64,7 +65,9 @@ class Location:
 
     def is_within(self, folder: Location) -> bool:
         """Is it `folder`, or below it? On disk, symbolic links are resolved first."""
-        return self.real().is_below(folder.real())
+        real = self.real()
+        # A folder in a path without links has none itself, so it need not be resolved.
+        return real.is_below(folder) or real.is_below(folder.real())
 
 
 def location(uri: str) -> Location:
@@ -85,7 +88,7 @@ def location(uri: str) -> Location:
         )
     if not rest or (_SCHEMES[scheme] != "file" and not rest.strip("/")):
         raise _invalid(uri, "it is empty")
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in uri):
+    if _CONTROL_CHARACTER.search(uri):
         raise _invalid(uri, "it contains control characters")
     if ".." in re.split(r"[/\\]", rest):
         raise _invalid(uri, "'..' is not allowed; write the resolved path")

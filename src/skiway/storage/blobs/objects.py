@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
 
 from skiway.causes import cause_of
 from skiway.clock import Clock, utc_now
+from skiway.disk_sync import sync_paths
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
 from skiway.storage.calls import OnCall
@@ -141,8 +141,7 @@ class DirectoryBlobStore(ObjectBlobStore):
         with self._translated():
             file = self._path / uri
             new = [*takewhile(lambda folder: folder not in self._synced, file.parents[: len(Path(uri).parts) - 1])]
-            for path in (file, file.parent, *(folder.parent for folder in new)):
-                _fsync(path)
+            sync_paths((file, file.parent, *(folder.parent for folder in new)), missing_ok=True)
         # Directories are never removed. They are added only now, because an entry implies that all its parents are synced.
         if len(self._synced) > MAX_SYNCED:
             self._synced.clear()
@@ -160,17 +159,6 @@ class DirectoryBlobStore(ObjectBlobStore):
                 yield _blob_head(found)
             elif found is None and (path > after or after.startswith(path)):
                 yield from self._walk(path.rstrip("/"), after)
-
-
-def _fsync(path: Path) -> None:
-    try:
-        opened = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return  # it was deleted concurrently
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _blob_head(meta: Any) -> BlobHead:
