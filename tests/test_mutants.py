@@ -153,6 +153,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+@pytest.mark.full
 def test_mutants_run_in_copies_until_the_time_is_up(
     project: Path, tmp_path: Path, sites: ModuleType, running: ModuleType, recording: ModuleType
 ) -> None:
@@ -175,6 +176,7 @@ def test_mutants_run_in_copies_until_the_time_is_up(
     assert (ran, left) == ([], chosen)
 
 
+@pytest.mark.full
 def test_only_changed_tests_are_recorded_again(
     project: Path, tmp_path: Path, running: ModuleType, recording: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

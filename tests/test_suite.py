@@ -75,6 +75,7 @@ def test_that_is_killed(tmp_path):
 
 @pytest.mark.needs("postgres")
 @pytest.mark.skipif(sys.platform != "linux", reason="the watchdog reads /proc")
+@pytest.mark.full
 def test_killed_run_leaves_no_processes(tmp_path: Path) -> None:
     """No daemonized database, no server, and no process in its own session."""
     (tmp_path / "conftest.py").write_text(CONFTEST)

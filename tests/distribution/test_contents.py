@@ -50,6 +50,7 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     assert "skiway/py.typed" in found
 
 
+@pytest.mark.full
 def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
     again = build(unpack(sdist, tmp_path / "unpacked"), "wheel", tmp_path / "wheel")
     assert _contents(again) == _contents(wheel)

@@ -130,16 +130,15 @@ def check_recovery(
 
 
 @pytest.mark.parametrize(
-    "prepare", sample(CHANGES, every=4, keep=lambda each: each is delete_table), ids=lambda prepare: prepare.__name__
+    "prepare", sample(CHANGES, every=8, keep=lambda each: each is delete_table), ids=lambda prepare: prepare.__name__
 )
 def test_call_of_a_killed_server_is_atomic_and_can_be_repeated(launcher, new_deployment, prepare):
     check_all_steps(launcher, lambda: new_deployment("sqlite"), prepare)
 
 
 @pytest.mark.needs("postgres")
-@pytest.mark.parametrize(
-    "prepare", sample([move_table, create_table, delete_table], every=3), ids=lambda prepare: prepare.__name__
-)
+@pytest.mark.parametrize("prepare", [move_table, create_table, delete_table], ids=lambda prepare: prepare.__name__)
+@pytest.mark.full
 def test_call_of_a_killed_server_is_atomic_and_can_be_repeated_on_postgresql(launcher, new_deployment, prepare):
     check_all_steps(launcher, lambda: new_deployment("postgresql"), prepare)
 

@@ -202,7 +202,7 @@ def check_gc(deployment: Deployment, doors: Doors, state: State) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    sample(STATEMENTS, every=3, keep=lambda each: each.run is staged_inserts),
+    sample(STATEMENTS, every=6, keep=lambda each: each.run is staged_inserts),
     ids=lambda statement: statement.name,
 )
 def test_statement_of_a_killed_server_is_atomic_and_gc_deletes_its_files(

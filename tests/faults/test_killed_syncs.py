@@ -146,6 +146,7 @@ def steps_around_swaps(operations: Sequence[str]) -> list[Step]:
     return [Step(number, when) for number in swaps(operations) for when in ("before", "after")]
 
 
+@pytest.mark.full
 def test_interrupted_metadata_pass_is_resumed_once(
     launcher: Launcher, new_deployment: Callable[[str], Deployment]
 ) -> None:

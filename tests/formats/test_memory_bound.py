@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 
 PROGRAM = """
 import sys, pyarrow as pa
@@ -25,6 +26,7 @@ print(rows, pa.default_memory_pool().max_memory())
 """
 
 
+@pytest.mark.full
 def test_long_scan_uses_little_memory(tmp_path: Path) -> None:
     """Runs in a process of its own, because the memory pool remembers its peak."""
     rows, groups = 1_000_000, 4

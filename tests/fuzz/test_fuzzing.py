@@ -52,6 +52,7 @@ class Hanging(Planted):
         return "OK"
 
 
+@pytest.mark.full
 def test_faults_crashes_and_wasted_memory_are_found() -> None:
     result = fuzz("fuzz.test_fuzzing:Planted", seed=1, seconds=60, limit=9)
     assert set(result.findings) == {"KeyError in planted", "memory: OK", "crash: SIGSEGV"}
@@ -62,6 +63,7 @@ def test_faults_crashes_and_wasted_memory_are_found() -> None:
     assert "--seed 1 --case 6'" in printed
 
 
+@pytest.mark.full
 def test_hangs_are_found() -> None:
     result = fuzz("fuzz.test_fuzzing:Hanging", seed=1, seconds=60, limit=1, hang_s=0.5)
     assert set(result.findings) == {"hang"}

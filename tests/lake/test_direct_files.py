@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.types import LongType, StringType
 
 from lake.lakes import Lake, opened_lake
+from scope import sample
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound
 from skiway.formats import WholeFile
@@ -157,7 +158,7 @@ def others(tmp_path_factory: pytest.TempPathFactory, queries: QueryEngine) -> It
         yield lake
 
 
-@pytest.mark.parametrize("write", [*DIRECT, *SCANNED])
+@pytest.mark.parametrize("write", sample([*DIRECT, *SCANNED], every=2))
 def test_files_and_scans_give_the_same_rows(
     others: Lake, watched: list[Any], monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
 ) -> None:

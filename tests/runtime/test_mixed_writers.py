@@ -181,6 +181,7 @@ def test_concurrent_writers_of_both_doors_lose_no_rows_and_do_not_starve(tmp_pat
 
 
 @pytest.mark.needs("postgres")
+@pytest.mark.full
 def test_concurrent_writers_on_two_servers_lose_no_rows(tmp_path: Path) -> None:
     with running_postgres() as url:
         shared = [

@@ -225,6 +225,7 @@ def test_two_servers_on_one_home_serve_the_same_lake(home):
 
 
 @pytest.mark.needs("postgres")
+@pytest.mark.full
 def test_servers_with_separate_homes_share_a_postgresql_database(tmp_path):
     with running_postgres() as url:
         shared = ("--set", f"kv.url={url}", "--set", f"blob.url={(tmp_path / 'blobs').as_uri()}")

@@ -186,6 +186,7 @@ def test_error_keeps_what_is_done_and_the_rest_can_be_applied(lake: Metastore, s
     assert not plan(lake, declared)
 
 
+@pytest.mark.full
 def test_lost_connection_in_the_middle_can_be_repeated(lake: Metastore, server: Server, tmp_path: Path) -> None:
     """Each method fails once after it took effect; every repetition makes progress until nothing is left."""
     env = {CREDENTIAL: "type=bearer,token=x"}

@@ -18,7 +18,7 @@ MOMENTS = 6 if scope.ALL else 2
 STEPS = ("lock", "read", "write", "commit")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=scope.sample(KINDS, every=2))
 def crash_home(request, tmp_path, server):
     home = pointer_home(request.param, tmp_path, server)
     with home.pointers() as store:

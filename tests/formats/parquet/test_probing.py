@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import scope
 from formats.pushed_filters import pushed_filter
 from skiway.errors import PreconditionFailed
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, TableHandle, open_source
@@ -45,7 +46,7 @@ PREDICATES = [
 
 
 @pytest.mark.parametrize("predicate", PREDICATES)
-@pytest.mark.parametrize("batch_rows", [7, 1000])
+@pytest.mark.parametrize("batch_rows", [7, pytest.param(1000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("columns", [["id", "key", "text", "part"], ["text"], ["part"], ["key"], []], ids=str)
 def test_result_equals_filtering_after_the_read(
     tmp_path: Path, predicate: str, batch_rows: int, columns: list[str]
@@ -65,7 +66,7 @@ def test_result_equals_filtering_after_the_read(
 
 
 @pytest.mark.parametrize("predicate", [None, "key = 17", "id >= 150 AND id < 420", "id < 0"])
-@pytest.mark.parametrize("shares", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("shares", scope.sample([3, 1, 2, 5, 8], every=4))
 def test_shares_of_a_file_have_all_its_rows_once(tmp_path: Path, predicate: str | None, shares: int) -> None:
     write_table(tmp_path / "spread")
     table = open_table(tmp_path)

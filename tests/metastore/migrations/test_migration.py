@@ -95,7 +95,8 @@ def test_many_migrations_at_once_do_the_work_once(open_store: Callable[[], Point
     assert set().union(*ran) == {2, 3}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_killed_migration_continues_where_it_stopped(
     kind: str,
     tmp_path: Path,

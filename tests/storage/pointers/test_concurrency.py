@@ -36,7 +36,7 @@ def assert_one_winner_each(results, final, *, rounds):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", pytest.param("dynamodb-local", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", scope.sample(["sqlite", "postgresql", "dynamodb-local"], every=3))
 def test_each_version_has_one_winner_among_two_processes_of_eight_writers(kind, tmp_path, server):
     home = pointer_home(kind, tmp_path, server)
     rounds = 60 if scope.ALL else 10
