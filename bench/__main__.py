@@ -17,6 +17,7 @@ PARTS: Final = (
     "airport_reading",
     "airport_writing",
     "lake",
+    "live",
     "query",
     "rest",
     "metastore",

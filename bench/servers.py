@@ -1,6 +1,6 @@
 """The Airport servers to measure, each in its own process: ours, and a bare pyarrow Flight server.
 
-    python -m bench.servers bare|ours|ours-shared [port]
+    python -m bench.servers bare|ours|ours-shared|million [port]
 
 prints its port and serves until it is killed. All servers have the same batches. The bare one has no Airport logic, only
 actions that return fixed bytes and a stream of batches.
@@ -21,9 +21,9 @@ TABLES = 1_000
 SHARED_KEY = b"only for benchmarks, on loopback"
 
 
-def big() -> pa.Table:
+def big(rows: int = ROWS) -> pa.Table:
     """A table with two int64 columns, a float64 column and a string column."""
-    ids = pa.array(range(ROWS), pa.int64())
+    ids = pa.array(range(rows), pa.int64())
     words = pa.array([f"name {i}" for i in range(1000)])
     keys = pa.compute.bit_wise_and(ids, 511)
     table = pa.table({"id": ids, "key": keys, "value": ids.cast(pa.float64()), "name": words.take(keys)})
@@ -77,7 +77,7 @@ def bare() -> None:
     server.serve()
 
 
-def ours(port: int = 0, *, share_port: bool = False) -> None:
+def ours(port: int = 0, *, share_port: bool = False, rows: int = ROWS) -> None:
     from bench.load import many_tables
     from skiway.airport import CatalogBuilder, DmlOptions, DmlResult, Insertable, ScanOptions, Server, Table
 
@@ -95,8 +95,9 @@ def ours(port: int = 0, *, share_port: bool = False) -> None:
 
     catalog = CatalogBuilder("demo")
     schema = catalog.schema("s")
-    table = big()
+    table = big(rows)
     schema.table(schema=table.schema, name="big")(lambda scan: table)
+    schema.table(schema=table.schema, name="ten")(lambda scan: table[:10])
     schema.table(schema=SMALL.schema, name="small")(lambda scan: SMALL)
     schema.table(Sink())
 
@@ -127,4 +128,4 @@ if __name__ == "__main__":
     if kind == "bare":
         bare()
     else:
-        ours(chosen, share_port=kind == "ours-shared")
+        ours(chosen, share_port=kind == "ours-shared", rows=1_000_000 if kind == "million" else ROWS)

@@ -19,9 +19,10 @@ class Times:
     ratio: float
 
 
-def taken_in_turns(ours: Call, peer: Call, rounds: int) -> Times:
-    """Measure both in turns, after one warm-up round."""
-    pairs = [(seconds(ours), seconds(peer)) for _ in range(rounds + 1)][1:]
+def taken_in_turns(ours: Call, peer: Call, rounds: int, *, measure: Callable[[Call], float] | None = None) -> Times:
+    """Measure both in turns, after one warm-up round. `measure` returns the duration of a call."""
+    measure = measure or seconds
+    pairs = [(measure(ours), measure(peer)) for _ in range(rounds + 1)][1:]
     return Times(
         statistics.median(mine for mine, _ in pairs),
         statistics.median(theirs for _, theirs in pairs),

@@ -124,6 +124,13 @@ class Session:
             raise AssertionError(f"{sql}\n{outcome.status}: {outcome.message}")
         return outcome
 
+    def timed(self, sql: str, timeout_s: float = 600.0) -> float:
+        """The seconds that a statement takes in the client, with its result as an Arrow table. It has to succeed."""
+        answer = self._ask({"timed": sql}, timeout_s)
+        if isinstance(answer, Outcome) or "seconds" not in answer:
+            raise AssertionError(f"{sql[:500]}\n{answer}")
+        return float(answer["seconds"])
+
     def rows(self, sql: str) -> list[list[str | None]]:
         """The rows of a query that has to succeed."""
         return self.need(sql).rows

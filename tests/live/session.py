@@ -1,15 +1,16 @@
 """A session of the real client, run by the client's own Python: it reads statements and writes what came out of them.
 
 Each line on standard input is a JSON string with one statement; each line on standard output is its outcome, a JSON
-object. A line can also have several scripts, which then run at the same time, in threads. Values are text, as DuckDB itself
-renders them, so that nothing is lost in Python: no nanoseconds, no infinite dates, no years before Christ. The program needs
-nothing but `duckdb`.
+object. A line can also have several scripts, which then run at the same time, in threads, or a statement to measure. Values
+are text, as DuckDB itself renders them, so that nothing is lost in Python: no nanoseconds, no infinite dates, no years before
+Christ. The program needs nothing but `duckdb`, and pyarrow to measure.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,6 +64,18 @@ def together(
         return list(pool.map(run, scripts))
 
 
+def timed(session: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """Run a statement, fetch its result as an Arrow table, and return how long that took."""
+    started = time.perf_counter()
+    try:
+        session.execute(sql)
+        if session.description:
+            session.to_arrow_table()
+    except duckdb.Error as error:
+        return {"status": "error", "message": str(error)}
+    return {"seconds": time.perf_counter() - started}
+
+
 def is_query(session: duckdb.DuckDBPyConnection, sql: str) -> bool:
     statements = session.extract_statements(sql)
     return len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT
@@ -76,7 +89,10 @@ def main() -> None:
     with connect() as session:
         for line in sys.stdin:
             asked = json.loads(line)
-            answer = outcome(session, asked) if isinstance(asked, str) else together(session, **asked)
+            if isinstance(asked, str):
+                answer: Any = outcome(session, asked)
+            else:
+                answer = timed(session, asked["timed"]) if "timed" in asked else together(session, **asked)
             print(json.dumps(answer), flush=True)
 
 
