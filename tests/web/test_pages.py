@@ -291,6 +291,20 @@ def test_recent_scans_are_listed(visitor: Visitor) -> None:
     assert plans[0]["files_considered"] >= 1
 
 
+def test_grants_and_events_link_to_the_pages_of_their_objects(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.call(("skiway", "create_view"), "sales.linked", "SELECT name FROM sales.people").read_all()
+    with Metastore(server.address) as metastore:
+        metastore.grants.add("lake.sales.people", "user:bob", "read")
+    visitor.page("/search?q=linked")
+    assert found_soon(visitor, "linked", 1)
+    for page in ("/", "/events"):
+        assert 'href="/views/lake/sales/linked"' in visitor.page(page)
+    assert 'table <a href="/tables/lake/sales/people">' in visitor.page("/access")
+    (grant,) = visitor.data("/access")["grants"]
+    assert grant["path"] == ["lake", "sales", "people"]
+
+
 def test_view_shows_its_dialects(visitor: Visitor, server: Server) -> None:
     with AirportClient(server.addresses["airport"], "lake") as lake:
         lake.call(("skiway", "create_view"), "sales.names", "SELECT name FROM sales.people").read_all()
