@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -11,9 +12,13 @@ import pytest
 
 from runtime.servers import Server, started
 from skiway.client import AirportClient, Metastore
+from skiway.client.metastore.calls import Calls
 from skiway.model import v1
+from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.search import Entry, Index
 from skiway.web.pages import PAGES
+from skiway.web.visits import Clients, Page, Visit
+from skiway.web.visits import Visitor as WebVisitor
 from web.explorers import Visitor, visiting
 
 SCRIPT = "<script>alert(1)</script>"
@@ -196,6 +201,28 @@ def test_columns_show_their_histogram(visitor: Visitor) -> None:
     assert "customers of the shop" in page
     assert 'aria-label="id: histogram from 0 to 1000"' in page
     assert "<title>50 to 1000: 51</title>" in page
+
+
+def test_table_page_makes_few_calls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes the server about as long as the page itself."""
+    made: list[str] = []
+    call = Calls.call
+
+    def counted(self: Calls, request: Any, response: Any) -> Any:
+        made.append(request.DESCRIPTOR.name.removesuffix("Request"))
+        return call(self, request, response)
+
+    monkeypatch.setattr(Calls, "call", counted)
+    opened = OpenClients(server.address)
+    clients = Clients(
+        metastore=lambda visitor: opened.metastore(visitor.token),
+        airport=lambda visitor, catalog: opened.airport(visitor.token, catalog),
+    )
+    page = PAGES["GET", "tables"](Visit(WebVisitor(), clients, ("lake", "sales", "people")))
+    assert isinstance(page, Page)
+    assert page.data["name"] == "lake.sales.people"
+    profile = ["ListColumnStats", "GetSnapshot", "ListColumnStats", "ListFileColumnStats"]  # now and before
+    assert made == ["ResolveTable", "GetTable", "GetTableStats", *profile, "GetColumnTags"]
 
 
 def test_rows_travel_in_time(visitor: Visitor) -> None:
