@@ -9,6 +9,7 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,9 +224,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_long_work_shows_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
-    stream = Terminal() if is_terminal else io.StringIO()
+def test_long_work_shows_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(progress_module, "QUIET_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
@@ -234,12 +234,20 @@ def test_long_work_shows_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch,
         deadline = time.monotonic() + 20
         for number in range(10**9):
             yield number
-            if not is_terminal or "so far" in stream.getvalue() or time.monotonic() > deadline:
+            if "so far" in stream.getvalue() or time.monotonic() > deadline:
                 return
 
     found = collected("reading", items())
     assert found == list(range(len(found)))
-    assert ("reading" in stream.getvalue()) is is_terminal
+    assert "reading" in stream.getvalue()
+
+
+def test_long_work_shows_nothing_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr(threading.Timer, "start", lambda _: begun.append("timer"))
+    assert collected("reading", iter("ab")) == ["a", "b"]
+    assert begun == []
 
 
 def test_short_work_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
