@@ -39,9 +39,9 @@ test: setup  ## run the tests
 	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS); status=$$?; \
 	wait $$spark || status=$$?; cat .cache/spark-tests.log; exit $$status
 
-test-web: setup  ## test the explorer in Chromium; installs Debian's package if there is none; screenshots are in .cache/screenshots
-	@command -v chromium chromium-browser google-chrome > /dev/null || apt-get install --yes --quiet chromium || { echo 'Chromium is missing: install it, for example with apt-get install chromium'; exit 1; }
-	SKIWAY_WEB=1 SKIWAY_SCREENSHOTS=.cache/screenshots $(BIN)/pytest --override-ini testpaths=tests/browser $(ARGS)
+test-web: setup  ## test the explorer in Chromium (installs Debian's package if there is none); screenshots are in .cache/screenshots
+	@scripts/install_chromium.sh
+	SKIWAY_WEB=1 SKIWAY_SCREENSHOTS=.cache/screenshots $(BIN)/pytest -n 2 --override-ini testpaths=tests/browser $(ARGS)
 
 test-all: export SKIWAY_TESTS := all
 test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)

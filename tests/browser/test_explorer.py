@@ -3,51 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, StorageState, expect
 
-from runtime.servers import Server, started
-from skiway.client import AirportClient, Metastore
-from skiway.model import v1
-from web.explorers import with_tokens
-
-SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("browser")
-    (root / "files" / "trips").mkdir(parents=True)
-    pq.write_table(pa.table({"km": [1.5, 2.5]}), root / "files" / "trips" / "a.parquet")
-    with started(root / "home") as running:
-        with AirportClient(running.addresses["airport"], "lake") as lake:
-            lake.create_schema("sales")
-            people = pa.table({"id": pa.array(range(1000), pa.int64()), "name": ["ann"] * 600 + ["bob"] * 400})
-            lake.create_table_as("sales.people", people)
-            lake.insert("sales.people", pa.table({"id": pa.array([5000], pa.int64()), "name": ["late"]}))
-            lake.create_table_as(("sales", f"t{SCRIPT}"), pa.table({SCRIPT: [SCRIPT]}))
-        with Metastore(running.address) as metastore:
-            metastore.tables.update("lake.sales.people", description="customers of the shop")
-            snapshot = metastore.snapshots.get("lake.sales.people")
-            column = v1.ColumnStats(
-                column_id=1, column_name="id", logical_type="BIGINT", value_count=1001, null_count=0
-            )
-            column.min, column.max = "0", "5000"
-            column.histogram.CopyFrom(v1.Histogram(bounds=["0", "500", "5000"], counts=[500, 501]))
-            metastore.statistics.put_columns("lake.sales.people", snapshot, [column])
-            metastore.connectors.create("bikes", kind="parquet", uri=str(root / "files"), catalog="lake")
-        yield running
-
-
-@pytest.fixture
-def server_address(server: Server) -> str:
-    return server.addresses["http"]
+from browser.conftest import screenshot
+from browser.lake import Lake
 
 
 def test_table_is_found_by_typing(tab: Page) -> None:
@@ -93,48 +54,8 @@ def test_query_is_run_drawn_and_downloaded(tab: Page, server_address: str, tmp_p
     assert (tmp_path / "result.csv").read_text().splitlines()[1] == '"ann",600'
 
 
-PAGES = [
-    *(
-        "/",
-        "/search?q=people",
-        "/catalogs/lake",
-        "/connectors",
-        "/jobs",
-        "/queries",
-        "/events",
-        "/access",
-        "/policies",
-        "/settings",
-    ),
-    *(
-        f"/tables/lake/sales/people?tab={tab}"
-        for tab in ("columns", "rows", "snapshots", "files", "lineage", "plans", "access", "connect")
-    ),
-    "/sql?catalog=lake&sql=select+name,+count(*)+from+sales.people+group+by+all",
-]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", PAGES)
-def test_page_is_accessible(browser: Browser, server_address: str, path: str, scheme: str) -> None:
-    with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:  # type: ignore[arg-type]
-        page = context.new_page()
-        page.goto(f"{server_address}{path}")
-        found = Axe().run(page).response["violations"]
-    serious = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
-    assert serious == []
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_page_fits_on_a_phone(browser: Browser, server_address: str, path: str) -> None:
-    with browser.new_context(viewport={"width": 400, "height": 800}) as context:
-        page = context.new_page()
-        page.goto(f"{server_address}{path}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400
-
-
-def test_pages_work_without_javascript(browser: Browser, server_address: str) -> None:
-    with browser.new_context(java_script_enabled=False) as context:
+def test_pages_work_without_javascript(browser: Browser, session: StorageState, server_address: str) -> None:
+    with browser.new_context(java_script_enabled=False, storage_state=session) as context:
         page = context.new_page()
         page.goto(server_address)
         page.get_by_role("searchbox").fill("people")
@@ -162,20 +83,31 @@ def test_table_page_is_fast(tab: Page, server_address: str) -> None:
     assert sorted(times)[len(times) // 2] < 2
 
 
-def test_visitor_without_a_grant_is_refused(browser: Browser, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    with with_tokens(home) as (server, tokens), browser.new_context() as context:
-        with AirportClient(server.addresses["airport"], "lake", token=tokens["ada"]) as lake:
-            lake.create_schema("sales")
-            lake.create_table_as("sales.people", pa.table({"id": [1]}))
+def test_visitor_without_a_grant_is_refused(browser: Browser, lake: Lake) -> None:
+    with browser.new_context() as context:
         page = context.new_page()
-        page.goto(f"{server.addresses['http']}/tables/lake/sales/people")
-        page.get_by_label("Token").fill(tokens["eve"])
+        page.goto(f"{lake.address}/tables/lake/sales/people")
+        page.get_by_label("Token").fill(lake.tokens["eve"])
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("alert")).to_be_visible()
+        screenshot(page, "refused")
         page.get_by_role("button", name="Log out").click()
-        page.get_by_label("Token").fill(tokens["ada"])
+        page.get_by_label("Token").fill(lake.tokens["ada"])
         page.get_by_role("button", name="Log in").click()
-        page.goto(f"{server.addresses['http']}/tables/lake/sales/people")
+        page.goto(f"{lake.address}/tables/lake/sales/people")
         expect(page.get_by_role("heading", level=1)).to_contain_text("people")
+
+
+def test_audit_log_is_filtered(tab: Page, server_address: str) -> None:
+    tab.goto(f"{server_address}/audit")
+    tab.get_by_label("Only records with this text").fill("CreatePolicy")
+    tab.get_by_role("button", name="Filter").click()
+    expect(tab.get_by_text("1 of 1 records")).to_be_visible()
+    expect(tab.get_by_role("table")).to_contain_text("ada")
+
+
+def test_health_leads_to_the_job_that_failed(tab: Page, lake: Lake) -> None:
+    tab.get_by_role("link", name="Health").click()
+    tab.get_by_role("link", name=f"job {lake.failed_job} failed").click()
+    expect(tab.get_by_role("heading", level=1)).to_contain_text(lake.failed_job)
+    expect(tab.get_by_role("main")).to_contain_text("nothing")

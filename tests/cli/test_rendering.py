@@ -54,17 +54,25 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_rows_fit_the_terminal_and_ids_are_not_shortened(screen: Any, width: int) -> None:
+@pytest.mark.parametrize(("width", "parts"), [(40, 3), (60, 2), (80, 2), (100, 2), (120, 1)])
+def test_rows_fit_the_terminal_and_ids_are_not_shortened(screen: Any, width: int, parts: int) -> None:
     lines = screen(width)
-    assert len(lines) == 3
+    assert len(lines) == 3 * parts
     assert max(map(len, lines)) <= width
-    assert all(Fact.job_id in line and "1,234,567" in line for line in lines[1:])
+    assert all(Fact.job_id in line for line in lines[parts::parts])
 
 
-def test_narrow_terminal_first_shortens_text_and_then_drops_the_last_columns(screen: Any) -> None:
-    assert "size" not in screen(80)[0]
-    assert screen(80)[1].rstrip().endswith("a name that is long, and th…")
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_narrow_terminal_shows_all_columns_on_several_lines(screen: Any, width: int) -> None:
+    lines = screen(width)
+    parts = len(lines) // 3
+    titles, first = " ".join(lines[:parts]), " ".join(lines[parts : 2 * parts])
+    assert titles.split() == ["job", "id", "state", "rows", "name", "size", "at"]
+    assert all(part in first for part in ("running", "1,234,567", "a name that is", "5.0 MiB", "2025-01-02 03:04:05"))
+    assert all(line.startswith("    ") for number, line in enumerate(lines) if number % parts)
+
+
+def test_wide_terminal_shows_whole_texts_on_one_line(screen: Any) -> None:
     wide = screen(200)
     assert wide[0].split() == ["job", "id", "state", "rows", "name", "size", "at"]
     assert "and then some more of it" in wide[1]

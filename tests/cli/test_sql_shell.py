@@ -370,7 +370,7 @@ def test_every_command_has_all_formats(run: Run, command: tuple[str, ...]) -> No
     assert len(lines) > 2
 
 
-PROCESSES = ("serve", "worker", "demo", "gc", "backup", "restore", "migrate", "tokens new", "tokens revoke")
+PROCESSES = ("serve", "worker", "demo", "completion")
 """Commands without a result in the form of records."""
 
 

@@ -56,8 +56,8 @@ def token_of(home: Path, name: str, *roles: str) -> str:
 
 
 @contextmanager
-def with_tokens(home: Path) -> Iterator[tuple[Server, dict[str, str]]]:
-    """A server with authentication, and tokens of an administrator and of somebody without roles."""
+def with_tokens(home: Path, *arguments: str) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server with authentication, and tokens of an administrator and of somebody without grants."""
     tokens = {"ada": token_of(home, "ada", "administrator"), "eve": token_of(home, "eve", "member")}
-    with started(home, "--set", "auth.mode=token") as server:
+    with started(home, "--set", "auth.mode=token", *arguments) as server:
         yield server, tokens

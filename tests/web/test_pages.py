@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -11,9 +12,13 @@ import pytest
 
 from runtime.servers import Server, started
 from skiway.client import AirportClient, Metastore
+from skiway.client.metastore.calls import Calls
 from skiway.model import v1
+from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.search import Entry, Index
 from skiway.web.pages import PAGES
+from skiway.web.visits import Clients, Page, Visit
+from skiway.web.visits import Visitor as WebVisitor
 from web.explorers import Visitor, visiting
 
 SCRIPT = "<script>alert(1)</script>"
@@ -198,6 +203,28 @@ def test_columns_show_their_histogram(visitor: Visitor) -> None:
     assert "<title>50 to 1000: 51</title>" in page
 
 
+def test_table_page_makes_few_calls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes the server about as long as the page itself."""
+    made: list[str] = []
+    call = Calls.call
+
+    def counted(self: Calls, request: Any, response: Any) -> Any:
+        made.append(request.DESCRIPTOR.name.removesuffix("Request"))
+        return call(self, request, response)
+
+    monkeypatch.setattr(Calls, "call", counted)
+    opened = OpenClients(server.address)
+    clients = Clients(
+        metastore=lambda visitor: opened.metastore(visitor.token),
+        airport=lambda visitor, catalog: opened.airport(visitor.token, catalog),
+    )
+    page = PAGES["GET", "tables"](Visit(WebVisitor(), clients, ("lake", "sales", "people")))
+    assert isinstance(page, Page)
+    assert page.data["name"] == "lake.sales.people"
+    profile = ["ListColumnStats", "GetSnapshot", "ListColumnStats", "ListFileColumnStats"]  # now and before
+    assert made == ["ResolveTable", "GetTable", "GetTableStats", *profile, "GetColumnTags"]
+
+
 def test_rows_travel_in_time(visitor: Visitor) -> None:
     history = visitor.data("/tables/lake/sales/people?tab=snapshots")["history"]["snapshots"]
     assert [each["added_rows"] for each in history] == [1, 100]
@@ -289,6 +316,20 @@ def test_recent_scans_are_listed(visitor: Visitor) -> None:
     visitor.page("/tables/lake/sales/people?tab=rows")
     plans = visitor.data("/tables/lake/sales/people?tab=plans")["scans"]["plans"]
     assert plans[0]["files_considered"] >= 1
+
+
+def test_grants_and_events_link_to_the_pages_of_their_objects(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.call(("skiway", "create_view"), "sales.linked", "SELECT name FROM sales.people").read_all()
+    with Metastore(server.address) as metastore:
+        metastore.grants.add("lake.sales.people", "user:bob", "read")
+    visitor.page("/search?q=linked")
+    assert found_soon(visitor, "linked", 1)
+    for page in ("/", "/events"):
+        assert 'href="/views/lake/sales/linked"' in visitor.page(page)
+    assert 'table <a href="/tables/lake/sales/people">' in visitor.page("/access")
+    (grant,) = visitor.data("/access")["grants"]
+    assert grant["path"] == ["lake", "sales", "people"]
 
 
 def test_view_shows_its_dialects(visitor: Visitor, server: Server) -> None:

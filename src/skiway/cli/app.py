@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from importlib import import_module
@@ -12,12 +13,16 @@ import typer
 from typer.core import TyperGroup
 
 from skiway import __version__
+from skiway.cli import completion
 from skiway.cli.options import HOME, Account, Config, Home, OutputOption, Server, Set, Token, prepare_grpc
 from skiway.cli.output import Output
+from skiway.cli.terminal import discard_output, prepare_terminal
 from skiway.errors import SkiwayError
 
 __all__ = ["LAKE", "app", "main"]
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of the disk to which the output is written."""
 DEMO_HOME: Final = HOME / "demo"
 CONTINUATION: Final = re.compile(r"\n[ \t]+")
 """An indented line in an error message of a library. Lines of our own messages are not indented, one per error."""
@@ -103,6 +108,8 @@ app.add_typer(tokens, name="tokens")
 def main() -> None:
     """Run the command line. A `SkiwayError` is printed as one sentence, with exit code 1; wrong usage exits with 2."""
     prepare_grpc()  # before any command imports gRPC, which reads its environment then
+    completion.prepare()
+    prepare_terminal()
     try:
         match sys.argv[1:]:
             case ["sql", text] if not text.startswith("-"):
@@ -111,8 +118,21 @@ def main() -> None:
                 run_statements(text)
             case _:
                 app()
+        sys.stdout.flush()
     except SkiwayError as error:
         sys.stderr.write(f"skiway: {CONTINUATION.sub(' ', str(error))}\n")
+        raise SystemExit(1) from None
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        discard_output()  # whoever reads the output, such as `head`, has enough of it
+    except BrokenPipeError:
+        discard_output()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        discard_output()
+        sys.stderr.write(f"skiway: the output cannot be written: {error.strerror}\n")
         raise SystemExit(1) from None
 
 
@@ -193,6 +213,7 @@ def gc(
     config: Config = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, but delete nothing.")] = False,
     settings: Set = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Delete unreachable data.
 
@@ -200,7 +221,7 @@ def gc(
     """
     from skiway.cli import server
 
-    server.collect_garbage(home.expanduser(), config, settings or [], dry_run=dry_run)
+    server.collect_garbage(home.expanduser(), config, settings or [], dry_run=dry_run, output=output)
 
 
 @app.command()
@@ -229,6 +250,7 @@ def backup(
     home: Home = HOME,
     config: Config = None,
     settings: Set = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Back up the stores while servers run.
 
@@ -237,7 +259,7 @@ def backup(
     """
     from skiway.cli import maintenance
 
-    maintenance.back_up(home.expanduser(), config, settings or [], folder.expanduser())
+    maintenance.back_up(home.expanduser(), config, settings or [], folder.expanduser(), output=output)
 
 
 @app.command()
@@ -246,11 +268,12 @@ def restore(
     home: Home = HOME,
     config: Config = None,
     settings: Set = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Restore a backup into empty stores, and check them."""
     from skiway.cli import maintenance
 
-    maintenance.restore(home.expanduser(), config, settings or [], folder.expanduser())
+    maintenance.restore(home.expanduser(), config, settings or [], folder.expanduser(), output=output)
 
 
 @app.command()
@@ -259,6 +282,7 @@ def migrate(
     config: Config = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the steps, but change nothing.")] = False,
     settings: Set = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Bring the stores to the format of this version.
 
@@ -267,7 +291,7 @@ def migrate(
     """
     from skiway.cli import maintenance
 
-    maintenance.migrate(home.expanduser(), config, settings or [], dry_run=dry_run)
+    maintenance.migrate(home.expanduser(), config, settings or [], dry_run=dry_run, output=output)
 
 
 @app.command()
@@ -314,6 +338,18 @@ def show_config(
     server.show_settings(home.expanduser(), config, settings or [], output=output)
 
 
+@app.command("completion")
+def show_completion(
+    shell: Annotated[completion.Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the script that completes commands, options and names of tables in a shell.
+
+    bash: eval "$(skiway completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit; fish: skiway
+    completion fish > ~/.config/fish/completions/skiway.fish
+    """
+    typer.echo(completion.script(shell))
+
+
 @tokens.command("new")
 def new_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The owner's name, which appears in logs.")],
@@ -327,6 +363,7 @@ def new_token(
     home: Home = HOME,
     config: Config = None,
     settings: Set = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Create a token and print it once.
 
@@ -335,7 +372,14 @@ def new_token(
     from skiway.cli import tokens as commands
 
     commands.create_token(
-        home.expanduser(), config, settings or [], name=name, account=account, roles=role or [], days=days
+        home.expanduser(),
+        config,
+        settings or [],
+        name=name,
+        account=account,
+        roles=role or [],
+        days=days,
+        output=output,
     )
 
 
@@ -359,8 +403,9 @@ def revoke_token(
     home: Home = HOME,
     config: Config = None,
     settings: Set = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Revoke a token. Running servers reject it from the next call on."""
     from skiway.cli import tokens as commands
 
-    commands.revoke_token(home.expanduser(), config, settings or [], name=name, every=every)
+    commands.revoke_token(home.expanduser(), config, settings or [], name=name, every=every, output=output)

@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
+from skiway.cli import completion
 from skiway.cli.options import HOME, Account, OutputOption, Server, Token, prepare_grpc
 from skiway.cli.output import Output
+from skiway.cli.progress import collected
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
 
 if TYPE_CHECKING:
@@ -107,7 +110,7 @@ class Call:
         if self.output not in (Output.table, Output.markdown):
             rendering.write_records(self.output, records, columns, empty=empty)
             return
-        shown = list(records)
+        shown = collected("reading", records)
         damaged = sum(1 for each in shown if getattr(each, "damage", None))
         wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
         rendering.write_records(self.output, shown, wanted, empty=empty)
@@ -165,17 +168,8 @@ def run_command(function: Callable[..., None], call: Call, **given: Any) -> None
         sys.stdout.flush()
     except SkiwayError as error:
         raise _explain(call, error) from error
-    except BrokenPipeError:
-        _close_output()
     finally:
         call.close()
-
-
-def _close_output() -> None:
-    """End quietly: whoever reads the output, such as `head`, has enough of it."""
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # or else the exit would report the rest of the buffer
 
 
 SHARED_OPTIONS: Final[Mapping[str, tuple[Any, Any]]] = {
@@ -195,9 +189,27 @@ def _set_signature(run: Callable[..., None], function: Callable[..., None]) -> N
         for name, (kind, default) in SHARED_OPTIONS.items()
     ]
     parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own[1:]), *shared]
+    _complete_names(parameters)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     del run.__wrapped__  # type: ignore[attr-defined]
+
+
+def _complete_names(parameters: Iterable[inspect.Parameter]) -> None:
+    """Let shells complete the names of what the server has."""
+    for each in parameters:
+        for info in getattr(each.annotation, "__metadata__", ()):
+            if isinstance(info, ParameterInfo) and (names := completion.NAMES.get(info.metavar or "")):
+                info.autocompletion = completion.completer(names, _connected)
+
+
+def _connected(ctx: Any) -> Metastore:
+    """The client of a command line that is still being typed."""
+    server, token, account = (
+        ctx.params.get(name) or os.environ.get(f"SKIWAY_{name.upper()}") or None
+        for name in ("server", "token", "account")
+    )
+    return Call(server, token, account).metastore(timeout_s=completion.TIMEOUT_S)
 
 
 def _address_in(home: Path) -> str | None:

@@ -91,7 +91,7 @@ def _write_columns(table: Description) -> None:
     )
     typer.echo()
     for line in (_coverage(table), LEGEND):
-        typer.echo(typer.style(line, dim=True))
+        rendering.write_note(line)
 
 
 def _cells(column: ColumnProfile) -> Sequence[str]:

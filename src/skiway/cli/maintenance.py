@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ import typer
 
 from skiway.cli.options import load_settings, require_home
 from skiway.cli.output import Output
-from skiway.cli.rendering import write_records
+from skiway.cli.progress import progress
+from skiway.cli.rendering import write_record, write_records
 from skiway.metastore.maintenance import Checker, Defect, restore_backup, write_backup
 from skiway.metastore.migrations import STEPS, pending_steps, store_format
 from skiway.metastore.migrations import migrate as run_steps
@@ -31,16 +33,17 @@ def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, o
         raise typer.Exit(1)
 
 
-def _check(settings: Settings, home: Path, *, files: bool, output: Output = Output.table) -> int:
-    """Print the defects and what was checked; return the number of defects."""
-    found: list[Defect] = []
-    with stores_of(settings, home, any_format=True) as stores:
+def _check(settings: Settings, home: Path, *, files: bool, output: Output | None = Output.table) -> int:
+    """Print the defects and what was checked; return the number of defects. Without an `output`, print no defects."""
+    with stores_of(settings, home, any_format=True) as stores, progress("checking") as bar:
         checker = Checker(stores, warehouse_of(settings) if files else None)
+        found: list[Defect] = []
         for defect in checker.defects():
             found.append(defect)
             if output is Output.table:
+                bar.end()
                 typer.echo(f"{defect.place}: {defect.problem}")
-    if output is not Output.table:
+    if output not in (None, Output.table):
         write_records(output, found, ["place", "problem"], empty="")
     checked = ", ".join(_count(count, noun) for noun, count in checker.counts.items()) or "an empty store"
     typer.echo(f"checked {checked}: {_count(len(found), 'defect') if found else 'no defects'}", err=True)
@@ -51,16 +54,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path) -> None:
+def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path, *, output: Output) -> None:
     """Write a backup into a new folder."""
     settings = load_settings(home, file, given)
     require_home(home)
-    with stores_of(settings, home, any_format=True) as stores:
+    with stores_of(settings, home, any_format=True) as stores, progress("backing up"):
         done = write_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
     parts = (
         f"{_count(done.pointers, 'pointer')}, {_count(done.blobs, 'blob')} and {_count(done.secrets, 'secret file')}"
     )
-    typer.echo(f"wrote {parts} to {folder}")
+    if output is Output.table:
+        typer.echo(f"wrote {parts} to {folder}")
+    else:
+        write_record(output, done)
     typer.echo(
         f"the warehouse {done.warehouse} has {_count(done.warehouse_files, 'file')}, listed but not copied", err=True
     )
@@ -70,26 +76,46 @@ def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path) -
         raise typer.Exit(1)
 
 
-def restore(home: Path, file: Path | None, given: Sequence[str], folder: Path) -> None:
+def restore(home: Path, file: Path | None, given: Sequence[str], folder: Path, *, output: Output) -> None:
     """Restore a backup into an empty home, and check the result."""
     settings = load_settings(home, file, given)
-    with stores_of(settings, home, any_format=True) as stores:
+    with stores_of(settings, home, any_format=True) as stores, progress("restoring"):
         done = restore_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
-    typer.echo(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}")
-    if _check(settings, home, files=True):
+    if output is Output.table:
+        typer.echo(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}")
+        defects = _check(settings, home, files=True)
+    else:
+        write_record(output, done)
+        defects = _check(settings, home, files=True, output=None)
+    if defects:
         raise typer.Exit(1)
 
 
-def migrate(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool) -> None:
-    """Bring the stores to the format of this version; print a line for each step."""
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step of a migration in the output."""
+
+    format: int
+    title: str
+
+
+def migrate(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool, output: Output) -> None:
+    """Bring the stores to the format of this version; print each step."""
     settings = load_settings(home, file, given)
     require_home(home)
     with stores_of(settings, home, any_format=True) as stores:
         found = store_format(stores)
         pending = pending_steps(found, STEPS)
         state = f"the store has format {found.version}{'' if found.complete else ', incomplete'}"
-        for step in pending if dry_run else run_steps(stores, secrets_of(settings), STEPS):
-            typer.echo(f"format {step.to}: {step.title}")
+        steps: list[StepRecord] = []
+        with progress("migrating") as bar:
+            for step in pending if dry_run else run_steps(stores, secrets_of(settings), STEPS):
+                steps.append(StepRecord(step.to, step.title))
+                if output is Output.table:
+                    bar.end()
+                    typer.echo(f"format {step.to}: {step.title}")
+        if output is not Output.table:
+            write_records(output, steps, ["format", "title"], empty="")
         if not pending:
             typer.echo(f"{state}: there is nothing to migrate", err=True)
         elif dry_run:

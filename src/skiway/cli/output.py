@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
+from skiway.cli.terminal import shown_symbols
+
 __all__ = [
     "Cells",
     "Column",
@@ -35,7 +37,7 @@ Row = Sequence[str | None]
 """The cells of a row; None is NULL."""
 
 GAP: Final = "  "
-MIN_COLUMNS: Final = 3
+INDENT: Final = "    "
 ELLIPSIS: Final = "…"
 NULL: Final = "NULL"
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -170,16 +172,15 @@ def _markdown(text: str) -> str:
 class TableWriter:
     """Writes an aligned table page by page. The first page determines the widths; later cells may exceed them.
 
-    On a terminal, columns with a `min_width` shrink to fit. With `drop`, the last columns are left out if that is not enough.
+    On a terminal, columns with a `min_width` shrink to fit. If that is not enough, the last columns continue on further
+    lines, which are indented.
     """
 
-    def __init__(
-        self, columns: Sequence[Column], *, drop: bool = False, styles: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], *, styles: Mapping[str, str] | None = None) -> None:
         self._columns = list(columns)
-        self._drop = drop
         self._styles = styles or {}
         self._widths: list[int] | None = None
+        self._lines: Sequence[range] = ()
         self._is_terminal = sys.stdout.isatty()
 
     def write(self, page: Sequence[Row]) -> None:
@@ -188,7 +189,7 @@ class TableWriter:
         if self._widths is None:
             self._begin(rows)
         for row in rows:
-            self._line(row)
+            self._row(row)
 
     def end(self) -> None:
         """Write the titles if there were no rows."""
@@ -198,28 +199,44 @@ class TableWriter:
     def _begin(self, rows: Sequence[Sequence[str]]) -> None:
         columns = self._columns
         full = [max([width(column.title), *(width(row[i]) for row in rows)]) for i, column in enumerate(columns)]
-        least = [
-            found if column.min_width is None else min(found, column.min_width)
-            for column, found in zip(columns, full, strict=True)
-        ]
+        self._lines = [range(len(columns))]
         if self._is_terminal:
             room = _terminal_width()
-            while self._drop and len(columns) > MIN_COLUMNS and _total(least) > room:
-                columns, full, least = columns[:-1], full[:-1], least[:-1]
-            full = _fit(full, least, room)
-        self._columns, self._widths = list(columns), full
-        self._line([column.title for column in columns], style=BOLD)
+            least = [
+                found if column.min_width is None else min(found, column.min_width)
+                for column, found in zip(columns, full, strict=True)
+            ]
+            self._lines = list(_split(least, room))
+            for line in self._lines:
+                part = slice(line.start, line.stop)
+                full[part] = _fit(full[part], least[part], room - (len(INDENT) if line.start else 0))
+        self._widths = full
+        self._row([column.title for column in columns], style=BOLD)
 
-    def _line(self, row: Sequence[str], style: str = "") -> None:
+    def _row(self, row: Sequence[str], style: str = "") -> None:
+        for line in self._lines:
+            text = GAP.join(self._cell(number, row[number], style) for number in line).rstrip()
+            if text or not line.start:
+                sys.stdout.write(f"{INDENT if line.start else ''}{text}\n")
+
+    def _cell(self, number: int, text: str, style: str) -> str:
         assert self._widths is not None
-        cells = []
-        for column, text, room in zip(self._columns, row, self._widths, strict=False):
-            shown = _shortened(text, room) if self._is_terminal and column.min_width is not None else text
-            blanks = " " * (room - width(shown))
-            mark = (style or self._styles.get(text, "")) if self._is_terminal and has_colors() else ""
-            colored = f"{mark}{shown}{RESET}" if mark else shown
-            cells.append(f"{blanks}{colored}" if column.right else f"{colored}{blanks}")
-        sys.stdout.write(f"{GAP.join(cells).rstrip()}\n")
+        column, room = self._columns[number], self._widths[number]
+        shown = _shortened(text, room) if self._is_terminal and column.min_width is not None else text
+        blanks = " " * (room - width(shown))
+        mark = (style or self._styles.get(text, "")) if self._is_terminal and has_colors() else ""
+        colored = f"{mark}{shown}{RESET}" if mark else shown
+        return f"{blanks}{colored}" if column.right else f"{colored}{blanks}"
+
+
+def _split(widths: Sequence[int], room: int) -> Iterator[range]:
+    """Divide columns among lines that fit, each with at least one column."""
+    start = 0
+    for end in range(1, len(widths) + 1):
+        indent = len(INDENT) if start else 0
+        if end == len(widths) or _total(widths[start : end + 1]) + indent > room:
+            yield range(start, end)
+            start = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +251,7 @@ class Cells:
 
 def write_columns(columns: Sequence[Cells], *, styles: Mapping[str, str] | None = None) -> None:
     """Write columns side by side."""
-    table = TableWriter([Column(each.title, each.right, each.min_width) for each in columns], drop=True, styles=styles)
+    table = TableWriter([Column(each.title, each.right, each.min_width) for each in columns], styles=styles)
     table.write(list(zip(*(each.texts for each in columns), strict=True)))
     table.end()
 
@@ -279,13 +296,14 @@ def _shortened(text: str, room: int) -> str:
     end = room - 1
     while end and width(text[:end]) > room - 1:
         end -= 1
-    return f"{text[:end]}{ELLIPSIS}"
+    return f"{text[:end]}{shown_symbols(ELLIPSIS)}"
 
 
 def _one_line(text: str) -> str:
-    """Escape control characters, which could break the table or change the terminal."""
+    """Escape control characters, which could break the table or change the terminal, and symbols that it cannot show."""
+    shown = shown_symbols(text)
     return (
-        text
-        if text.isprintable()
-        else CONTROL.sub(lambda found: ESCAPES.get(found[0], f"\\x{ord(found[0]):02X}"), text)
+        shown
+        if shown.isprintable()
+        else CONTROL.sub(lambda found: ESCAPES.get(found[0], f"\\x{ord(found[0]):02X}"), shown)
     )

@@ -23,6 +23,7 @@ from skiway.cli.output import (
     write_texts,
     yaml_lines,
 )
+from skiway.cli.terminal import shown_symbols
 from skiway.presentation.sizes import format_size
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "format_value",
     "json_text",
     "write_fields",
+    "write_note",
     "write_record",
     "write_records",
     "write_rows",
@@ -159,7 +161,14 @@ def write_fields(record: object) -> None:
     for name, text in shown:
         title = f"{_title(name):<{room}}"
         style = STYLES.get(text, "")
-        typer.echo(f"{DIM}{title}{RESET}{style}{text}{RESET}" if colored else f"{title}{text}")
+        line = shown_symbols(text)
+        typer.echo(f"{DIM}{title}{RESET}{style}{line}{RESET}" if colored else f"{title}{line}")
+
+
+def write_note(text: str) -> None:
+    """Print a remark below a result."""
+    shown = shown_symbols(text)
+    typer.echo(f"{DIM}{shown}{RESET}" if sys.stdout.isatty() and has_colors() else shown)
 
 
 def _shown_fields(record: object) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from skiway.airport.wire.duckdb_sql import attach_statement
 from skiway.cli.command import READY_FILE
 from skiway.cli.options import key_values, load_settings, prepare_grpc, require_home
 from skiway.cli.output import Output
+from skiway.cli.progress import progress
 from skiway.cli.rendering import write_records
 from skiway.config import FILE_NAME, Settings, shown, store_urls
 from skiway.config.settings import SHORT_FORMS
@@ -107,22 +108,38 @@ def _check_shared(settings: Settings, home: Path) -> None:
 # -- gc ----------------------------------------------------------------------------------------------------------------
 
 
-def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool) -> None:
-    """Sweep the whole store once; print a line for everything that is, or would be, deleted."""
+@dataclass(frozen=True, slots=True)
+class GarbageRecord:
+    """Something that garbage collection deleted, or would delete."""
+
+    kind: str
+    name: str
+
+
+def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool, output: Output) -> None:
+    """Sweep the whole store once; print everything that is, or would be, deleted."""
     settings = load_settings(home, file, given)
     require_home(home)
     deleted, damaged = Counter[str](), 0
+    removed: list[GarbageRecord] = []
     warehouse = warehouse_of(settings) if settings.gc.warehouse.enabled else None
-    with stores_of(settings, home) as stores:
+    with stores_of(settings, home) as stores, progress("collecting garbage") as bar:
         for sweep, result in once_round(
             stores, secrets_of(settings), settings.gc, dry_run=dry_run, warehouse=warehouse
         ):
             deleted[sweep] += len(result.removed)
             damaged += len(result.damaged)
+            if result.removed or result.damaged:
+                bar.end()
             for name in result.removed:
-                typer.echo(f"{NOUNS[sweep]}  {name}")
+                if output is Output.table:
+                    typer.echo(f"{NOUNS[sweep]}  {name}")
+                else:
+                    removed.append(GarbageRecord(NOUNS[sweep], name))
             for name in result.damaged:
                 typer.echo(f"content is missing: {name}", err=True)
+    if output is not Output.table:
+        write_records(output, removed, ["kind", "name"], empty="")
     counts = _join_counts((deleted[sweep], noun) for sweep, noun in NOUNS.items())
     typer.echo(f"{'would delete' if dry_run else 'deleted'} {counts}", err=True)
     if damaged:

@@ -13,6 +13,7 @@ import typer
 
 from skiway.cli.command import DEFAULT_ACCOUNT, Call, command, group
 from skiway.cli.output import has_colors
+from skiway.cli.progress import progress
 from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def export(
     """
     from skiway import setup
 
-    text = setup.write(setup.export(call.lake, account=call.account or DEFAULT_ACCOUNT))
+    with progress("reading the configuration"):
+        text = setup.write(setup.export(call.lake, account=call.account or DEFAULT_ACCOUNT))
     if file == STDIN:
         sys.stdout.write(text)
         return
@@ -135,7 +137,8 @@ def _plan(call: Call, file: str, *, delete: bool, send_credentials: bool) -> tup
     from skiway import setup
 
     loaded = setup.checked(setup.read(_text(file), "standard input" if file == STDIN else file))
-    actual = setup.read_actual(call.lake, account=call.account or DEFAULT_ACCOUNT)
+    with progress("reading the configuration"):
+        actual = setup.read_actual(call.lake, account=call.account or DEFAULT_ACCOUNT)
     return loaded, setup.make_plan(loaded, actual, delete=delete, send_credentials=send_credentials)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from skiway.cli.options import load_settings
 from skiway.cli.output import Output
-from skiway.cli.rendering import write_records
+from skiway.cli.rendering import write_record, write_records
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.platform import AccountDirectory, forget_token, token_uses
@@ -39,6 +39,27 @@ class TokenRecord:
     last_used_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A new token in the output, the only one that has its text."""
+
+    name: str
+    id: str
+    account: str
+    roles: list[str]
+    expires_at: datetime | None
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedToken:
+    """A token in the output that is valid no longer."""
+
+    name: str
+    id: str
+    account: str
+
+
 def create_token(
     home: Path,
     file: Path | None,
@@ -48,6 +69,7 @@ def create_token(
     account: str,
     roles: Sequence[str],
     days: int | None,
+    output: Output,
 ) -> None:
     """Store the hash of a new token, and print the token."""
     settings = load_settings(home, file, given)
@@ -58,7 +80,12 @@ def create_token(
     path = _file(settings, home)
     add_token(path, token.entry)
     typer.echo(f"the token was added to {path}; it is shown only once:", err=True)
-    typer.echo(token.text.reveal())
+    if output is Output.table:
+        typer.echo(token.text.reveal())
+    else:
+        entry = token.entry
+        made = NewToken(name, token_id(entry), entry.account, list(entry.roles), entry.expires_at, token.text.reveal())
+        write_record(output, made)
 
 
 def list_tokens(home: Path, file: Path | None, given: Sequence[str], *, output: Output) -> None:
@@ -76,7 +103,9 @@ def list_tokens(home: Path, file: Path | None, given: Sequence[str], *, output: 
     write_records(output, records, columns, empty="there are no tokens; create one with: skiway tokens new NAME")
 
 
-def revoke_token(home: Path, file: Path | None, given: Sequence[str], *, name: str, every: bool) -> None:
+def revoke_token(
+    home: Path, file: Path | None, given: Sequence[str], *, name: str, every: bool, output: Output
+) -> None:
     """Remove a token from the tokens file."""
     settings = load_settings(home, file, given)
     removed = remove_token(_file(settings, home), name, every=every)
@@ -84,7 +113,11 @@ def revoke_token(home: Path, file: Path | None, given: Sequence[str], *, name: s
         for entry in removed:
             if stores is not None:
                 forget_token(stores, entry.sha256)
-            typer.echo(f"revoked token {token_id(entry)} of {entry.name}")
+            if output is Output.table:
+                typer.echo(f"revoked token {token_id(entry)} of {entry.name}")
+    if output is not Output.table:
+        revoked = [RevokedToken(entry.name, token_id(entry), entry.account) for entry in removed]
+        write_records(output, revoked, ["name", "id", "account"], empty="")
 
 
 def _record(entry: TokenEntry, accounts: AccountDirectory | None, uses: Mapping[str, datetime]) -> TokenRecord:

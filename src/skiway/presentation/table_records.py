@@ -66,12 +66,15 @@ class TableRecord:
     damage: str | None = None
 
     @classmethod
-    def of(cls, table: Table, names: dict[str, str]) -> TableRecord:
-        """Convert a resource of the client; `names` are the names of connectors by id."""
+    def of(cls, table: Table, names: Mapping[str, str], *, name: str | None = None) -> TableRecord:
+        """Convert a resource of the client; `names` are the names of connectors by id.
+
+        Give the full `name` of the table where it is known: otherwise the server is asked for it.
+        """
         (stats, damage), upstream = _stats(table), table.upstream
         metadata = table.message.metadata_location
         return cls(
-            str(table),
+            str(table) if name is None else name,
             str(table.id),
             table_format(table),
             "managed" if metadata else names.get(upstream.connector_id.id, "-") if upstream else "-",
@@ -333,7 +336,8 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
     order = {name: number for number, name in enumerate(types)}
     try:
         stored = list(lake.statistics.columns(table_id, at))
-        parts = {} if stored else _file_statistics(lake, table_id, table.data_files or 0, at)
+        is_empty = at is None and table.data_files == 0
+        parts = {} if stored or is_empty else _file_statistics(lake, table_id, table.data_files or 0, at)
     except NotFound as error:
         if error.key != "snapshot.none":
             raise

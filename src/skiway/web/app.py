@@ -149,6 +149,7 @@ class Explorer:
     def _html(self, request: Request, page: Page, visitor: Visitor) -> Response:
         shell = {
             "title": page.title,
+            "has_navigation": not self._login.required or visitor != Visitor(),
             "may_log_out": self._login.required and bool(visitor.session_id),
             "form_token": self._sessions.form_token(visitor.session_id),
             "path": request.url.path,

@@ -131,8 +131,10 @@ def share(part: float, *, name: str) -> Markup:
 
 def _bar(left: float, width: float, height: float, label: str) -> Markup:
     tall = max(height * (HEIGHT - 2), 1.0 if height > 0 else 0.0)
-    return Markup('<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-        f"{left:.2f}", f"{HEIGHT - tall:.2f}", f"{width:.2f}", f"{tall:.2f}", label
+    # Pages have hundreds of bars, and `Markup.format` takes ten times as long as this: numbers need no escaping.
+    return Markup(  # noqa: S704 - the label is escaped
+        f'<rect class="bar" x="{left:.2f}" y="{HEIGHT - tall:.2f}" width="{width:.2f}" height="{tall:.2f}">'
+        f"<title>{escape(label)}</title></rect>"
     )
 
 

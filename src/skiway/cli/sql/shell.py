@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from skiway.cli.output import Column, Output, write_documents, write_texts, yaml_lines
+from skiway.cli.progress import progress
 from skiway.cli.sql.engine import Answer, Engine, Result, Statement, split_statements
 from skiway.cli.sql.worker import Worker
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
@@ -71,7 +72,8 @@ class Shell:
 
     def _start(self, given: Statement | str) -> Result:
         self._engine.is_cancelled = False
-        return self.worker.run(lambda: self._execute(given))
+        with progress("running the statement"):
+            return self.worker.run(lambda: self._execute(given))
 
     def _execute(self, given: Statement | str) -> Result:
         if isinstance(given, Statement) and given.reads_no_table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from skiway.web.pages.home import INDEXES
 from skiway.web.pages.system_tables import system_rows
 from skiway.web.visits import Page, Visit
 
@@ -47,8 +48,12 @@ def audit(visit: Visit) -> Page:
 
 
 def access(visit: Visit) -> Page:
-    """All grants of the account."""
-    found = [_record(each) for each in visit.lake.grants()]
+    """All grants of the account, with the names of their objects where the visitor may see them."""
+    known = INDEXES.of(visit.visitor.token, visit.lake).by_id
+    found = [
+        {**_record(each), "path": list(entry.path) if (entry := known.get(str(each.object_id))) else []}
+        for each in visit.lake.grants()
+    ]
     return Page("access.html", "Grants", {"grants": found})
 
 

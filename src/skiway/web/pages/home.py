@@ -75,6 +75,7 @@ def event_data(event: Event, index: Index) -> dict[str, Any]:
         "kind": event.kind,
         "action": event.action,
         "name": event.name or (entry.name if entry else ""),
+        "page": entry.kind if entry else "",
         "path": list(entry.path) if entry else [],
         "snapshot_id": event.snapshot_id,
     }

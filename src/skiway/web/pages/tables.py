@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from skiway.client import Predicate, col
-from skiway.client.metastore import Snapshot, Table
+from skiway.client.metastore import Snapshot, Table, dotted
 from skiway.errors import NotFound
 from skiway.metastore.records.schema_names import namespace_path
 from skiway.presentation.results import shown_rows
@@ -48,8 +48,7 @@ def table(visit: Visit) -> Page:
     if tab not in TABS:
         raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
     found = visit.lake.tables.get(visit.names, at=visit.at)
-    names, _ = optional(lambda: {str(each.id): each.name for each in visit.lake.connectors()})
-    record = TableRecord.of(found, names or {})
+    record = TableRecord.of(found, _connectors(visit, found), name=dotted((*visit.names[:-1], found.name)))
     stats, damage = (None, "") if visit.at is None else optional(lambda: visit.lake.statistics.find(found, visit.at))
     data = {
         "path": list(visit.names),
@@ -74,9 +73,17 @@ def table(visit: Visit) -> Page:
     return Page("table.html", record.name, data)
 
 
+def _connectors(visit: Visit, found: Table) -> Mapping[str, str]:
+    """The names of connectors by id; none for a table without one, and for visitors who may not see them."""
+    if found.upstream is None or not found.upstream.connector_id.id:
+        return {}
+    names, _ = optional(lambda: {str(each.id): each.name for each in visit.lake.connectors()})
+    return names or {}
+
+
 def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.lake, record, visit.at)})
-    before, _ = optional(lambda: _profiles_before(visit, found, record))
+    before, _ = optional(lambda: _profiles_before(visit, found, record)) if profiles else ({}, "")
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
     comments = column_comments(found)
     shown = [

@@ -1,0 +1,63 @@
+"""The lake that the browser visits: something to see on every page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.servers import Server
+from skiway.client import AirportClient, Metastore
+from skiway.model import v1
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A running server, and tokens of its users: ada is an administrator, eve may see nothing."""
+
+    server: Server
+    tokens: dict[str, str]
+    failed_job: str
+
+    @property
+    def address(self) -> str:
+        return self.server.addresses["http"]
+
+
+def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
+    """Fill the lake of a server: tables with statistics, a view, connectors, a failed job, grants, tags and policies."""
+    (folder / "files" / "trips").mkdir(parents=True)
+    pq.write_table(pa.table({"km": [1.5, 2.5]}), folder / "files" / "trips" / "a.parquet")
+    with AirportClient(server.addresses["airport"], "lake", token=tokens["ada"]) as lake:
+        lake.create_schema("sales")
+        people = pa.table({"id": pa.array(range(1000), pa.int64()), "name": ["ann"] * 600 + ["bob"] * 400})
+        lake.create_table_as("sales.people", people)
+        lake.insert("sales.people", pa.table({"id": pa.array([5000], pa.int64()), "name": ["late"]}))
+        lake.create_table_as(("sales", f"t{SCRIPT}"), pa.table({SCRIPT: [SCRIPT]}))
+        lake.call(("skiway", "create_view"), "sales.names", "SELECT DISTINCT name FROM sales.people").read_all()
+    with Metastore(server.address, token=tokens["ada"]) as metastore:
+        metastore.tables.update("lake.sales.people", description="customers of the shop")
+        _profile(metastore)
+        metastore.policies.tag("lake.sales.people", "name", ["personal"])
+        metastore.policies.create("hide names", to=["role:member"], mask="hash", tags=["personal"])
+        metastore.grants.add("lake.sales.people", "user:bob", "read")
+        metastore.connectors.create("bikes", kind="parquet", uri=str(folder / "files"), catalog="lake")
+        metastore.connectors.create("nowhere", kind="parquet", uri=str(folder / "nothing"), catalog="lake")
+        failed = metastore.jobs.wait(metastore.connectors.sync("nowhere").id, timeout_s=60)
+        assert failed.state == "failed"
+    return Lake(server, tokens, failed.id)
+
+
+def _profile(metastore: Metastore) -> None:
+    """Store statistics of two columns, as the profiler does."""
+    snapshot = metastore.snapshots.get("lake.sales.people")
+    number = v1.ColumnStats(column_id=1, column_name="id", logical_type="BIGINT", value_count=1001, null_count=0)
+    number.min, number.max = "0", "5000"
+    number.histogram.CopyFrom(v1.Histogram(bounds=["0", "500", "5000"], counts=[500, 501]))
+    text = v1.ColumnStats(column_id=2, column_name="name", logical_type="VARCHAR", value_count=1001, null_count=0)
+    text.min, text.max = "ann", "late"
+    metastore.statistics.put_columns("lake.sales.people", snapshot, [number, text])
