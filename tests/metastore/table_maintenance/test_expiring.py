@@ -15,6 +15,7 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from metastore.table_maintenance.maintained_tables import MaintainedTable
 from skiway.errors import Cancelled, InvalidArgument, NotFound
+from skiway.formats.iceberg import expiry
 from skiway.formats.iceberg.commits import delete_all, plain, rollback, set_ref
 from skiway.formats.iceberg.compaction import CompactionRules
 from skiway.metastore import gc, queries
@@ -193,7 +194,7 @@ def age(table: MaintainedTable, *, days: float = 10) -> None:
 
 
 def test_commit_that_happens_meanwhile_stays(table: MaintainedTable, monkeypatch: Any) -> None:
-    real, calls = expiring.expirable, []
+    real, calls = expiry.expirable, list[Any]()
 
     def expirable(*args: Any, **options: Any) -> Any:
         if not calls:
@@ -207,7 +208,7 @@ def test_commit_that_happens_meanwhile_stays(table: MaintainedTable, monkeypatch
 
 def test_snapshot_that_is_restored_meanwhile_stays(table: MaintainedTable, monkeypatch: Any) -> None:
     first = snapshots(table)[0]
-    real, calls = expiring.expirable, []
+    real, calls = expiry.expirable, list[Any]()
 
     def expirable(*args: Any, **options: Any) -> Any:
         if not calls:

@@ -199,7 +199,7 @@ def test_wrong_orders_are_refused(home: ManagedTableFactory, sort: str, z_order:
 
 def meanwhile(monkeypatch: Any, act: Callable[[], None], *, times: int = 1) -> None:
     """Run `act` after each of the first rewrites of a group, before its commit."""
-    real, left = optimizing.rewritten, [times]
+    real, left = compaction.rewritten, [times]
 
     def rewritten(*args: Any, **options: Any) -> Any:
         made = real(*args, **options)
@@ -307,7 +307,7 @@ def test_run_that_is_cancelled_leaves_no_files(home: ManagedTableFactory) -> Non
 def test_files_stay_if_the_outcome_of_the_commit_is_unknown(home: ManagedTableFactory, monkeypatch: Any) -> None:
     table = MaintainedTable.create(home)
     table.fill(6)
-    real = optimizing.change
+    real = managed.change
 
     def lost(*args: Any) -> Any:
         real(*args)
