@@ -103,11 +103,13 @@ MANAGES_TABLES = {
     for part in (
         "exports",
         "managed",
+        "gc.references",
         "gc.warehouse",
         "maintenance",
         "seeding.iceberg",
         "reconcile.profiling",
         "reconcile.reconciler",
+        "table_maintenance",
         "transactions",
     )
 }

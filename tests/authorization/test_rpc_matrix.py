@@ -130,6 +130,12 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         ),
         "AppendRows": WRITE_NAMESPACE,
     },
+    "MaintenanceService": {
+        "GetTableHealth": READ_NAMESPACE,
+        "PlanMaintenance": WRITE_NAMESPACE,
+        "StartMaintenance": WRITE_NAMESPACE,
+        "GetMaintenance": READ_NAMESPACE,
+    },
     "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
@@ -148,6 +154,7 @@ PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "ConnectorService": ("connector.manage", "connector.manage"),
     "QueryService": ("catalog.read", "catalog.read"),
     "TransactionService": ("table.write", "table.write"),
+    "MaintenanceService": ("table.read", "table.write"),
     "EventService": ("catalog.read", ""),
     "SystemObjectsService": ("system-objects.read", ""),
 }

@@ -18,12 +18,13 @@ from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import connectors, managed, policies, queries
+from skiway.metastore import connectors, jobs, managed, policies, queries
 from skiway.metastore.transactions import staged_writes
 from skiway.model import v1
 from skiway.security import MemorySecrets
 
 COLUMNS = '{"type": "struct", "fields": [{"id": 1, "name": "name", "type": "string", "required": false}]}'
+CLEAN = v1.MaintenanceTask(clean=v1.CleanTask())
 SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 
 
@@ -43,6 +44,7 @@ class Lake:
     query_id: str
     policy: v1.Policy
     managed: v1.Table
+    maintenance_id: str
     transaction_id: str = "unit-1"
 
     @property
@@ -81,7 +83,15 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     )
     wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
     policy = policies.create(factory.home, wanted, compile_=lambda *_: []).policy
-    made = Lake(catalog, namespace, table, view, connector, job.job_id, begun.query.query_id, policy, owned.table)
+    maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
+    made = Lake(
+        *(catalog, namespace, table, view, connector),
+        job_id=job.job_id,
+        query_id=begun.query.query_id,
+        policy=policy,
+        managed=owned.table,
+        maintenance_id=maintenance.job_id,
+    )
     if transaction_of is not None:
         begin_transaction(factory, made, caller=transaction_of)
     return made
@@ -257,6 +267,16 @@ REQUESTS: Mapping[str, Make] = {
     "TransactionService/AbortTransaction": lambda lake: v1.AbortTransactionRequest(transaction_id=lake.transaction_id),
     "TransactionService/GetTransaction": lambda lake: v1.GetTransactionRequest(transaction_id=lake.transaction_id),
     "TransactionService/ListTransactions": lambda _: v1.ListTransactionsRequest(),
+    "MaintenanceService/GetTableHealth": lambda lake: v1.GetTableHealthRequest(table_id=lake.managed.resource_id),
+    "MaintenanceService/PlanMaintenance": lambda lake: v1.PlanMaintenanceRequest(
+        table_id=lake.managed.resource_id, task=v1.MaintenanceTask(optimize=v1.OptimizeTask())
+    ),
+    "MaintenanceService/StartMaintenance": lambda lake: v1.StartMaintenanceRequest(
+        table_id=lake.managed.resource_id, task=v1.MaintenanceTask(expire=v1.ExpireTask(keep_last=2))
+    ),
+    "MaintenanceService/GetMaintenance": lambda lake: v1.GetMaintenanceRequest(
+        table_id=lake.managed.resource_id, job_id=lake.maintenance_id
+    ),
     "EventService/ListEvents": lambda _: v1.ListEventsRequest(),
     "EventService/WatchEvents": lambda _: v1.WatchEventsRequest(wait_seconds=1),
     "ConnectorService/ValidateConnector": lambda _: v1.ValidateConnectorRequest(

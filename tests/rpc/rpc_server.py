@@ -19,6 +19,7 @@ from metastore.resource_factory import ResourceFactory
 from rpc.requests import warehouse
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
+from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.requests import Access, Observers, Retries
@@ -33,7 +34,7 @@ from skiway.telemetry.traces import Traces
 
 behavior = pytest.mark.behavior
 
-SERVICES = all_services(staging=StagingArea(warehouse()))
+SERVICES = all_services(staging=StagingArea(warehouse()), maintenance=MaintenanceArea(warehouse()))
 METHODS = {method.operation.full_name: method for service in SERVICES for method in service.methods()}
 EVERYTHING = frozenset(
     permission for service in SERVICES for rule in service.rules.values() for permission in rule.permissions

@@ -43,7 +43,7 @@ LAKE: Final = {
     "policies": LazyGroup("policies:app", "Restrict what callers see of rows and columns."),
     "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
     "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
-    "tables": LazyGroup("tables:app", "Show, describe, create and delete tables."),
+    "tables": LazyGroup("table_maintenance:app", "Show, describe, create, delete and maintain tables."),
     "views": LazyGroup("views:app", "Show, create and delete views."),
     "snapshots": LazyGroup("snapshots:app", "Show, roll back and delete snapshots of tables."),
     "connectors": LazyGroup("connectors:app", "Mirror tables from other catalogs and folders."),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from skiway.client.metastore import Job, Metastore
 
 __all__ = [
+    "INTERRUPTED",
     "JobRecord",
     "Selection",
     "app",
@@ -34,7 +35,7 @@ PARTIAL: Final = 3
 INTERRUPTED: Final = 130
 MAX_ERRORS: Final = 10
 
-app = group("jobs", "Manage jobs, which sync connectors and profile tables in the background.")
+app = group("jobs", "Manage jobs, which sync connectors, and profile and maintain tables in the background.")
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.")]
 Reporter = Callable[["Job"], None]

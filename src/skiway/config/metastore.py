@@ -28,6 +28,7 @@ __all__ = [
     "Gc",
     "Idempotency",
     "JobStore",
+    "Maintenance",
     "Metadata",
     "Metrics",
     "Query",
@@ -167,6 +168,16 @@ class Gc:
     pointer: PointerGc = PointerGc()
     reconcile_jobs: JobsGc = JobsGc()
     warehouse: WarehouseGc = WarehouseGc()
+
+
+@section
+class Maintenance:
+    """Automatic maintenance of managed tables, as far as properties of catalogs, namespaces and tables turn it on."""
+
+    enabled: bool = setting(True, FLAG, "Start the maintenance jobs that properties of tables ask for.")
+    tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
+    page_size: int = setting(20, COUNT, "Tables examined per page.")
+    max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
 
 
 @section

@@ -8,7 +8,18 @@ from itertools import groupby
 from types import MappingProxyType
 
 from skiway.config.fields import Setting, as_text, section, settings_of, values_of
-from skiway.config.metastore import Events, Gc, Idempotency, Metadata, Metrics, Query, Reconciler, Seed, System
+from skiway.config.metastore import (
+    Events,
+    Gc,
+    Idempotency,
+    Maintenance,
+    Metadata,
+    Metrics,
+    Query,
+    Reconciler,
+    Seed,
+    System,
+)
 from skiway.config.quotas import Quotas
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
 from skiway.config.source_access import Sources
@@ -54,6 +65,7 @@ class Settings:
     idempotency: Idempotency = Idempotency()
     events: Events = Events()
     gc: Gc = Gc()
+    maintenance: Maintenance = Maintenance()
     reconciler: Reconciler = Reconciler()
     metadata: Metadata = Metadata()
     system: System = System()

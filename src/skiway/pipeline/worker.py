@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError
+from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
@@ -24,6 +24,7 @@ from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.table_maintenance.tasks import run_task
 from skiway.model import v1
 from skiway.pipeline.session import SparkPlace
 
@@ -81,7 +82,14 @@ def jobs_of(realm_of: Callable[[str], Realm], reconciler: Reconciler) -> Callabl
     """The function that runs a job in the realm of its account."""
 
     def run(job: v1.Job, control: Control) -> Outcome:
-        return reconciler.job(realm_of(job.account_id), job, control)
+        realm = realm_of(job.account_id)
+        if job.HasField("maintenance"):
+            if reconciler.warehouse is None:
+                raise Unsupported(
+                    "this worker has no warehouse, so it has no tables to maintain", key="warehouse.missing"
+                )
+            return run_task(realm, reconciler.warehouse, job.table_id, job.maintenance, control)
+        return reconciler.job(realm, job, control)
 
     return run
 

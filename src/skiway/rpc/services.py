@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from skiway.metastore import Realm, connectors, events, jobs, queries, statistics, transactions
+from skiway.metastore import Realm, connectors, events, jobs, queries, statistics, table_maintenance, transactions
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -29,6 +29,7 @@ from skiway.metastore.resources import (
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
+from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.model.v1 import (
@@ -38,6 +39,7 @@ from skiway.model.v1 import (
     directory_pb2,
     event_pb2,
     grant_pb2,
+    maintenance_pb2,
     namespace_pb2,
     policy_pb2,
     query_pb2,
@@ -67,14 +69,15 @@ def all_services(
     create_table: CreateTable = tables.create,
     policy_expressions: policies.Compile | None = None,
     staging: StagingArea | None = None,
+    maintenance: MaintenanceArea | None = None,
 ) -> tuple[Service, ...]:
     """All services.
 
     `engines` are the system objects of query engines, by default those that come with Skiway. `secrets` stores the
     credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
     tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
-    their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows. Add new
-    services of the model here.
+    their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows,
+    `maintenance` where tables are maintained. Add new services of the model here.
     """
     return (
         ACCOUNTS,
@@ -90,6 +93,7 @@ def all_services(
         connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
+        maintenance_of(maintenance or MaintenanceArea()),
         EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
@@ -182,6 +186,20 @@ def transactions_of(area: StagingArea) -> Service:
             "AbortTransaction": changes(partial(transactions.abort, area=area), "table.write"),
             "GetTransaction": reads(transactions.get, "table.write"),
             "ListTransactions": reads(transactions.list_, "table.write"),
+        },
+    )
+
+
+def maintenance_of(area: MaintenanceArea) -> Service:
+    """The service for the maintenance of tables."""
+    return Service(
+        maintenance_pb2.DESCRIPTOR.services_by_name["MaintenanceService"],
+        category="table",
+        rules={
+            "GetTableHealth": reads(partial(table_maintenance.health, area=area), "table.read"),
+            "PlanMaintenance": reads(partial(table_maintenance.plan, area=area), "table.write"),
+            "StartMaintenance": changes(partial(table_maintenance.start, area=area), "table.write"),
+            "GetMaintenance": reads(table_maintenance.get, "table.read"),
         },
     )
 

@@ -41,6 +41,7 @@ from skiway.metastore.seeding.catalog import seed_demo, seed_home
 from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
+from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
@@ -66,6 +67,7 @@ from skiway.runtime.operators import Operators
 from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
+from skiway.runtime.table_maintenance import maintenance_sweep
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.vending import vending_of
 from skiway.runtime.workers import spark_place, working
@@ -121,6 +123,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         warehouse = warehouse_of(settings)
         observe_caches(observers.metrics, {"metadata.files": warehouse.cache.stats})
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
+        sweeps.append(maintenance_sweep(settings, stores, warehouse))
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
@@ -245,6 +248,7 @@ def rpc_door(
             create_table=partial(managed.create_requested, warehouse=warehouse),
             policy_expressions=PolicyChecks(QueryEngine(queries)),
             staging=staging_area(warehouse, settings.server.grpc),
+            maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

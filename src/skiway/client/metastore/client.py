@@ -16,6 +16,7 @@ from skiway.client.metastore.directory import Directory
 from skiway.client.metastore.events import Events
 from skiway.client.metastore.grants import Grants
 from skiway.client.metastore.jobs import Jobs
+from skiway.client.metastore.maintenance import Maintenance
 from skiway.client.metastore.policies import Policies
 from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.snapshots import Snapshots
@@ -145,6 +146,11 @@ class Metastore:
     def transactions(self) -> Transactions:
         """Transactions, which write rows for several tables that become visible together."""
         return Transactions(self._calls)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Maintenance of managed tables: their health, compaction, the expiry of snapshots, and orphan files."""
+        return Maintenance(self._calls)
 
     @property
     def events(self) -> Events:

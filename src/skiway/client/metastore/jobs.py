@@ -1,4 +1,4 @@
-"""Jobs: background work that syncs connectors and profiles tables."""
+"""Jobs: background work that syncs connectors, profiles tables and maintains them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """The current or last phase: `metadata` or `statistics`; "" before the first."""
+        """The current or last phase: `metadata` or `statistics`; "" before the first. Of maintenance, its task."""
+        if self.message.HasField("maintenance"):
+            return self.message.maintenance.WhichOneof("task") or ""
         return PHASES.get(getattr(self.message.progress, "pass"), "")
 
     @property

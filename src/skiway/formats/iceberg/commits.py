@@ -47,6 +47,7 @@ __all__ = [
     "replacing",
     "rollback",
     "set_ref",
+    "tidy",
 ]
 
 # mypy: disable-error-code="no-any-return,call-arg"
@@ -136,6 +137,33 @@ def delete_all(
         return "overwrite" if added else "delete"
 
     return _producer(produce, properties)
+
+
+def tidy(
+    unused_deletes: Callable[[TableMetadata, TableFiles], Collection[tuple[str, object]]],
+    *,
+    min_manifests: int,
+    properties: Mapping[str, str] | None = None,
+) -> Producer:
+    """Remove delete files that delete nothing any more, and merge small manifests if there are at least so many.
+
+    `unused_deletes` finds the delete files. Without either, nothing is committed. The rows stay the same.
+    """
+
+    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
+        snapshot = NewSnapshot(metadata, files, clock=clock)
+        try:
+            snapshot.remove_deletes(unused_deletes(metadata, files))
+            snapshot.merge(min_count=min_manifests)
+            if not snapshot.is_changed:
+                return Change((), ())
+            updates = snapshot.finish("replace", properties or {})
+        except BaseException:
+            files.remove(snapshot.written)
+            raise
+        return Change(snapshot.requirements, updates, tuple(snapshot.written))
+
+    return produce
 
 
 def rollback(snapshot_id: int) -> Producer:

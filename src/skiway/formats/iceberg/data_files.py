@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.sorting import SortOrder
     from pyiceberg.typedef import Record
 
-__all__ = ["DataFileWriter", "ParquetFile", "conformed", "data_folder"]
+__all__ = ["DataFileWriter", "ParquetFile", "conformed", "data_folder", "sort_keys", "target_file_bytes"]
 
 # mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
@@ -270,7 +271,8 @@ class DataFileWriter:
 
     At most about `buffer_bytes` of rows are buffered in memory, and at most `max_open_files` files are open, however many
     partitions there are. With `lineage` the files contain that of their rows, for rows that other files contained before.
-    Not safe to use from several threads.
+    `target_bytes` is the size of files, by default that of the table's property. Rows that are `in_order` are not sorted; then
+    `sort_order_id` is the order of the table that they have, if they have one. Not safe to use from several threads.
     """
 
     def __init__(
@@ -281,6 +283,9 @@ class DataFileWriter:
         buffer_bytes: int = 2 * _ROW_GROUP_BYTES,
         max_open_files: int = 16,
         lineage: bool = False,
+        target_bytes: int | None = None,
+        in_order: bool = False,
+        sort_order_id: int | None = None,
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
         self.row_count = 0
@@ -289,11 +294,12 @@ class DataFileWriter:
         if lineage:
             self._schema = with_lineage(self._schema)
         self._arrow, self._defaults = arrow_schema(self._schema).arrow, write_defaults(self._schema)
-        self._order = _sort_keys(metadata)
+        self._order = [] if in_order else sort_keys(metadata.schema(), metadata.sort_order())
+        self._given_order = sort_order_id if in_order else None
         self._buffer_bytes, self._max_open = buffer_bytes, max_open_files
         options = metadata.properties
         self._group_bytes = min(_size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES), buffer_bytes)
-        self._target_bytes = _size(options, "write.target-file-size-bytes", _TARGET_BYTES)
+        self._target_bytes = target_bytes or target_file_bytes(options)
         self._name, self._numbers = ids(), iter(range(10**9))
         self._parts: dict[str, _Partition] = {}  # least recently used first
         self._written: list[DataFile] = []
@@ -373,7 +379,8 @@ class DataFileWriter:
         if part.file is None:
             return
         # Each write is sorted on its own, so only a file with a single write is sorted as a whole.
-        sorted_by = self._metadata.default_sort_order_id if self._order and part.file.writes == 1 else None
+        whole = self._order and part.file.writes == 1
+        sorted_by = self._metadata.default_sort_order_id if whole else self._given_order
         file, part.file = part.file, None
         self._written.append(file.close(partition=part.partition, spec_id=self._spec.spec_id, sort_order_id=sorted_by))
 
@@ -386,11 +393,11 @@ def data_folder(metadata: TableMetadata) -> str:
     return metadata.properties.get("write.data.path", f"{metadata.location}/data").rstrip("/")
 
 
-def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str, str]]:
-    """The sort keys of the table; empty if its sort order uses transforms or nested columns."""
-    keys, top = [], {each.name for each in metadata.schema().fields}
-    for each in metadata.sort_order().fields:
-        name = metadata.schema().find_column_name(each.source_id)
+def sort_keys(schema: Schema, order: SortOrder) -> list[tuple[str, str, str]]:
+    """The keys of a sort order for Arrow; empty if it uses transforms or nested columns."""
+    keys, top = [], {each.name for each in schema.fields}
+    for each in order.fields:
+        name = schema.find_column_name(each.source_id)
         if str(each.transform) != "identity" or name not in top:
             return []
         nulls = "at_start" if each.null_order.value == "nulls-first" else "at_end"
@@ -398,7 +405,12 @@ def _sort_keys(metadata: TableMetadata) -> list[tuple[str, str, str]]:
     return keys
 
 
-def _size(options: dict[str, str], name: str, default: int) -> int:
+def target_file_bytes(options: Mapping[str, str]) -> int:
+    """The size that data files of a table with these properties should have."""
+    return _size(options, "write.target-file-size-bytes", _TARGET_BYTES)
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
     found = options.get(name, str(default))
     if not found.isdecimal() or int(found) < 1:
         raise InvalidArgument(f"property {name} is {found!r}, but must be a number of bytes", key="property.invalid")

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.sorting import SortOrder
     from pyiceberg.typedef import Record
 
-__all__ = ["partition_by", "partition_spec", "sort_by", "split_by_partition"]
+__all__ = ["partition_by", "partition_spec", "sort_by", "sort_order", "split_by_partition"]
 
 _TRANSFORM: Final = re.compile(r"(?i:(?P<name>[a-z]+))(?:\[(?P<width>\d+)\])?\((?:(?P<first>\d+)\s*,)?(?P<column>.+)\)")
 _SORT_KEY: Final = re.compile(r"(?P<column>.+?)(?i:\s+(?P<direction>asc|desc))?(?i:\s+nulls\s+(?P<nulls>first|last))?")
@@ -130,32 +131,36 @@ def sort_by(text: str) -> Producer:
     """Sort rows that are written from now on, by a list such as `ts DESC, id`; not at all if it is empty."""
 
     def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
-        from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
         from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
-        from pyiceberg.transforms import IdentityTransform
 
-        fields = []
-        for item in _items(text):
-            found = _SORT_KEY.fullmatch(item.strip())
-            assert found is not None  # it accepts any text
-            source = metadata.schema().find_field(
-                _column(metadata.schema(), found["column"], what=f"sort key {item!r}")
-            )
-            if not source.field_type.is_primitive:
-                raise InvalidArgument(
-                    f"sort key {item!r} is not possible: column {source.name!r} has type {source.field_type}",
-                    key="sort.invalid",
-                    column=source.name,
-                )
-            direction = SortDirection((found["direction"] or "asc").lower())
-            first = (found["nulls"] or ("first" if direction == SortDirection.ASC else "last")).lower() == "first"
-            nulls = NullOrder.NULLS_FIRST if first else NullOrder.NULLS_LAST
-            fields.append(SortField(source.field_id, IdentityTransform(), direction, nulls))
         unchanged = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
-        updates = (AddSortOrderUpdate(sort_order=SortOrder(*fields)), SetDefaultSortOrderUpdate(sort_order_id=-1))
-        return Change((unchanged,), updates)
+        added = AddSortOrderUpdate(sort_order=sort_order(metadata.schema(), text))
+        return Change((unchanged,), (added, SetDefaultSortOrderUpdate(sort_order_id=-1)))
 
     return produce
+
+
+def sort_order(schema: Schema, text: str) -> SortOrder:
+    """The sort order that a list such as `ts DESC, id` describes."""
+    from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+    from pyiceberg.transforms import IdentityTransform
+
+    fields = []
+    for item in _items(text):
+        found = _SORT_KEY.fullmatch(item.strip())
+        assert found is not None  # it accepts any text
+        source = schema.find_field(_column(schema, found["column"], what=f"sort key {item!r}"))
+        if not source.field_type.is_primitive:
+            raise InvalidArgument(
+                f"sort key {item!r} is not possible: column {source.name!r} has type {source.field_type}",
+                key="sort.invalid",
+                column=source.name,
+            )
+        direction = SortDirection((found["direction"] or "asc").lower())
+        first = (found["nulls"] or ("first" if direction == SortDirection.ASC else "last")).lower() == "first"
+        nulls = NullOrder.NULLS_FIRST if first else NullOrder.NULLS_LAST
+        fields.append(SortField(source.field_id, IdentityTransform(), direction, nulls))
+    return SortOrder(*fields)
 
 
 def _items(text: str) -> list[str]:

@@ -170,12 +170,29 @@ class NewSnapshot:
         for manifest in list(self.inherited):
             self._replace(manifest, entries(manifest, self._io), lambda _: True)
 
-    def merge(self) -> None:
-        """Merge small manifests if the table has too many of them, as its properties define."""
+    def remove_deletes(self, places: Collection[tuple[str, object]]) -> None:
+        """Remove delete files, named by their paths and, for deletion vectors, their places in the file."""
+        from pyiceberg.manifest import ManifestContent
+
+        from skiway.formats.iceberg.manifest_files import entries, vector_place
+
+        named = frozenset(places)
+        for manifest in self._inherited(ManifestContent.DELETES):
+            found = entries(manifest, self._io)
+            self._replace(manifest, found, lambda file: (file.file_path, vector_place(file)) in named)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the snapshot differs from its parent so far."""
+        return bool(self._new_manifests)
+
+    def merge(self, *, min_count: int | None = None) -> None:
+        """Merge small manifests if there are at least `min_count` of them, by default as the table's properties define."""
         options = self.metadata.properties
-        if options.get("commit.manifest-merge.enabled", "true").lower() == "false":
+        if min_count is None and options.get("commit.manifest-merge.enabled", "true").lower() == "false":
             return
-        min_count = int(options.get("commit.manifest.min-count-to-merge", "100"))
+        if min_count is None:
+            min_count = int(options.get("commit.manifest.min-count-to-merge", "100"))
         size = int(options.get("commit.manifest.target-size-bytes", str(8 << 20)))
         for spec_id, content in {(each.partition_spec_id, each.content) for each in self.inherited}:
             small = [

@@ -1,6 +1,6 @@
 """Garbage collection: deletes unreachable pointers, blobs, jobs, secrets and warehouse files in small slices.
 
-`sweeps` works on the stores, `warehouse` on the files of managed tables.
+`sweeps` works on the stores, `warehouse` on the files of managed tables, and `references` says which of these are in use.
 """
 
 from skiway.metastore.gc.sweeps import (
@@ -13,7 +13,7 @@ from skiway.metastore.gc.sweeps import (
     sweep_pointers,
     sweep_secrets,
 )
-from skiway.metastore.gc.warehouse import sweep_transactions, sweep_warehouse
+from skiway.metastore.gc.warehouse import sweep_table, sweep_transactions, sweep_warehouse
 
 __all__ = [
     "Slice",
@@ -24,6 +24,7 @@ __all__ = [
     "sweep_jobs",
     "sweep_pointers",
     "sweep_secrets",
+    "sweep_table",
     "sweep_transactions",
     "sweep_warehouse",
 ]

@@ -44,13 +44,14 @@ WEEK_S = 7 * 24 * 3600.0
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The result of one step: how much it read, what it deleted or would delete, what is damaged, and where to
-    continue.
+    continue. `sizes` are those of deleted files of tables.
     """
 
     looked_at: int = 0
     removed: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     next_token: str | None = None
+    sizes: tuple[int, ...] = ()
 
     def followed_by(self, other: Slice) -> Slice:
         """Both steps as one."""
@@ -59,6 +60,7 @@ class Slice:
             (*self.removed, *other.removed),
             (*self.damaged, *other.damaged),
             other.next_token,
+            (*self.sizes, *other.sizes),
         )
 
 

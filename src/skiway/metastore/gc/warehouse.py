@@ -23,24 +23,25 @@ it belongs to somebody else, and is left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple
 
-from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, Contention, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
-from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
+from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.exports import find_export, forget_export
+from skiway.metastore.gc.references import TRANSACTION_LIFETIME, files_of_states, pinned_files
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
-from skiway.metastore.managed.locations import id_in
+from skiway.metastore.managed.locations import folder_of, id_in
 from skiway.metastore.managed.places import files_of_table, places, release_place
-from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import LEASE, TABLE, TRANSACTION, VIEW
+from skiway.metastore.records.kinds import TABLE, TRANSACTION, VIEW
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import apply_batch
@@ -48,16 +49,9 @@ from skiway.metastore.transactions.staged_writes import expire, staged_locations
 from skiway.model import v1
 from skiway.storage import Clock, Stores
 
-if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestEntry, ManifestFile
-    from pyiceberg.table.metadata import TableMetadata
+__all__ = ["THREE_DAYS_S", "sweep_table", "sweep_transactions", "sweep_warehouse"]
 
-__all__ = ["THREE_DAYS_S", "files_of_state", "sweep_transactions", "sweep_warehouse"]
-
-TRANSACTION_LIFETIME: Final = timedelta(hours=1)
-"""How long a transaction of DuckDB can be open."""
 THREE_DAYS_S: Final = 3 * 24 * 3600.0
-_METADATA: Final = ".metadata.json"
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -84,7 +78,20 @@ def sweep_warehouse(
         realm = Realm(stores, table.account_id, clock=clock)
         done = done.followed_by(_sweep(realm, warehouse, table.id, table.folder, min_age_s=min_age_s, dry=dry_run))
     more = len(folders) > size
-    return Slice(done.looked_at, done.removed, done.damaged, folders[size - 1].token if more else None)
+    return replace(done, next_token=folders[size - 1].token if more else None)
+
+
+def sweep_table(
+    realm: Realm, warehouse: Warehouse, table_id: str, *, min_age_s: float = THREE_DAYS_S, dry_run: bool = True
+) -> Slice:
+    """Delete, or in a dry run report, the unreferenced files of one table, like `sweep_warehouse`."""
+    folders = [location(folder_of(realm, warehouse, table_id))]
+    if warehouse.approved:
+        folders += (each.folder for each in _places(realm.stores, warehouse, after="") if each.id == table_id)
+    done = Slice()
+    for folder in folders:
+        done = done.followed_by(_sweep(realm, warehouse, table_id, folder, min_age_s=min_age_s, dry=dry_run))
+    return done
 
 
 def sweep_transactions(
@@ -166,7 +173,8 @@ def _sweep(
         # Whatever the age of files, a transaction reads the tables as of its begin.
         states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
         state = "" if table is None else _current_state(realm, table.value)
-        used = _used(files_of_table(realm, warehouse, table.value), state, listed, states_us) if table else set()
+        own = files_of_table(realm, warehouse, table.value) if table else files
+        used = files_of_states(own, state, listed, states_us) if table else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     if view is not None and view.value.metadata_location:
@@ -174,15 +182,16 @@ def _sweep(
     unused = [each for each in _old(listed, oldest_us) if each not in used and each not in staged]
     # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
     try:
-        pinned = _pinned(realm, files, table_id) if unused else set()
+        pinned = pinned_files(realm, own, table_id) if unused else set()
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     orphans = tuple(uri_of(each) for each in unused if each not in pinned)
+    sizes = {uri_of(each.location): each.size for each in listed}
     if not dry:
         files.remove(orphans)
         if view is None:
             _tidy(realm, warehouse, table, table_id, folder)
-    return Slice(len(listed), orphans)
+    return Slice(len(listed), orphans, sizes=tuple(sizes[each] for each in orphans))
 
 
 def _is_abandoned(realm: Realm, table_id: str, listed: Sequence[Found], oldest: datetime) -> bool:
@@ -209,26 +218,6 @@ def _written_by(file: Found) -> str:
     return found[0].lower() if found else uri_of(file.location)
 
 
-def _pinned(realm: Realm, files: TableFiles, table_id: str) -> set[Location]:
-    """The files of the table that active queries and transactions may still read.
-
-    A query reads the files that were listed for it. A transaction reads the table in the state in which it was pinned.
-    """
-    leases = (realm.all(LEASE).follow(each) for each in realm.stores.pointers.scan(keys.lease_active(realm.account_id)))
-    read = chain.from_iterable(lease.value.tables for lease in leases if lease)
-    found: set[Location] = set()
-    states: set[Location] = set()
-    for each in read:
-        if each.table_id.id == table_id and each.file_stats_uri and is_pinned(realm.stores, each.file_stats_uri):
-            snapshot = PinnedSnapshot(realm, each)
-            found |= {location(path) for path in snapshot.files()["file_path"].to_pylist()}
-            if snapshot.table().metadata_location:  # a mirrored table has none
-                states.add(location(snapshot.table().metadata_location))
-    for state in states:
-        _add_state(found, files, state)
-    return found
-
-
 def _tidy(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table] | None, table_id: str, folder: Location) -> None:
     """Delete what is left besides files: empty folders of a deleted table, and records of expired snapshots."""
     if table is None:
@@ -243,8 +232,9 @@ def _tidy(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table] | None, ta
     if not table.value.metadata_location:
         return
     metadata = read_metadata(files_of_table(realm, warehouse, table.value), table.value.metadata_location)
-    for batch in snapshot_records.leftover(realm, table, metadata):
-        apply_batch(realm, batch, what=f"a snapshot of table {table.value.display_name}")
+    with suppress(Contention):  # others commit to the table all the time: the next sweep deletes the rest
+        for batch in snapshot_records.leftover(realm, table, metadata):
+            apply_batch(realm, batch, what=f"a snapshot of table {table.value.display_name}")
 
 
 def _current_state(realm: Realm, table: v1.Table) -> str:
@@ -253,69 +243,3 @@ def _current_state(realm: Realm, table: v1.Table) -> str:
         return table.metadata_location
     exported = find_export(realm, table.resource_id.id)
     return "" if exported is None else exported.location
-
-
-def _used(files: TableFiles, current: str, listed: list[Found], oldest_us: int) -> set[Location]:
-    """The files that the table's states reference; `current` is the metadata of the current one, if there is one."""
-    used: set[Location] = set()
-    replaced: set[Location] = set()
-    states = {each.location: each.modified_us for each in listed if _METADATA in each.location.name}
-    if current:
-        _add_state(used, files, location(current))
-    for place, modified_us in states.items():
-        if modified_us >= oldest_us:
-            # It may belong to a commit that failed half-way, which nobody has seen.
-            with suppress(PreconditionFailed, InvalidArgument):
-                replaced |= _replaced_by(files, place)
-                _add_state(used, files, place)
-    # Among them is the state that was current when the age began. Modification times cannot tell which one it is: they
-    # can be equal.
-    for place in replaced:
-        if states.get(place, oldest_us) < oldest_us:
-            _add_state(used, files, place)
-    return used
-
-
-def _replaced_by(files: TableFiles, place: Location) -> set[Location]:
-    """The state that this one has replaced, which is the last in its log; none for the first state of a table."""
-    return {location(each.metadata_file) for each in read_metadata(files, uri_of(place)).metadata_log[-1:]}
-
-
-OnManifest: TypeAlias = "Callable[[ManifestFile, Sequence[ManifestEntry]], None]"
-
-
-def _ignore(_manifest: ManifestFile, _entries: Sequence[ManifestEntry]) -> None:
-    pass
-
-
-def files_of_state(files: TableFiles, metadata: Location, *, on_manifest: OnManifest = _ignore) -> set[Location]:
-    """The files that a state of a table references, given the location of its metadata.
-
-    `on_manifest` is called with each manifest and its entries that are not deleted.
-    """
-    used: set[Location] = set()
-    _add_state(used, files, metadata, on_manifest)
-    return used
-
-
-def _add_state(used: set[Location], files: TableFiles, place: Location, on_manifest: OnManifest = _ignore) -> None:
-    """Add all files that a state references. A manifest in `used` has been read already."""
-    from skiway.formats.iceberg.file_io import WritingIO
-    from skiway.formats.iceberg.manifest_files import entries, manifests
-
-    metadata = read_metadata(files, uri_of(place))
-    used |= {place, *_of_metadata(metadata)}
-    for snapshot in metadata.snapshots:
-        for manifest in manifests(snapshot, WritingIO(files)):
-            manifest_place = location(manifest.manifest_path)
-            if manifest_place not in used:
-                listed = entries(manifest, WritingIO(files))
-                on_manifest(manifest, listed)
-                used |= {manifest_place, *(location(entry.data_file.file_path) for entry in listed)}
-        used.add(location(snapshot.manifest_list))
-
-
-def _of_metadata(metadata: TableMetadata) -> Iterator[Location]:
-    yield from (location(each.metadata_file) for each in metadata.metadata_log)
-    yield from (location(each.statistics_path) for each in metadata.statistics)
-    yield from (location(each.statistics_path) for each in metadata.partition_statistics)

@@ -23,6 +23,7 @@ __all__ = [
     "cancel",
     "cancel_all",
     "enqueue",
+    "enqueue_maintenance",
     "enqueue_profile",
     "enqueue_unless_active",
     "get",
@@ -62,6 +63,19 @@ def enqueue_profile(
         table = hierarchy.table(realm, table_id)
         job = _queued(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
         job.table_id.CopyFrom(require_managed(table.value).resource_id)
+        return _same(realm, job) or _created(realm, job, table)
+
+    return retrying(attempt)
+
+
+def enqueue_maintenance(realm: Realm, table_id: v1.ResourceId, task: v1.MaintenanceTask) -> v1.Job:
+    """Enqueue a job that maintains a managed table. If an unfinished job does the same work, return that one."""
+
+    def attempt() -> v1.Job:
+        table = hierarchy.table(realm, table_id)
+        job = _queued(realm, modes=())
+        job.table_id.CopyFrom(require_managed(table.value).resource_id)
+        job.maintenance.CopyFrom(task)
         return _same(realm, job) or _created(realm, job, table)
 
     return retrying(attempt)

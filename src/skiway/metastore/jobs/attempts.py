@@ -59,13 +59,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What an attempt has done so far. `failures` maps tables to error messages."""
+    """What an attempt has done so far. `failures` maps tables to error messages; `result` has the figures of maintenance."""
 
     tables_scanned: int = 0
     tables_changed: int = 0
     failures: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
     stage: Stage = Stage()
+    result: v1.MaintenanceResult | None = None
 
     @property
     def is_partial(self) -> bool:
@@ -77,6 +78,9 @@ class Progress:
         job.progress.CopyFrom(self.stage.message)
         job.tables_scanned, job.tables_changed = self.tables_scanned, self.tables_changed
         job.errors = len(self.failures)
+        job.ClearField("maintenance_result")
+        if self.result is not None:
+            job.maintenance_result.CopyFrom(self.result)
         job.message = clipped(self.message)
         stored = list(self.failures.items())[:MAX_TABLE_ERRORS]
         del job.table_errors[:]

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from skiway.errors import NotFound, SkiwayError
 from skiway.formats import Location, location
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
-from skiway.metastore.gc.warehouse import files_of_state
+from skiway.metastore.gc.references import files_of_state
 from skiway.metastore.managed.places import files_of_table, folder_of_table
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import KINDS, TABLE, Kind

@@ -101,24 +101,29 @@ class Stages:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a run so far. `transient` says whether a retry may fix a failure."""
+    """The result of a run so far. `transient` says whether a retry may fix a failure.
+
+    Maintenance also has a `note` that says what was done, and a `result` with figures.
+    """
 
     scanned: int = 0
     changed: int = 0
     failures: dict[str, str] = field(default_factory=dict)
     transient: bool = False
     stages: Stages = field(default_factory=Stages)
+    note: str = ""
+    result: v1.MaintenanceResult | None = None
 
     @property
     def progress(self) -> Progress:
         """The progress as jobs store it."""
-        return Progress(self.scanned, self.changed, dict(self.failures), self.message, self.stages.now)
+        return Progress(self.scanned, self.changed, dict(self.failures), self.message, self.stages.now, self.result)
 
     @property
     def message(self) -> str:
-        """A summary of the failures; empty if there are none."""
+        """A summary of the failures; the note if there are none."""
         if not self.failures:
-            return ""
+            return self.note
         details = "; ".join(f"{table}: {reason}" for table, reason in self.failures.items())
         return f"{len(self.failures)} of {self.scanned} tables failed: {details}"
 

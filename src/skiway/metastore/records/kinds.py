@@ -134,6 +134,8 @@ def work_digest(of: v1.Job) -> str:
     work = v1.Job(connector_id=of.connector_id, full_rescan=of.full_rescan, scope=of.scope, modes=of.modes)
     if of.HasField("table_id"):
         work.table_id.CopyFrom(of.table_id)
+    if of.HasField("maintenance"):
+        work.maintenance.CopyFrom(of.maintenance)
     return sha256(work.SerializeToString(deterministic=True)).hexdigest()
 
 

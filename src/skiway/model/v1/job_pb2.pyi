@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -181,6 +182,170 @@ class JobProgress(_message.Message):
 Global___JobProgress: _TypeAlias = JobProgress  # noqa: Y015
 
 @_typing.final
+class OptimizeTask(_message.Message):
+    """Rewrites files: small ones are packed, deletes are applied, rows are put in order, manifests are merged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FILE_BYTES_FIELD_NUMBER: _builtins.int
+    MIN_FILES_FIELD_NUMBER: _builtins.int
+    MAX_DELETED_FIELD_NUMBER: _builtins.int
+    SORT_FIELD_NUMBER: _builtins.int
+    Z_ORDER_FIELD_NUMBER: _builtins.int
+    target_file_bytes: _builtins.int
+    """that of the table's property, if 0"""
+    min_files: _builtins.int
+    """so many small files of a partition are packed; 5, if 0"""
+    max_deleted: _builtins.float
+    """a file with a larger share of deleted rows is rewritten; 0.1 by default"""
+    sort: _builtins.str
+    """columns such as "ts DESC, id": then all files are rewritten"""
+    @_builtins.property
+    def z_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """columns of a z-order curve, instead of `sort`"""
+
+    def __init__(
+        self,
+        *,
+        target_file_bytes: _builtins.int = ...,
+        min_files: _builtins.int = ...,
+        max_deleted: _builtins.float | None = ...,
+        sort: _builtins.str = ...,
+        z_order: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted", "max_deleted", b"max_deleted"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted", "max_deleted", b"max_deleted", "min_files", b"min_files", "sort", b"sort", "target_file_bytes", b"target_file_bytes", "z_order", b"z_order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_deleted: _TypeAlias = _typing.Literal["max_deleted"]  # noqa: Y015
+    _WhichOneofArgType__max_deleted: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_deleted) -> _WhichOneofReturnType__max_deleted | None: ...
+
+Global___OptimizeTask: _TypeAlias = OptimizeTask  # noqa: Y015
+
+@_typing.final
+class ExpireTask(_message.Message):
+    """Removes snapshots, and the files that only they use. What is not set is as the table's properties say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDER_THAN_FIELD_NUMBER: _builtins.int
+    KEEP_LAST_FIELD_NUMBER: _builtins.int
+    keep_last: _builtins.int
+    """so many snapshots of each branch stay, whatever their age"""
+    @_builtins.property
+    def older_than(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        older_than: _duration_pb2.Duration | None = ...,
+        keep_last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_last", b"keep_last", "older_than", b"older_than"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireTask: _TypeAlias = ExpireTask  # noqa: Y015
+
+@_typing.final
+class CleanTask(_message.Message):
+    """Removes files that no state of the table references."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDER_THAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def older_than(self) -> _duration_pb2.Duration:
+        """three days, if not set; at least an hour"""
+
+    def __init__(
+        self,
+        *,
+        older_than: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanTask: _TypeAlias = CleanTask  # noqa: Y015
+
+@_typing.final
+class MaintenanceTask(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPTIMIZE_FIELD_NUMBER: _builtins.int
+    EXPIRE_FIELD_NUMBER: _builtins.int
+    CLEAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def optimize(self) -> Global___OptimizeTask: ...
+    @_builtins.property
+    def expire(self) -> Global___ExpireTask: ...
+    @_builtins.property
+    def clean(self) -> Global___CleanTask: ...
+    def __init__(
+        self,
+        *,
+        optimize: Global___OptimizeTask | None = ...,
+        expire: Global___ExpireTask | None = ...,
+        clean: Global___CleanTask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clean", b"clean", "expire", b"expire", "optimize", b"optimize", "task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean", b"clean", "expire", b"expire", "optimize", b"optimize", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["optimize", "expire", "clean"]  # noqa: Y015
+    _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
+
+Global___MaintenanceTask: _TypeAlias = MaintenanceTask  # noqa: Y015
+
+@_typing.final
+class MaintenanceResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_REWRITTEN_FIELD_NUMBER: _builtins.int
+    FILES_ADDED_FIELD_NUMBER: _builtins.int
+    BYTES_REWRITTEN_FIELD_NUMBER: _builtins.int
+    BYTES_ADDED_FIELD_NUMBER: _builtins.int
+    GROUPS_GIVEN_UP_FIELD_NUMBER: _builtins.int
+    SNAPSHOTS_REMOVED_FIELD_NUMBER: _builtins.int
+    FILES_REMOVED_FIELD_NUMBER: _builtins.int
+    BYTES_REMOVED_FIELD_NUMBER: _builtins.int
+    files_rewritten: _builtins.int
+    files_added: _builtins.int
+    bytes_rewritten: _builtins.int
+    bytes_added: _builtins.int
+    groups_given_up: _builtins.int
+    """because writers were faster"""
+    snapshots_removed: _builtins.int
+    files_removed: _builtins.int
+    """deleted from storage"""
+    bytes_removed: _builtins.int
+    def __init__(
+        self,
+        *,
+        files_rewritten: _builtins.int = ...,
+        files_added: _builtins.int = ...,
+        bytes_rewritten: _builtins.int = ...,
+        bytes_added: _builtins.int = ...,
+        groups_given_up: _builtins.int = ...,
+        snapshots_removed: _builtins.int = ...,
+        files_removed: _builtins.int = ...,
+        bytes_removed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_added", b"bytes_added", "bytes_removed", b"bytes_removed", "bytes_rewritten", b"bytes_rewritten", "files_added", b"files_added", "files_removed", b"files_removed", "files_rewritten", b"files_rewritten", "groups_given_up", b"groups_given_up", "snapshots_removed", b"snapshots_removed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaintenanceResult: _TypeAlias = MaintenanceResult  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """Work on a connector, or on a managed table, done by whoever holds its lease. `lease_epoch` grows with every lease, so
     that a worker whose lease has passed to another cannot write any more.
@@ -213,6 +378,8 @@ class Job(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    MAINTENANCE_FIELD_NUMBER: _builtins.int
+    MAINTENANCE_RESULT_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
@@ -263,7 +430,15 @@ class Job(_message.Message):
 
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId:
-        """the managed table, of which statistics are made; then there is no connector"""
+        """the managed table, of which statistics are made, or that is maintained; then without connector"""
+
+    @_builtins.property
+    def maintenance(self) -> Global___MaintenanceTask:
+        """then the job maintains the table"""
+
+    @_builtins.property
+    def maintenance_result(self) -> Global___MaintenanceResult:
+        """of the last attempt"""
 
     def __init__(
         self,
@@ -293,10 +468,12 @@ class Job(_message.Message):
         progress: Global___JobProgress | None = ...,
         table_id: _common_pb2.ResourceId | None = ...,
         damage: _builtins.str = ...,
+        maintenance: Global___MaintenanceTask | None = ...,
+        maintenance_result: Global___MaintenanceResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,210 @@
+"""Automatic maintenance: properties of catalogs, namespaces and tables say which actions run by themselves.
+
+A table inherits the properties of its namespace, of the namespaces around it, and of its catalog; the nearest one wins. Without
+properties nothing runs by itself. A sweep looks at the tables from time to time, and starts a job for each action that is on
+and worth it. Large rewrites are left to people: an automatic optimization has a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from urllib.parse import unquote
+
+from skiway.config.fields import DURATION
+from skiway.errors import InvalidArgument, SkiwayError
+from skiway.formats.iceberg.compaction import unused_deletes
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import jobs
+from skiway.metastore.gc.sweeps import Slice
+from skiway.metastore.managed.states import load
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.table_maintenance.cleaning import remove_orphans
+from skiway.metastore.table_maintenance.expiring import expire_snapshots
+from skiway.metastore.table_maintenance.optimizing import planned_groups
+from skiway.metastore.table_maintenance.tasks import check_task, compaction_rules, expiry_rules
+from skiway.model import v1
+from skiway.storage import Stores
+
+__all__ = ["ACTIONS", "TablePolicy", "policy_of", "start_due"]
+
+ACTIONS: Final = ("optimize", "expire", "clean")
+_PREFIX: Final = "maintenance."
+_MOST_BYTES: Final = 10 << 30
+
+log = logging.getLogger("skiway.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePolicy:
+    """The properties that a table has or inherits, without their prefix, each with the object that sets it."""
+
+    properties: Mapping[str, tuple[str, str]]
+
+    def is_on(self, action: str) -> bool:
+        """Whether an action runs by itself. Raise `InvalidArgument` if the property is neither `auto` nor `off`."""
+        found = self._text(action, "off")
+        if found not in ("auto", "off"):
+            raise self._invalid(action, "auto or off")
+        return found == "auto"
+
+    def source_of(self, action: str) -> str:
+        """The object that turns an action on or off; empty if none does."""
+        return self.properties.get(action, ("", ""))[1]
+
+    def task(self, action: str) -> v1.MaintenanceTask:
+        """The task of an action, with the options that the properties set."""
+        match action:
+            case "optimize":
+                task = v1.OptimizeTask(min_files=self._number("optimize.min-files", 0))
+                if "optimize.max-deleted" in self.properties:
+                    task.max_deleted = self._share("optimize.max-deleted")
+                made = v1.MaintenanceTask(optimize=task)
+            case "expire":
+                made = v1.MaintenanceTask(expire=v1.ExpireTask(keep_last=self._number("expire.keep-last", 0)))
+                if (age := self._duration("expire.older-than")) is not None:
+                    made.expire.older_than.FromTimedelta(age)
+            case _:
+                made = v1.MaintenanceTask(clean=v1.CleanTask())
+                if (age := self._duration("clean.older-than")) is not None:
+                    made.clean.older_than.FromTimedelta(age)
+        check_task(made)
+        return made
+
+    @property
+    def most_bytes(self) -> int:
+        """How much an automatic optimization may rewrite."""
+        return self._number("optimize.max-bytes", _MOST_BYTES)
+
+    def _text(self, name: str, default: str) -> str:
+        return self.properties.get(name, (default, ""))[0].strip().lower()
+
+    def _number(self, name: str, default: int) -> int:
+        found = self._text(name, str(default))
+        if not found.isdecimal():
+            raise self._invalid(name, "a number")
+        return int(found)
+
+    def _share(self, name: str) -> float:
+        try:
+            return float(self._text(name, ""))
+        except ValueError:
+            raise self._invalid(name, "a share between 0 and 1") from None
+
+    def _duration(self, name: str) -> timedelta | None:
+        if name not in self.properties:
+            return None
+        try:
+            found: timedelta = DURATION.read(self._text(name, ""))
+        except ValueError:
+            raise self._invalid(name, DURATION.takes) from None
+        return found
+
+    def _invalid(self, name: str, wanted: str) -> InvalidArgument:
+        text, source = self.properties[name]
+        return InvalidArgument(
+            f"property {_PREFIX}{name} of {source} is {text!r}, but must be {wanted}: change or remove it",
+            key="property.invalid",
+        )
+
+
+def policy_of(realm: Realm, table: v1.Table) -> TablePolicy:
+    """The policy of a table: its own properties, and those that it inherits."""
+    found: dict[str, tuple[str, str]] = {}
+    for source, properties in _levels(realm, table):
+        for name, text in properties.items():
+            if name.startswith(_PREFIX):
+                found[name.removeprefix(_PREFIX)] = text, source
+    return TablePolicy(found)
+
+
+def _levels(realm: Realm, table: v1.Table) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The catalog of a table, its namespaces from the outside, and the table, each with its properties."""
+    catalog = hierarchy.catalog(realm, table.catalog_id).value
+    yield f"catalog {catalog.display_name}", catalog.properties
+    path = hierarchy.full_path(hierarchy.namespace(realm, table.namespace_id).value)
+    for length in range(1, len(path) + 1):
+        namespace = hierarchy.require_path(realm, catalog, path[:length]).value
+        yield f"namespace {'.'.join(path[:length])}", namespace.properties
+    yield f"table {table.display_name}", table.properties
+
+
+def start_due(
+    stores: Stores,
+    warehouse: Warehouse,
+    *,
+    realm_of: Callable[[str], Realm],
+    size: int = 20,
+    orphan_age: timedelta | None = None,
+    token: str | None = None,
+) -> tuple[Slice, list[v1.Job]]:
+    """Look at the next tables of all accounts, and start the jobs that their policies ask for.
+
+    Returns how many tables were examined, where to continue, and the jobs. A table that cannot be examined is logged.
+    """
+    reached, _, within = (token or "").partition(" ")
+    looked_at, started = 0, list[v1.Job]()
+    for account in stores.pointers.scan(keys.account("")):
+        account_id = unquote(keys.last_segment(account.key))
+        if account_id < reached:
+            continue
+        realm = realm_of(account_id)
+        tables = keys.table(account_id)
+        page = stores.pointers.page(tables, size=size, token=within if account_id == reached and within else None)
+        while True:
+            for pointer in page.items:
+                found = realm.all(TABLE).follow(pointer)
+                if found is not None and found.value.metadata_location:
+                    started += _started(realm, warehouse, found.value, orphan_age)
+            looked_at += len(page.items)
+            if page.next_token is None:
+                break
+            if looked_at >= size:
+                return Slice(looked_at, next_token=f"{account_id} {page.next_token}"), started
+            page = stores.pointers.page(tables, size=size, token=page.next_token)
+    return Slice(looked_at), started
+
+
+def _started(realm: Realm, warehouse: Warehouse, table: v1.Table, orphan_age: timedelta | None) -> Iterator[v1.Job]:
+    """Start the jobs of a table that are due."""
+    try:
+        policy = policy_of(realm, table)
+        for action in filter(policy.is_on, ACTIONS):
+            task = policy.task(action)
+            if action == "clean" and not task.clean.HasField("older_than") and orphan_age is not None:
+                task.clean.older_than.FromTimedelta(orphan_age)
+            if _is_due(realm, warehouse, table, policy, task):
+                yield jobs.enqueue_maintenance(realm, table.resource_id, task)
+    except SkiwayError as error:
+        # One broken table must not stop the others.
+        log.warning("table %s of account %s is not maintained: %s", table.display_name, realm.account_id, error)
+
+
+def _is_due(realm: Realm, warehouse: Warehouse, table: v1.Table, policy: TablePolicy, task: v1.MaintenanceTask) -> bool:
+    """Whether a task would do anything now, and not too much."""
+    match task.WhichOneof("task"):
+        case "optimize":
+            now = load(realm, warehouse, table.resource_id)
+            groups = planned_groups(now, compaction_rules(task.optimize)(now.metadata))
+            size = sum(group.size_bytes for group in groups)
+            if size > policy.most_bytes:
+                log.warning(
+                    "table %s is not optimized automatically, because %d bytes are to be rewritten, which is more than "
+                    "maintenance.optimize.max-bytes: run skiway tables optimize",
+                    table.display_name,
+                    size,
+                )
+                return False
+            return bool(groups or unused_deletes(now.metadata, now.files))
+        case "expire":
+            found = expire_snapshots(realm, warehouse, table.resource_id, **expiry_rules(task.expire), dry_run=True)
+            return bool(found.snapshots or found.refs)
+        case _:
+            age = task.clean.older_than.ToTimedelta() if task.clean.HasField("older_than") else None
+            return bool(remove_orphans(realm, warehouse, table.resource_id, older_than=age, dry_run=True).files)

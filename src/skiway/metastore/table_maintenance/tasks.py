@@ -1,0 +1,186 @@
+"""Maintenance tasks: optimize, expire or clean a table, as a dry run and as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from skiway.errors import InvalidArgument
+from skiway.formats.iceberg.compaction import CompactionRules, new_order
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore.managed.states import load
+from skiway.metastore.reconcile.outcomes import Control, Outcome
+from skiway.metastore.records.realm import Realm, timestamp
+from skiway.metastore.table_maintenance.cleaning import remove_orphans
+from skiway.metastore.table_maintenance.expiring import ExpiryReport, expire_snapshots
+from skiway.metastore.table_maintenance.optimizing import RulesOf, optimize, planned_groups
+from skiway.model import v1
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["Planned", "check_task", "compaction_rules", "expiry_rules", "planned", "run_task"]
+
+
+@dataclass(slots=True)
+class Planned:
+    """What a task would do: the snapshots that expire or stay, the refs that expire, and the files that it would delete or
+    rewrite.
+    """
+
+    snapshots: list[v1.PlannedSnapshot] = field(default_factory=list)
+    refs: list[str] = field(default_factory=list)
+    files: list[v1.PlannedFile] = field(default_factory=list)
+
+
+def check_task(task: v1.MaintenanceTask) -> None:
+    """Raise if the task is not set, or has impossible values."""
+    match task.WhichOneof("task"):
+        case None:
+            raise InvalidArgument("the task is missing: set optimize, expire or clean", key="field", field="task")
+        case "optimize":
+            given = task.optimize
+            if given.target_file_bytes < 0 or given.min_files < 0:
+                raise _invalid("target_file_bytes and min_files", "a number that is not negative")
+            if given.HasField("max_deleted") and not 0 <= given.max_deleted <= 1:
+                raise _invalid("max_deleted", "a share between 0 and 1")
+        case "expire":
+            if task.expire.keep_last < 0 or task.expire.older_than.ToTimedelta() < timedelta():
+                raise _invalid("keep_last and older_than", "a number or duration that is not negative")
+
+
+def planned(
+    realm: Realm,
+    warehouse: Warehouse,
+    table_id: v1.ResourceId,
+    task: v1.MaintenanceTask,
+    *,
+    orphan_age: timedelta | None = None,
+) -> Planned:
+    """What the task would do to the table now."""
+    match task.WhichOneof("task"):
+        case "optimize":
+            table = load(realm, warehouse, table_id)
+            groups = planned_groups(table, compaction_rules(task.optimize)(table.metadata))
+            found = [
+                v1.PlannedFile(location=path, size_bytes=size, group=number, reason=group.reason)
+                for number, group in enumerate(groups, start=1)
+                for path, size in zip(group.paths, group.files["size_bytes"].to_pylist(), strict=True)
+            ]
+            return Planned(files=found)
+        case "expire":
+            return _expiry(expire_snapshots(realm, warehouse, table_id, **expiry_rules(task.expire), dry_run=True))
+        case _:
+            age = task.clean.older_than.ToTimedelta() if task.clean.HasField("older_than") else orphan_age
+            report = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=True)
+            reason = "no state of the table references it"
+            return Planned(
+                files=[
+                    v1.PlannedFile(location=each.location, size_bytes=each.size_bytes, reason=reason)
+                    for each in report.files
+                ]
+            )
+
+
+def run_task(
+    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, task: v1.MaintenanceTask, control: Control
+) -> Outcome:
+    """Do the task. `control` stops it, and gets its progress."""
+    name = load(realm, warehouse, table_id).table.display_name
+    outcome = Outcome(scanned=1)
+    outcome.stages.total = 1
+    outcome.stages.begun(name)
+    control.report(outcome.progress)
+
+    def on_progress(done: int, total: int) -> None:
+        outcome.stages.files(name, done, total)
+        control.report(outcome.progress)
+
+    result = v1.MaintenanceResult()
+    match task.WhichOneof("task"):
+        case "optimize":
+            report = optimize(
+                realm,
+                warehouse,
+                table_id,
+                rules_of=compaction_rules(task.optimize),
+                check=control.check,
+                on_progress=on_progress,
+            )
+            result = v1.MaintenanceResult(
+                files_rewritten=report.files_before,
+                files_added=report.files_after,
+                bytes_rewritten=report.bytes_before,
+                bytes_added=report.bytes_after,
+                groups_given_up=len(report.given_up),
+            )
+            outcome.changed = int(report.commits > 0)
+            outcome.note = (
+                f"rewrote {report.files_before} files as {report.files_after}; {report.deletes_removed} unused delete files "
+                f"removed; {report.manifests_before} manifests became {report.manifests_after}"
+            )
+            if report.given_up:
+                outcome.note += (
+                    f"; gave up {len(report.given_up)} groups, for others changed them: {report.given_up[0]}"
+                )
+        case "expire":
+            rules = expiry_rules(task.expire)
+            expired = expire_snapshots(realm, warehouse, table_id, **rules, dry_run=False, check=control.check)
+            result = v1.MaintenanceResult(
+                snapshots_removed=len(expired.snapshots),
+                files_removed=len(expired.files),
+                bytes_removed=expired.size_bytes,
+            )
+            outcome.changed = int(bool(expired.snapshots or expired.refs))
+            outcome.note = f"removed {len(expired.snapshots)} snapshots and {len(expired.files)} files"
+        case _:
+            age = task.clean.older_than.ToTimedelta() if task.clean.HasField("older_than") else None
+            cleaned = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=False)
+            result = v1.MaintenanceResult(files_removed=len(cleaned.files), bytes_removed=cleaned.size_bytes)
+            outcome.changed = int(bool(cleaned.files))
+            outcome.note = f"removed {len(cleaned.files)} orphan files"
+    outcome.stages.ended(name)
+    outcome.result = result
+    return outcome
+
+
+def compaction_rules(task: v1.OptimizeTask) -> RulesOf:
+    """The rules of an optimization, for a given state of the table."""
+
+    def rules_of(metadata: TableMetadata) -> CompactionRules:
+        given: dict[str, Any] = {"order": new_order(metadata, sort=task.sort, z_order=list(task.z_order))}
+        if task.target_file_bytes:
+            given["target_bytes"] = task.target_file_bytes
+        if task.min_files:
+            given["min_files"] = task.min_files
+        if task.HasField("max_deleted"):
+            given["max_deleted"] = task.max_deleted
+        return CompactionRules.of(metadata, **given)
+
+    return rules_of
+
+
+def expiry_rules(task: v1.ExpireTask) -> Mapping[str, Any]:
+    """The rules of an expiry, as arguments of `expire_snapshots`."""
+    age = task.older_than.ToTimedelta() if task.HasField("older_than") else None
+    return {
+        "max_age_ms": None if age is None else int(age.total_seconds() * 1000),
+        "min_count": task.keep_last or None,
+    }
+
+
+def _expiry(report: ExpiryReport) -> Planned:
+    gone = [
+        v1.PlannedSnapshot(snapshot_id=number, created_at=timestamp(moment), expires=True, reason="expires")
+        for number, moment in report.snapshots.items()
+    ]
+    kept = [v1.PlannedSnapshot(snapshot_id=number, reason=reason) for number, reason in report.kept.items()]
+    reason = "only expired snapshots use it"
+    files = [v1.PlannedFile(location=each.location, size_bytes=each.size_bytes, reason=reason) for each in report.files]
+    return Planned([*gone, *kept], list(report.refs), files)
+
+
+def _invalid(fields: str, wanted: str) -> InvalidArgument:
+    return InvalidArgument(f"{fields} must be {wanted}", key="field.invalid", field=fields)
