@@ -423,6 +423,7 @@ from skiway.model.v1.transaction_pb2 import (
     StagedWrite,
     Transaction,
     TransactionState,
+    WriteSelection,
 )
 from skiway.model.v1.view_pb2 import (
     VR_DEFINER,
@@ -850,4 +851,5 @@ __all__ = [
     "ViewSql",
     "WatchEventsRequest",
     "WatchEventsResponse",
+    "WriteSelection",
 ]
