@@ -15,8 +15,8 @@ from skiway.lake.catalog import LakeCatalog
 from skiway.lake.creating import FailedCreations, FirstInsert
 from skiway.lake.schema import DamagedTable, _first_line, _iceberg_columns
 from skiway.lake.view_tables import BrokenView
-from skiway.metastore.records.schema_names import namespace_path, schema_name
 from skiway.model import v1
+from skiway.schema_names import namespace_path, schema_name
 
 SCHEMA = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string(), nullable=False), pa.field("c", pa.int64())])
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skiway.errors import InvalidArgument
-from skiway.metastore.records.schema_names import namespace_path, schema_name
+from skiway.schema_names import namespace_path, schema_name
 
 segments = st.text(alphabet=st.sampled_from("ab.\\_main "), min_size=1, max_size=6)
 

@@ -10,7 +10,7 @@ from scope import sample
 from skiway.airport.wire import headers
 from skiway.client import col
 from skiway.errors import AlreadyExists, LimitExceeded, NotFound
-from skiway.metastore.records.schema_names import schema_name
+from skiway.schema_names import schema_name
 
 NAMES = {
     "blanks": "my table of 2025",

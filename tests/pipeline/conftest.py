@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from metastore.resource_factory import ResourceFactory
-from pipeline.shared_spark import shared_session
+from pipeline.shared_spark import active, shared_session
 from runtime.servers import Server, started
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     return shared_session()
+
+
+@pytest.fixture(scope="session")
+def session_with_source(spark: SparkSession) -> SparkSession:
+    from skiway.spark import AirportDataSource
+
+    session = active(spark.newSession())
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    session.dataSource.register(AirportDataSource)
+    return session
+
+
+@pytest.fixture
+def spark_with_source(session_with_source: SparkSession) -> SparkSession:
+    """A session with the data source `airport`, which is the active one."""
+    return active(session_with_source)
 
 
 QUICK = (

@@ -39,6 +39,13 @@ def shared_session() -> SparkSession:
         return session("tests", "local[2]", **SETTINGS)
 
 
+def active(session: SparkSession) -> SparkSession:
+    """The session, as the active one, in which Spark looks for data sources in Python."""
+    internal: Any = session
+    internal._jvm.SparkSession.setActiveSession(internal._jsparkSession)
+    return session
+
+
 def session_with_jars(settings: Mapping[str, str]) -> SparkSession:
     """A new session of the shared Spark, with its own catalogs and the jars of Iceberg and Delta."""
     spark = shared_session()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.lakes import SPARK
+from pipeline.shared_spark import active
 from runtime.servers import Server
 from skiway.client import AirportClient
 from skiway.errors import SkiwayError
@@ -59,16 +60,6 @@ def lake(server_with_spark: Server) -> Iterator[AirportClient]:
             ids = list(range(number * 10, number * 10 + 10))
             client.insert("source.orders", pa.table({"id": ids, "day": days, "note": [f"n{each % 3}" for each in ids]}))
         yield client
-
-
-@pytest.fixture(scope="module")
-def spark_with_source(spark: SparkSession) -> SparkSession:
-    from skiway.spark import AirportDataSource
-
-    session = spark.newSession()
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    session.dataSource.register(AirportDataSource)
-    return session
 
 
 def load(spark: SparkSession, lake: AirportClient, table: str, **options: Any) -> DataFrame:
@@ -166,15 +157,19 @@ def test_token_is_in_no_plan_and_no_error(spark_with_source: SparkSession, lake:
     assert "canary-4711" not in str(refused.value)
 
 
-def test_example_in_the_documentation_runs(
+def test_examples_in_the_documentation_run(
     spark: SparkSession, lake: AirportClient, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake.create_schema("shop")
     rows = pa.table({"day": [DAY, DAY + datetime.timedelta(1)], "customer": ["ada", "grace"], "amount": [1, 2]})
     lake.create_table_as("shop.orders", rows)
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(example.replace("grpc://127.0.0.1:50051", lake.location), {"spark": spark.newSession()})
-    assert re.search(r"\| *grace *\| *2 *\|", capfd.readouterr().out)
+    lake.create_table("shop.totals", pa.schema({"customer": pa.string(), "total": pa.int64()}))
+    program = {"spark": active(spark.newSession())}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(example.replace("grpc://127.0.0.1:50051", lake.location), program)
+    printed = capfd.readouterr().out
+    assert re.search(r"\| *grace *\| *2 *\|", printed)
+    assert sorted(lake.scan("shop.totals").read_all()["total"].to_pylist()) == [1, 1, 2, 2]
 
 
 def test_page_lists_the_options() -> None:

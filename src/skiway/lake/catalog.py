@@ -27,8 +27,8 @@ from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import catalogs, managed, namespaces
 from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.records.schema_names import namespace_path
 from skiway.model import v1
+from skiway.schema_names import namespace_path
 
 __all__ = ["LakeCatalog", "LakeCatalogs"]
 

@@ -22,9 +22,9 @@ from skiway.lake.writable import WritableTable
 from skiway.metastore import managed, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.names import exact_name
-from skiway.metastore.records.schema_names import schema_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+from skiway.schema_names import schema_name
 from skiway.sql import Find
 
 if TYPE_CHECKING:

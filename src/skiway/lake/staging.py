@@ -16,7 +16,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake.context import Callers, Versions
 from skiway.lake.usage import UsageLog
 from skiway.metastore.managed import ManagedTable
-from skiway.metastore.transactions import staged_writes
+from skiway.metastore.transactions import endings, staged_writes
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class StagedInserts:
         realm = self._callers.realm()
         if self.status(transaction_id) in (None, TransactionStatus.COMMITTED):  # repeating a commit changes nothing
             return
-        done = staged_writes.commit(realm, self._warehouse, transaction_id)
+        done = endings.commit(realm, self._warehouse, transaction_id)
         self._versions.changed(realm)
         for table_id in dict.fromkeys(each.table_id.id for each in done.committed):
             self._usage.written(realm, table_id, caller=self._callers.principal.subject, unit=transaction_id)
@@ -67,4 +67,4 @@ class StagedInserts:
     def abort(self, transaction_id: str) -> None:
         """Discard all rows of a transaction."""
         if self.status(transaction_id) is not None:
-            staged_writes.abort(self._callers.realm(), self._warehouse, transaction_id)
+            endings.abort(self._callers.realm(), self._warehouse, transaction_id)

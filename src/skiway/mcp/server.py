@@ -23,8 +23,8 @@ from skiway.client.metastore.names import dotted
 from skiway.doors import bearer_token
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
 from skiway.mcp.tools import LakeTools
-from skiway.metastore.records.schema_names import namespace_path
 from skiway.presentation.open_clients import OpenClients
+from skiway.schema_names import namespace_path
 
 __all__ = ["http_app", "mcp_server", "serve_http", "serve_stdio"]
 

@@ -10,11 +10,11 @@ from skiway.client import AirportClient
 from skiway.client.metastore import Table
 from skiway.client.metastore.names import dotted, segments
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
-from skiway.metastore.records.schema_names import schema_name
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.results import first_rows, json_values, shown_rows
 from skiway.presentation.search import Indexes
 from skiway.presentation.table_records import TableRecord, column_comments, column_profiles, profile_facts
+from skiway.schema_names import schema_name
 
 __all__ = ["LakeTools"]
 

@@ -1,9 +1,10 @@
-"""Spark's data source `airport`: Spark reads tables of Airport servers.
+"""Spark's data source `airport`: Spark reads tables of Airport servers, and writes tables of Skiway.
 
     from skiway.spark import AirportDataSource
 
     spark.dataSource.register(AirportDataSource)
     orders = spark.read.format("airport").option("location", "grpc://127.0.0.1:50051/lake").load("shop.orders")
+    orders.write.format("airport").option("location", "grpc://127.0.0.1:50051/lake").mode("append").save("shop.copies")
 
 Executors need this package, and no other part of Skiway.
 
@@ -12,6 +13,8 @@ Executors need this package, and no other part of Skiway.
     reading      partitions and batches
     filters      Spark's filters as predicates of the client
     types        Arrow types as types of Spark
+    writing      transactions of DataFrames that are written
+    written_columns  their columns as those of a table
 """
 
 from skiway.spark.source import AirportDataSource

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from skiway.client import AirportClient, BoundScan, Predicate, TlsOptions
-from skiway.errors import InvalidArgument
+from skiway.client import AirportClient, BoundScan, Metastore, Predicate, TlsOptions
+from skiway.client.connection import split_url
+from skiway.client.metastore import Id, Retries
+from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.schema_names import namespace_path
 
 __all__ = ["Options"]
 
@@ -23,7 +26,11 @@ KNOWN: Final = (
     "columns",
     "versionasof",
     "timestampasof",
+    "transactionseconds",
 )
+DAY_S: Final = 24 * 3600
+CALL_S: Final = 600.0
+RETRIES: Final = 60  # for about two minutes
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Options:
     columns: tuple[str, ...] | None = None
     version: str | None = None
     timestamp: str | None = None
+    transaction_seconds: int = DAY_S
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -50,6 +58,11 @@ class Options:
             raise InvalidArgument(
                 "the option location is missing: give the server and the catalog, such as grpc://127.0.0.1:50051/lake"
             )
+        address, _, in_location = split_url(found["location"])
+        if in_location:
+            raise InvalidArgument(
+                f"the location {address} contains a token, which Spark would show: give the option token or tokenFile"
+            )
         if not table:
             raise InvalidArgument('the option table is missing: name a table, such as "shop.orders"')
         if "versionasof" in found and "timestampasof" in found:
@@ -62,18 +75,53 @@ class Options:
             _names(found["columns"]) if "columns" in found else None,
             found.get("versionasof"),
             found.get("timestampasof"),
+            _seconds(found.get("transactionseconds", str(DAY_S))),
         )
+
+    def check_writing(self) -> None:
+        """Raise `InvalidArgument` if there are options that only reading has."""
+        given = (("columns", self.columns), ("versionAsOf", self.version), ("timestampAsOf", self.timestamp))
+        for name, value in given:
+            if value is not None:
+                raise InvalidArgument(f"the option {name} is for reading: remove it")
 
     def client(self) -> AirportClient:
         """A new client."""
-        tls = TlsOptions(root_certificates=self.root_certificates) if self.root_certificates else None
-        return AirportClient(self.location, token=self.token, tls=tls)
+        return AirportClient(self.location, token=self.token, tls=self._tls())
+
+    def metastore(self) -> Metastore:
+        """A new client of the metastore, at the same address. It is patient, because a server may be restarted meanwhile."""
+        address, _, _ = split_url(self.location)
+        return Metastore(address, token=self.token, tls=self._tls(), timeout_s=CALL_S, retries=Retries(limit=RETRIES))
+
+    def table_id(self, client: AirportClient, lake: Metastore) -> Id:
+        """The id of the table in the metastore."""
+        table = client.table(self.table)
+        try:
+            return Id(lake.tables.get((client.catalog, *namespace_path(table.schema_name), table.name)).id)
+        except Unsupported:
+            raise Unsupported(
+                f"table {self.table} is not on a Skiway server: the data source airport writes to Skiway servers only"
+            ) from None
+        except NotFound:
+            raise Unsupported(f"{self.table} is a view or a system table: only tables can be written") from None
+
+    def _tls(self) -> TlsOptions | None:
+        return TlsOptions(root_certificates=self.root_certificates) if self.root_certificates else None
 
     def bind(self, client: AirportClient, where: Predicate | None = None) -> BoundScan:
         """Prepare the scan."""
         return client.bind(
             self.table, columns=self.columns, where=where, at_version=self.version, at_timestamp=self.timestamp
         )
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidArgument(
+            f"the option transactionSeconds is {text[:100]!r}: give a number of seconds, such as 3600"
+        )
+    return int(text)
 
 
 def _token(found: Mapping[str, str]) -> str | None:

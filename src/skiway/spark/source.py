@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from skiway.spark.options import Options
 from skiway.spark.reading import AirportReader
 from skiway.spark.types import spark_schema
+from skiway.spark.writing import AirportWriter
 
 __all__ = ["AirportDataSource"]
 
 
 class AirportDataSource(DataSource):
-    """`spark.read.format("airport")`; register it with `spark.dataSource.register(AirportDataSource)`.
+    """`spark.read.format("airport")` and `df.write.format("airport")`.
+
+    Register it with `spark.dataSource.register(AirportDataSource)`.
 
     | option | meaning |
     |---|---|
@@ -25,6 +28,7 @@ class AirportDataSource(DataSource):
     | `rootCertificates` | a PEM file, on the driver and on executors, if the server's certificate needs one |
     | `columns` | the columns to read: names separated by commas, or a JSON list |
     | `versionAsOf`, `timestampAsOf` | the snapshot to read, by its id or a time |
+    | `transactionSeconds` | how long a write may take, by default a day |
     """
 
     @classmethod
@@ -40,6 +44,10 @@ class AirportDataSource(DataSource):
         """The columns of the table, or the chosen ones."""
         with self._options.client() as client:
             return spark_schema(self._options.bind(client).schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of a DataFrame with this schema, which replaces all rows of the table if `overwrite` is set."""
+        return AirportWriter.begin(self._options, schema, replaces=overwrite)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a scan."""

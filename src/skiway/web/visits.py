@@ -9,7 +9,7 @@ from typing import Any
 
 from skiway.client import AirportClient, Metastore
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized
-from skiway.metastore.records.schema_names import schema_name
+from skiway.schema_names import schema_name
 
 __all__ = ["Clients", "Page", "Redirect", "TablePath", "Visit", "Visitor", "optional"]
 

@@ -77,13 +77,20 @@ class Workbench:
         return transactions.begin(self.realm, request, area=self.area).transaction.transaction_id
 
     def append(self, unit: str, table: ManagedTable, *messages: bytes, **more: Any) -> int:
+        return self.stage(unit, table, *messages, **more).row_count
+
+    def stage(self, unit: str, table: ManagedTable, *messages: bytes, **more: Any) -> v1.AppendRowsResponse:
         first, *others = messages or (b"",)
         requests = [v1.AppendRowsRequest(transaction_id=unit, table_id=id_of(table), rows=first, **more)]
         requests += [v1.AppendRowsRequest(rows=rows) for rows in others]
-        return transactions.append(self.realm, requests, area=self.area).row_count
+        return transactions.append(self.realm, requests, area=self.area)
 
-    def commit(self, unit: str) -> v1.Transaction:
-        request = v1.CommitTransactionRequest(transaction_id=unit)
+    def commit(
+        self, unit: str, *, only: list[str] | None = None, replaced: tuple[ManagedTable, ...] = ()
+    ) -> v1.Transaction:
+        request = v1.CommitTransactionRequest(transaction_id=unit, replaced_table_ids=map(id_of, replaced))
+        if only is not None:
+            request.only.CopyFrom(v1.WriteSelection(write_ids=only))
         return transactions.commit(self.realm, request, area=self.area).transaction
 
     def abort(self, unit: str) -> v1.Transaction:
@@ -242,7 +249,7 @@ def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monke
         bench.append(unit, bench.orders, numbers(3))
         return managed.change_all(*arguments, **more)
 
-    monkeypatch.setattr("skiway.metastore.transactions.staged_writes.change_all", append_first)
+    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", append_first)
     with expect_error(Conflict, "transaction.changed", transaction_id=unit):
         bench.commit(unit)
     assert bench.rows() == ([1], [1])
@@ -259,7 +266,7 @@ def test_abort_during_the_commit_wins_or_loses_completely(bench: Workbench, monk
         bench.abort(unit)
         return managed.change_all(*arguments, **more)
 
-    monkeypatch.setattr("skiway.metastore.transactions.staged_writes.change_all", abort_first)
+    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", abort_first)
     with pytest.raises(SkiwayError):
         bench.commit(unit)
     assert (bench.rows(), bench.get(unit).state) == (([1], [1]), v1.TX_ABORTED)

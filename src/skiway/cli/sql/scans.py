@@ -35,7 +35,7 @@ class LakeName(NamedTuple):
 
 def sql_name(path: Sequence[str]) -> LakeName:
     """Return the name in SQL of a table of the metastore."""
-    from skiway.metastore.records.schema_names import schema_name
+    from skiway.schema_names import schema_name
 
     return LakeName(path[0], schema_name(path[1:-1]), path[-1])
 

@@ -13,7 +13,7 @@ from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
 from skiway.client.metastore.snapshots import Snapshot
-from skiway.client.metastore.transactions import Transaction
+from skiway.client.metastore.transactions import StagedRows, Transaction
 
 __all__ = [
     "KEEP",
@@ -34,6 +34,7 @@ __all__ = [
     "Retries",
     "ScanBundle",
     "Snapshot",
+    "StagedRows",
     "Table",
     "TableStats",
     "Transaction",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,12 +16,21 @@ from skiway.client.metastore.calls import Calls
 from skiway.client.metastore.collection import Area, Listing, build, listing_of
 from skiway.client.metastore.names import Ref, table_id
 from skiway.client.metastore.resources import time_of
+from skiway.errors import Unsupported
 from skiway.model import v1
 
-__all__ = ["Transaction", "Transactions"]
+__all__ = ["StagedRows", "Transaction", "Transactions"]
 
 MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """About how many bytes of rows a message contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows that one call has written. Without rows, `write_id` is empty, and the commit does not need it."""
+
+    write_id: str
+    row_count: int
 
 
 @dataclass(slots=True)
@@ -59,6 +68,22 @@ class Transaction:
         They become visible with the commit. With `expected_snapshot` the commit fails unless this is still the table's current
         snapshot then; 0 means that it has none.
         """
+        return self._append(table, rows, expected_snapshot, timeout_s).row_count
+
+    def stage(
+        self, table: Ref, rows: Any, *, expected_snapshot: int | None = None, timeout_s: float | None = 600.0
+    ) -> StagedRows:
+        """Write rows like `insert`; return the id by which the commit can choose them."""
+        response = self._append(table, rows, expected_snapshot, timeout_s)
+        if response.row_count and not response.write_id:
+            raise Unsupported(
+                f"the server at {self._calls.channel.location.text} cannot commit single writes of a transaction: upgrade it"
+            )
+        return StagedRows(response.write_id, response.row_count)
+
+    def _append(
+        self, table: Ref, rows: Any, expected_snapshot: int | None, timeout_s: float | None
+    ) -> v1.AppendRowsResponse:
         target = table_id(self._calls, table)
         _, batches = to_batches(rows)
 
@@ -72,18 +97,26 @@ class Transaction:
             for batch in batches:
                 yield from (v1.AppendRowsRequest(rows=part) for part in _parts(batch))
 
-        response = self._calls.upload(
+        return self._calls.upload(
             requests,
             v1.AppendRowsResponse,
             kind=v1.AppendRowsRequest,
             timeout_s=timeout_s,
             repeatable=False,
         )
-        return response.row_count
 
-    def commit(self) -> None:
-        """Make all rows visible at once. Raise `Conflict` if a table does not allow it; then nothing is changed."""
-        self.message = self._calls.rpc("CommitTransaction", transaction_id=self.id).transaction
+    def commit(self, *, only: Iterable[str] | None = None, replace: Iterable[Ref] = ()) -> None:
+        """Make all rows visible at once. Raise `Conflict` if a table does not allow it; then nothing is changed.
+
+        With `only`, the ids of `stage`, all other rows are discarded. The rows of the tables in `replace` are replaced by the
+        new ones.
+        """
+        request = v1.CommitTransactionRequest(
+            transaction_id=self.id, replaced_table_ids=[table_id(self._calls, each) for each in replace]
+        )
+        if only is not None:
+            request.only.CopyFrom(v1.WriteSelection(write_ids=only))
+        self.message = self._calls.call(request, v1.CommitTransactionResponse).transaction
 
     def abort(self) -> None:
         """Discard all rows."""
@@ -125,6 +158,10 @@ class Transactions(Area):
     def begin(self, *, ttl_s: int = 0) -> Transaction:
         """Begin a transaction, which expires after an hour or the given time."""
         return Transaction(self._calls.rpc("BeginTransaction", ttl_seconds=ttl_s).transaction, self._calls)
+
+    def resume(self, transaction_id: str) -> Transaction:
+        """The open transaction with this id, which another process of the caller has begun. The server is not asked."""
+        return Transaction(v1.Transaction(transaction_id=transaction_id, state=v1.TX_OPEN), self._calls)
 
     def get(self, transaction_id: str) -> Transaction:
         """Return a transaction of the caller in any state; raise `NotFound` if there is none."""

@@ -20,8 +20,8 @@ from skiway.lake.commits import Changes, check_auto_commit, check_managed
 from skiway.lake.context import Context
 from skiway.metastore import namespaces, tables
 from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.records.schema_names import namespace_path
 from skiway.model import v1
+from skiway.schema_names import namespace_path
 from skiway.sql import Find
 
 __all__ = ["ActingFunction", "ChangeTable", "EffectFunction", "Place", "table_name"]

@@ -45,9 +45,9 @@ from skiway.lake.system.view_functions import CreateViewFunction, DropViewFuncti
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore import views as metastore_views
-from skiway.metastore.records.schema_names import schema_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+from skiway.schema_names import schema_name
 from skiway.sql import Find
 
 __all__ = ["SystemSchema"]

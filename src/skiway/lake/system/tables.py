@@ -19,10 +19,10 @@ from skiway.lake.columns import columns_of
 from skiway.lake.context import Context
 from skiway.metastore import Realm, connectors, statistics
 from skiway.metastore.records.damage import damage_of
-from skiway.metastore.records.schema_names import schema_name
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+from skiway.schema_names import schema_name
 
 __all__ = [
     "COLUMNS",

@@ -45,7 +45,8 @@ from skiway.metastore.records.kinds import TABLE, TRANSACTION, VIEW
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import apply_batch
-from skiway.metastore.transactions.staged_writes import expire, staged_locations, uncommitted_paths
+from skiway.metastore.transactions.endings import expire
+from skiway.metastore.transactions.staged_writes import staged_locations, uncommitted_paths
 from skiway.model import v1
 from skiway.storage import Clock, Stores
 

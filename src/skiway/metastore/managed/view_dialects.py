@@ -19,8 +19,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from skiway.errors import InvalidArgument
-from skiway.metastore.records.schema_names import namespace_path, schema_name
 from skiway.model import v1
+from skiway.schema_names import namespace_path, schema_name
 
 __all__ = ["DUCKDB", "SPARK", "duckdb_sql", "is_translated", "spark_sql", "tables_in"]
 

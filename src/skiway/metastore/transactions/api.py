@@ -19,7 +19,7 @@ from skiway.metastore.records.kinds import TRANSACTION
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import listed
 from skiway.metastore.resources.ownership import writable_id
-from skiway.metastore.transactions import staged_writes
+from skiway.metastore.transactions import endings, staged_writes
 from skiway.metastore.transactions.staged_writes import RULES, TransactionRules
 from skiway.model import v1
 
@@ -90,9 +90,10 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
             for batch in area.decode(message.rows):
                 writer.write(batch)
         added = writer.close()
+    write_id = ""
     if added:
         try:
-            staged_writes.stage(
+            write_id = staged_writes.stage(
                 realm,
                 transaction_id,
                 base,
@@ -105,18 +106,27 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
             if is_certainly_undone(error):
                 writer.abort()
             raise
-    return v1.AppendRowsResponse(row_count=writer.row_count)
+    return v1.AppendRowsResponse(row_count=writer.row_count, write_id=write_id)
 
 
 def commit(realm: Realm, request: v1.CommitTransactionRequest, *, area: StagingArea) -> v1.CommitTransactionResponse:
-    """Make the rows of all writes visible at once."""
-    done = staged_writes.commit(realm, area.files(), _checked_id(request.transaction_id), rules=area.rules)
+    """Make the rows of all writes, or of those that are named, visible at once."""
+    for table_id in request.replaced_table_ids:
+        writable_id(realm, table_id, v1.RK_TABLE, field="replaced_table_ids")
+    done = endings.commit(
+        realm,
+        area.files(),
+        _checked_id(request.transaction_id),
+        only=set(request.only.write_ids) if request.HasField("only") else None,
+        replaced=request.replaced_table_ids,
+        rules=area.rules,
+    )
     return v1.CommitTransactionResponse(transaction=done)
 
 
 def abort(realm: Realm, request: v1.AbortTransactionRequest, *, area: StagingArea) -> v1.AbortTransactionResponse:
     """Discard the rows of all writes."""
-    done = staged_writes.abort(realm, area.files(), _checked_id(request.transaction_id), rules=area.rules)
+    done = endings.abort(realm, area.files(), _checked_id(request.transaction_id), rules=area.rules)
     return v1.AbortTransactionResponse(transaction=done)
 
 

@@ -443,6 +443,7 @@ from skiway.model.v1.transaction_pb2 import (
     StagedWrite,
     Transaction,
     TransactionState,
+    WriteSelection,
 )
 from skiway.model.v1.view_pb2 import (
     VR_DEFINER,
@@ -888,4 +889,5 @@ __all__ = [
     "ViewSql",
     "WatchEventsRequest",
     "WatchEventsResponse",
+    "WriteSelection",
 ]

@@ -57,6 +57,8 @@ class StagedWrite(_message.Message):
     MANIFEST_LENGTH_FIELD_NUMBER: _builtins.int
     PARTITION_SPEC_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    WRITE_ID_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     row_count: _builtins.int
     manifest: _builtins.str
     """the file that describes the data files"""
@@ -64,6 +66,9 @@ class StagedWrite(_message.Message):
     partition_spec_id: _builtins.int
     expected_snapshot_id: _builtins.int
     """The commit fails unless this is still the current snapshot of the table."""
+    write_id: _builtins.str
+    dropped: _builtins.bool
+    """the commit left it out: its files are deleted"""
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -78,10 +83,12 @@ class StagedWrite(_message.Message):
         manifest_length: _builtins.int = ...,
         partition_spec_id: _builtins.int = ...,
         expected_snapshot_id: _builtins.int | None = ...,
+        write_id: _builtins.str = ...,
+        dropped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "expected_snapshot_id", b"expected_snapshot_id", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "data_files", b"data_files", "expected_snapshot_id", b"expected_snapshot_id", "manifest", b"manifest", "manifest_length", b"manifest_length", "partition_spec_id", b"partition_spec_id", "row_count", b"row_count", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "data_files", b"data_files", "dropped", b"dropped", "expected_snapshot_id", b"expected_snapshot_id", "manifest", b"manifest", "manifest_length", b"manifest_length", "partition_spec_id", b"partition_spec_id", "row_count", b"row_count", "table_id", b"table_id", "write_id", b"write_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_snapshot_id: _TypeAlias = _typing.Literal["expected_snapshot_id"]  # noqa: Y015
     _WhichOneofArgType__expected_snapshot_id: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id"]  # noqa: Y015
@@ -249,19 +256,43 @@ class AppendRowsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROW_COUNT_FIELD_NUMBER: _builtins.int
+    WRITE_ID_FIELD_NUMBER: _builtins.int
     row_count: _builtins.int
+    write_id: _builtins.str
+    """names this write in the commit; empty if there were no rows"""
     def __init__(
         self,
         *,
         row_count: _builtins.int = ...,
+        write_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["row_count", b"row_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["row_count", b"row_count", "write_id", b"write_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendRowsResponse: _TypeAlias = AppendRowsResponse  # noqa: Y015
+
+@_typing.final
+class WriteSelection(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def write_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        write_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["write_ids", b"write_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteSelection: _TypeAlias = WriteSelection  # noqa: Y015
 
 @_typing.final
 class CommitTransactionRequest(_message.Message):
@@ -270,17 +301,31 @@ class CommitTransactionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    ONLY_FIELD_NUMBER: _builtins.int
+    REPLACED_TABLE_IDS_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
+    @_builtins.property
+    def only(self) -> Global___WriteSelection:
+        """Commit these writes only. The others are dropped, and their files deleted."""
+
+    @_builtins.property
+    def replaced_table_ids(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ResourceId]:
+        """The rows of these tables are replaced by the committed ones. A table without any becomes empty."""
+
     def __init__(
         self,
         *,
         transaction_id: _builtins.str = ...,
+        only: Global___WriteSelection | None = ...,
+        replaced_table_ids: _abc.Iterable[_common_pb2.ResourceId] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_only", b"_only", "only", b"only"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_only", b"_only", "only", b"only", "replaced_table_ids", b"replaced_table_ids", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__only: _TypeAlias = _typing.Literal["only"]  # noqa: Y015
+    _WhichOneofArgType__only: _TypeAlias = _typing.Literal["_only", b"_only"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__only) -> _WhichOneofReturnType__only | None: ...
 
 Global___CommitTransactionRequest: _TypeAlias = CommitTransactionRequest  # noqa: Y015
 

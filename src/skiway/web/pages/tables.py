@@ -9,7 +9,6 @@ from typing import Any, Final
 from skiway.client import Predicate, col
 from skiway.client.metastore import Snapshot, Table, dotted
 from skiway.errors import NotFound
-from skiway.metastore.records.schema_names import namespace_path
 from skiway.presentation.results import shown_rows
 from skiway.presentation.table_records import (
     ColumnProfile,
@@ -18,6 +17,7 @@ from skiway.presentation.table_records import (
     column_profiles,
     profile_facts,
 )
+from skiway.schema_names import namespace_path
 from skiway.web.pages.snippets import snippets
 from skiway.web.visits import Page, TablePath, Visit, optional
 
