@@ -81,7 +81,6 @@ def parent_of(process: int) -> int:
 def main(given: dict[str, Any]) -> None:
     """Run the job on the given master, and print what is read back."""
     spark = session("disturbed", given["master"], **given.get("settings", {}))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     DisturbedSource.folder = given["folder"]
     spark.dataSource.register(DisturbedSource)
     spark.dataSource.register(AirportDataSource)

@@ -26,6 +26,7 @@ KNOWN: Final = (
     "columns",
     "versionasof",
     "timestampasof",
+    "pushdown",
     "transactionseconds",
 )
 DAY_S: Final = 24 * 3600
@@ -45,6 +46,7 @@ class Options:
     version: str | None = None
     timestamp: str | None = None
     transaction_seconds: int = DAY_S
+    pushdown: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -76,6 +78,7 @@ class Options:
             found.get("versionasof"),
             found.get("timestampasof"),
             _seconds(found.get("transactionseconds", str(DAY_S))),
+            _is_true("pushdown", found.get("pushdown", "false")),
         )
 
     def check_writing(self) -> None:
@@ -114,6 +117,12 @@ class Options:
         return client.bind(
             self.table, columns=self.columns, where=where, at_version=self.version, at_timestamp=self.timestamp
         )
+
+
+def _is_true(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgument(f"the option {name} is {text[:100]!r}: give true or false")
+    return text.lower() == "true"
 
 
 def _seconds(text: str) -> int:

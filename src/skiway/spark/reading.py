@@ -13,7 +13,7 @@ from skiway.spark.filters import predicate_of
 from skiway.spark.options import Options
 from skiway.spark.types import arrow_target, converted
 
-__all__ = ["AirportReader"]
+__all__ = ["AirportReader", "PushdownReader"]
 
 
 class _Part(InputPartition):
@@ -33,14 +33,6 @@ class AirportReader(DataSourceReader):
         self._options, self._schema = options, schema
         self._where: Predicate | None = None
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters that the server can apply. Spark applies all of them once more."""
-        for each in filters:
-            found = predicate_of(each, self._schema)
-            if found is not None:
-                self._where = found if self._where is None else self._where & found
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
         """The parts of the scan. All of them read the same snapshot."""
         with self._options.client() as client:
@@ -55,3 +47,19 @@ class AirportReader(DataSourceReader):
         with self._options.client() as client, client.read_part(part) as rows:
             for batch in rows:
                 yield converted(batch, target)
+
+
+class PushdownReader(AirportReader):
+    """Reads one scan with the filters of the first query that has any.
+
+    Spark 4.1 keeps the partitions that were planned with filters, and uses them for later queries of the same DataFrame that
+    have none, which then miss rows. So this reader is used only if the option `pushdown` asks for it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters that the server can apply. Spark applies all of them once more."""
+        for each in filters:
+            found = predicate_of(each, self._schema)
+            if found is not None:
+                self._where = found if self._where is None else self._where & found
+        return filters

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from skiway.spark.options import Options
-from skiway.spark.reading import AirportReader
+from skiway.spark.reading import AirportReader, PushdownReader
 from skiway.spark.types import spark_schema
 from skiway.spark.writing import AirportWriter
 
@@ -28,6 +28,7 @@ class AirportDataSource(DataSource):
     | `rootCertificates` | a PEM file, on the driver and on executors, if the server's certificate needs one |
     | `columns` | the columns to read: names separated by commas, or a JSON list |
     | `versionAsOf`, `timestampAsOf` | the snapshot to read, by its id or a time |
+    | `pushdown` | `true` sends filters to the server; use such a DataFrame for one query only |
     | `transactionSeconds` | how long a write may take, by default a day |
     """
 
@@ -51,4 +52,4 @@ class AirportDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a scan."""
-        return AirportReader(self._options, schema)
+        return (PushdownReader if self._options.pushdown else AirportReader)(self._options, schema)
