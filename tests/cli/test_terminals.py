@@ -109,7 +109,7 @@ def test_bash_completes_commands_and_names(narrow: dict[str, str], line: str, ex
         ("NAMESPACE", "la", ["lake", "lake.raw", "lake.shells"]),
         ("OBJECT", "lake.she", ["lake.shells", "lake.shells.measures"]),
         ("CATALOG", "la", ["lake"]),
-        ("VIEW", "lake.", []),
+        ("VIEW", "lake.raw.", []),
         ("CONNECTOR", "r", ["raw"]),
     ],
 )

@@ -14,8 +14,7 @@ from formats.oracles import assert_same_rows
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, Format, Snapshot, Source, TableHandle
 
 ICEBERG = ["types", "evolved", "named"]
-if scope.ALL:
-    ICEBERG += ["adopted", "many", "empty", "first_version"]
+MORE_ICEBERG = ["adopted", "many", "empty", "first_version"]
 DELTA = [((), "types"), ((), "evolved"), ((), "many"), ((), "empty"), (("sales",), "partitioned"), (("sales",), "odd")]
 PARQUET = {
     "alone": "alone.parquet",
@@ -27,7 +26,14 @@ PARQUET = {
 }
 
 
-@pytest.mark.parametrize("name", [("sales", each) for each in ICEBERG] + [("sales", "eu", "partitioned")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(("sales", each) for each in ICEBERG),
+        ("sales", "eu", "partitioned"),
+        *(pytest.param(("sales", each), marks=pytest.mark.full) for each in MORE_ICEBERG),
+    ],
+)
 def test_iceberg_snapshots_have_the_rows_that_pyiceberg_reads(
     iceberg: Source, foreign_tables: Path, name: tuple[str, ...]
 ) -> None:
@@ -162,7 +168,7 @@ def test_parent_of_a_snapshot_is_the_previous_one(iceberg: Source, delta: Source
 
 def test_sources_list_namespaces_and_tables(iceberg: Source, delta: Source, parquet: Source) -> None:
     assert iceberg.namespaces() == [("sales",), ("sales", "eu")]
-    assert iceberg.tables(("sales",)) == sorted(ICEBERG)
+    assert iceberg.tables(("sales",)) == sorted(ICEBERG + MORE_ICEBERG)
     assert delta.namespaces() == [(), ("sales",)]
     assert delta.tables(("sales",)) == ["odd", "partitioned"]
     assert parquet.namespaces() == [(), ("area",)]

@@ -273,6 +273,21 @@ def test_group_whose_files_are_always_changed_is_given_up_and_loses_nothing(
     assert len(table.paths()) == 7, "the other partition was packed"
 
 
+def test_group_that_lost_twice_is_halved(home: ManagedTableFactory, monkeypatch: Any) -> None:
+    table = MaintainedTable.create(home)
+    table.fill(12)
+    rows = iter(range(10))
+
+    def delete() -> None:
+        handle = table.now.handle
+        files = data_files(handle.files(handle.current())).to_pylist()
+        delete_row(table, next(each["path"] for each in files if not each["deletes"]), next(rows))
+
+    meanwhile(monkeypatch, delete, times=2)
+    report = run(table)
+    assert (report.files_before, report.given_up, len(table.ids())) == (5, [], 118)
+
+
 def test_table_that_was_emptied_meanwhile_stays_empty(home: ManagedTableFactory, monkeypatch: Any) -> None:
     table = MaintainedTable.create(home)
     table.fill(6)

@@ -236,7 +236,7 @@ def loaded(folder: Path, *, speed: float, version: str) -> Iterator[Load]:
 @pytest.mark.parametrize(
     ("seconds", "speed", "version"),
     [
-        pytest.param(4, 2400.0, "3", marks=pytest.mark.timeout(200)),
+        pytest.param(4, 2400.0, "3", marks=[pytest.mark.full, pytest.mark.timeout(200)]),
         pytest.param(90, 600.0, "2", marks=[pytest.mark.full, pytest.mark.timeout(400)]),
         pytest.param(90, 600.0, "3", marks=[pytest.mark.full, pytest.mark.timeout(400)]),
     ],
