@@ -231,7 +231,7 @@ def _print_end(call: Call, job: Job) -> None:
     result = job.message.maintenance_result
     figures = {field: getattr(result, field) for field in ResultRecord.__slots__ if field != "job"}
     done = job.message.message or f"follow it with: skiway jobs watch {job.id}"
-    call.print_result(f"job {job.id} is {job.state}: {done}", ResultRecord(JobRecord.of(job, {}), **figures))
+    call.print_result(f"job {job.id} {job.state}: {done}", ResultRecord(JobRecord.of(job, {}), **figures))
     if job.is_over and job.state != "succeeded":
         raise typer.Exit(1)
 
