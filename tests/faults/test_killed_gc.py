@@ -30,7 +30,6 @@ from faults.tables import stored_files
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from runtime.servers import eventually
-from scope import sample
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.records import keys
@@ -141,9 +140,7 @@ def run_undisturbed(launcher: Launcher, deployment: Deployment, sweep: Sweep) ->
     return server.operations
 
 
-@pytest.mark.parametrize(
-    "sweep", sample(SWEEPS, every=9, keep=lambda sweep: sweep.name == "pointer"), ids=lambda sweep: sweep.name
-)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
 def test_server_killed_during_gc_has_deleted_no_reachable_data(launcher, new_deployment, sweep):
     operations = run_undisturbed(launcher, new_deployment("sqlite"), sweep)
     counts = set()

@@ -23,7 +23,7 @@ from skiway.storage import BlobStore, PointerStore, open_blobs, open_pointers
 LOCAL_KINDS = ("memory", "sqlite", "postgresql")
 DYNAMODB_KINDS = ("dynamodb", "dynamodb-local")  # moto, which is slow and incomplete, and a download of 100 MB
 POINTER_KINDS = LOCAL_KINDS + (DYNAMODB_KINDS if scope.ALL else ())
-CONTRACT_KINDS = scope.sample(LOCAL_KINDS + DYNAMODB_KINDS, every=99, keep=lambda kind: kind in LOCAL_KINDS)
+CONTRACT_KINDS = [*LOCAL_KINDS, *(pytest.param(kind, marks=pytest.mark.full) for kind in DYNAMODB_KINDS)]
 SHARED_KINDS = POINTER_KINDS[1:]  # several processes can open these
 BLOB_KINDS = ("memory", "file", "s3")
 

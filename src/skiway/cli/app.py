@@ -125,7 +125,7 @@ def main() -> None:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        discard_output()  # whoever reads the output, such as `head`, has enough of it
+        discard_output()  # the reader of the output, such as `head`, has closed it
     except BrokenPipeError:
         discard_output()
     except OSError as error:

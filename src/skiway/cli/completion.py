@@ -69,7 +69,7 @@ def _catalogs(lake: Metastore, start: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _namespaces(lake: Metastore, start: str) -> Iterator[str]:
-    """Namespaces on the way to what is typed, or below it."""
+    """The namespaces that begin with the typed text, and those that contain the typed name."""
     catalog, dot, _ = start.partition(".")
     for name in _catalogs(lake, start):
         if name == catalog if dot else name.startswith(catalog):

@@ -34,7 +34,7 @@ def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, o
 
 
 def _check(settings: Settings, home: Path, *, files: bool, output: Output | None = Output.table) -> int:
-    """Print the defects and what was checked; return the number of defects. Without an `output`, print no defects."""
+    """Check the stores, print the summary and, if `output` is given, the defects; return the number of defects."""
     with stores_of(settings, home, any_format=True) as stores, progress("checking") as bar:
         checker = Checker(stores, warehouse_of(settings) if files else None)
         found: list[Defect] = []

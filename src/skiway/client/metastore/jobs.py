@@ -15,7 +15,7 @@ from skiway.client.metastore.resources import time_of
 from skiway.errors import InvalidArgument, TimedOut
 from skiway.model import v1
 
-__all__ = ["Job", "Jobs"]
+__all__ = ["Job", "Jobs", "watched"]
 
 STATES: Final = {
     name.removeprefix("JS_").lower(): number for name, number in v1.JobState.items() if number != v1.JS_UNSPECIFIED
@@ -142,21 +142,7 @@ class Jobs(Area):
 
     def watch(self, job: str | Job, *, timeout_s: float | None = None, every_s: float = 0.5) -> Iterator[Job]:
         """Yield the job now and after each change, until it ends; raise `TimedOut` after `timeout_s`."""
-        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
-        last: Job | None = None
-        while True:
-            now = self.get(job)
-            if last is None or _visible(now) != _visible(last):
-                yield now
-                last = now
-            if now.is_over:
-                return
-            if ends_at is not None and time.monotonic() + every_s > ends_at:
-                raise TimedOut(
-                    f"job {now.id} is still {now.state} after {timeout_s:g} s; increase timeout_s to wait longer",
-                    key="job.not.over",
-                )
-            time.sleep(every_s)
+        return watched(lambda: self.get(job), timeout_s=timeout_s, every_s=every_s)
 
     def wait(
         self,
@@ -170,6 +156,25 @@ class Jobs(Area):
         for now in self.watch(job, timeout_s=timeout_s, every_s=every_s):
             on_change(now)
         return now
+
+
+def watched(get: Callable[[], Job], *, timeout_s: float | None, every_s: float) -> Iterator[Job]:
+    """Yield the job that `get` returns, now and after each change, until it ends; raise `TimedOut` after `timeout_s`."""
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+    last: Job | None = None
+    while True:
+        now = get()
+        if last is None or _visible(now) != _visible(last):
+            yield now
+            last = now
+        if now.is_over:
+            return
+        if ends_at is not None and time.monotonic() + every_s > ends_at:
+            raise TimedOut(
+                f"job {now.id} is still {now.state} after {timeout_s:g} s; increase timeout_s to wait longer",
+                key="job.not.over",
+            )
+        time.sleep(every_s)
 
 
 def _visible(job: Job) -> v1.Job:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from skiway.client.metastore.collection import Area
-from skiway.client.metastore.jobs import Job
+from skiway.client.metastore.jobs import Job, watched
 from skiway.client.metastore.names import Ref, table_id
-from skiway.errors import TimedOut
 from skiway.model import v1
 
 __all__ = ["Maintenance", "MaintenancePlan", "clean_task", "expire_task", "optimize_task"]
@@ -45,7 +43,7 @@ def optimize_task(
 
 
 def expire_task(*, older_than: timedelta | None = None, keep_last: int | None = None) -> v1.MaintenanceTask:
-    """Remove old snapshots, and the files that only they use. What is None is as the table's properties say."""
+    """Remove old snapshots, and the files that only they use. The table's properties replace arguments that are None."""
     task = v1.ExpireTask(keep_last=keep_last or 0)
     if older_than is not None:
         task.older_than.FromTimedelta(older_than)
@@ -83,7 +81,7 @@ class Maintenance(Area):
         return Job(self._calls.rpc("StartMaintenance", table_id=table_id(self._calls, table), task=task).job)
 
     def get(self, table: Ref, job: str | Job) -> Job:
-        """Return a job of a table in its current state. Whoever may read the table may call it."""
+        """Return a job of a table in its current state. It requires the right to read the table."""
         job_id = job.id if isinstance(job, Job) else job
         return Job(self._calls.rpc("GetMaintenance", table_id=table_id(self._calls, table), job_id=job_id).job)
 
@@ -96,16 +94,7 @@ class Maintenance(Area):
         every_s: float = 0.3,
         on_change: Callable[[Job], None] = lambda _: None,
     ) -> Job:
-        """Wait for a job to end and return it; raise `TimedOut` after `timeout_s`. `on_change` gets the job from time to time."""
-        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            now = self.get(table, job)
+        """Wait for a job to end and return it; raise `TimedOut` after `timeout_s`. `on_change` is called after each change."""
+        for now in watched(lambda: self.get(table, job), timeout_s=timeout_s, every_s=every_s):
             on_change(now)
-            if now.is_over:
-                return now
-            if ends_at is not None and time.monotonic() + every_s > ends_at:
-                raise TimedOut(
-                    f"job {now.id} is still {now.state} after {timeout_s:g} s; increase timeout_s to wait longer",
-                    key="job.not.over",
-                )
-            time.sleep(every_s)
+        return now

@@ -20,7 +20,9 @@ from tenacity import (
     retry_if_exception_type,
     retry_if_not_exception_type,
     stop_after_attempt,
+    wait_none,
 )
+from tenacity.wait import wait_base
 
 from skiway.errors import Busy, Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
@@ -145,10 +147,15 @@ def _is_lost_race(error: BaseException) -> bool:
     return isinstance(error, PreconditionFailed) and error.key == "version.mismatch"
 
 
-def retrying(attempt: Callable[[], T]) -> T:
-    """Return what `attempt` returns. Call it again, up to `ATTEMPTS` times in all, when it loses a race."""
+def retrying(attempt: Callable[[], T], *, attempts: int = ATTEMPTS, pauses: wait_base | None = None) -> T:
+    """Return what `attempt` returns. Call it again, up to `attempts` times in all, when it loses a race.
+
+    `pauses` are the times between the attempts, by default none.
+    """
     is_lost_race = retry_if_exception_type(Contention) & retry_if_not_exception_type(Busy)
-    return Retrying(retry=is_lost_race, stop=stop_after_attempt(ATTEMPTS), reraise=True)(attempt)
+    return Retrying(retry=is_lost_race, stop=stop_after_attempt(attempts), wait=pauses or wait_none(), reraise=True)(
+        attempt
+    )
 
 
 def apply_batch(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:

@@ -16,7 +16,7 @@ from skiway.metastore.managed.states import managed_record
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.table_maintenance.health import table_health
-from skiway.metastore.table_maintenance.tasks import check_task, planned
+from skiway.metastore.table_maintenance.tasks import check_task, planned, with_orphan_age
 from skiway.model import v1
 
 __all__ = ["MaintenanceArea", "get", "health", "plan", "start"]
@@ -71,10 +71,7 @@ def start(realm: Realm, request: v1.StartMaintenanceRequest, *, area: Maintenanc
     table = _writable(realm, request.table_id)
     area.files()
     check_task(request.task)
-    task = v1.MaintenanceTask()
-    task.CopyFrom(request.task)
-    if task.HasField("clean") and not task.clean.HasField("older_than") and area.orphan_age is not None:
-        task.clean.older_than.FromTimedelta(area.orphan_age)  # the worker may have other settings
+    task = with_orphan_age(request.task, area.orphan_age)
     return v1.StartMaintenanceResponse(job=jobs.enqueue_maintenance(realm, table.resource_id, task))
 
 

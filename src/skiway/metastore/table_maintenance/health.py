@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from skiway.formats import Content, data_files
 from skiway.formats.iceberg.compaction import CompactionRules, FileGroup, unused_deletes
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore.managed.states import ManagedTable, load
+from skiway.metastore.managed.states import load
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.table_maintenance.cleaning import OrphanReport, remove_orphans
 from skiway.metastore.table_maintenance.expiring import ExpiryReport, expire_snapshots
-from skiway.metastore.table_maintenance.optimizing import MIN_MANIFESTS, planned_groups
+from skiway.metastore.table_maintenance.optimizing import MIN_MANIFESTS, live_manifests, planned_groups
 from skiway.model import v1
 
 __all__ = ["table_health"]
@@ -40,7 +40,9 @@ def table_health(
     if current is not None and files is not None:
         health.snapshot_id = current.id
         _count_files(health, files, rules)
-        _count_manifests(health, table)
+        manifests = live_manifests(table)
+        health.manifests = len(manifests)
+        health.manifest_bytes = sum(each.manifest_length for each in manifests)
     groups = planned_groups(table, rules)
     unused = unused_deletes(table.metadata, table.files)
     expired = expire_snapshots(realm, warehouse, table_id, dry_run=True)
@@ -74,17 +76,6 @@ def _count_files(health: v1.TableHealth, files: pa.Table, rules: CompactionRules
     health.equality_delete_files = deletes.num_rows - by_position.num_rows
     health.deleted_rows = min(_total(by_position["row_count"]), health.rows)
     health.deleted_share = health.deleted_rows / health.rows if health.rows else 0.0
-
-
-def _count_manifests(health: v1.TableHealth, table: ManagedTable) -> None:
-    from skiway.formats.iceberg.file_io import ReadingIO
-    from skiway.formats.iceberg.manifest_files import has_live_files, manifests
-
-    found = [
-        each for each in manifests(table.metadata.current_snapshot(), ReadingIO(table.files)) if has_live_files(each)
-    ]
-    health.manifests = len(found)
-    health.manifest_bytes = sum(each.manifest_length for each in found)
 
 
 def _histogram(sizes: Sequence[int]) -> Iterator[v1.FileSizes]:

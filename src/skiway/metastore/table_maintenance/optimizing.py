@@ -24,10 +24,10 @@ from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["MIN_MANIFESTS", "OptimizeReport", "RulesOf", "optimize", "planned_groups"]
+__all__ = ["MIN_MANIFESTS", "OptimizeReport", "RulesOf", "live_manifests", "optimize", "planned_groups"]
 
 ATTEMPTS: Final = 4
 _COMMIT_BYTES: Final = 1 << 30
@@ -101,7 +101,7 @@ class _Run:
 
     def run(self) -> OptimizeReport:
         table = self._load()
-        self.report.manifests_before = _manifests(table)
+        self.report.manifests_before = len(live_manifests(table))
         groups = planned_groups(table, self.rules_of(table.metadata))
         total = sum(group.files.num_rows for group in groups)
         waiting: list[_Rewritten] = []
@@ -207,12 +207,13 @@ class _Run:
         table = change(self.realm, self.warehouse, self.table_id, producer)
         self.report.commits += table.metadata_location != before.metadata_location
         self.report.deletes_removed = found[0]
-        self.report.manifests_after = _manifests(table)
+        self.report.manifests_after = len(live_manifests(table))
 
 
-def _manifests(table: ManagedTable) -> int:
+def live_manifests(table: ManagedTable) -> list[ManifestFile]:
+    """The manifests of the current snapshot that have files which are not deleted."""
     from skiway.formats.iceberg.file_io import ReadingIO
     from skiway.formats.iceberg.manifest_files import has_live_files, manifests
 
     current = table.metadata.current_snapshot()
-    return sum(map(has_live_files, manifests(current, ReadingIO(table.files))))
+    return [each for each in manifests(current, ReadingIO(table.files)) if has_live_files(each)]

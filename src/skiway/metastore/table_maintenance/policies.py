@@ -28,7 +28,13 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.table_maintenance.cleaning import remove_orphans
 from skiway.metastore.table_maintenance.expiring import expire_snapshots
 from skiway.metastore.table_maintenance.optimizing import planned_groups
-from skiway.metastore.table_maintenance.tasks import check_task, compaction_rules, expiry_rules
+from skiway.metastore.table_maintenance.tasks import (
+    check_task,
+    compaction_rules,
+    expiry_rules,
+    orphan_age_of,
+    with_orphan_age,
+)
 from skiway.model import v1
 from skiway.storage import Stores
 
@@ -176,9 +182,7 @@ def _started(realm: Realm, warehouse: Warehouse, table: v1.Table, orphan_age: ti
     try:
         policy = policy_of(realm, table)
         for action in filter(policy.is_on, ACTIONS):
-            task = policy.task(action)
-            if action == "clean" and not task.clean.HasField("older_than") and orphan_age is not None:
-                task.clean.older_than.FromTimedelta(orphan_age)
+            task = with_orphan_age(policy.task(action), orphan_age)
             if _is_due(realm, warehouse, table, policy, task):
                 yield jobs.enqueue_maintenance(realm, table.resource_id, task)
     except SkiwayError as error:
@@ -206,5 +210,5 @@ def _is_due(realm: Realm, warehouse: Warehouse, table: v1.Table, policy: TablePo
             found = expire_snapshots(realm, warehouse, table.resource_id, **expiry_rules(task.expire), dry_run=True)
             return bool(found.snapshots or found.refs)
         case _:
-            age = task.clean.older_than.ToTimedelta() if task.clean.HasField("older_than") else None
+            age = orphan_age_of(task.clean)
             return bool(remove_orphans(realm, warehouse, table.resource_id, older_than=age, dry_run=True).files)

@@ -21,7 +21,16 @@ from skiway.model import v1
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["Planned", "check_task", "compaction_rules", "expiry_rules", "planned", "run_task"]
+__all__ = [
+    "Planned",
+    "check_task",
+    "compaction_rules",
+    "expiry_rules",
+    "orphan_age_of",
+    "planned",
+    "run_task",
+    "with_orphan_age",
+]
 
 
 @dataclass(slots=True)
@@ -73,7 +82,7 @@ def planned(
         case "expire":
             return _expiry(expire_snapshots(realm, warehouse, table_id, **expiry_rules(task.expire), dry_run=True))
         case _:
-            age = task.clean.older_than.ToTimedelta() if task.clean.HasField("older_than") else orphan_age
+            age = orphan_age_of(with_orphan_age(task, orphan_age).clean)
             report = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=True)
             reason = "no state of the table references it"
             return Planned(
@@ -136,7 +145,7 @@ def run_task(
             outcome.changed = int(bool(expired.snapshots or expired.refs))
             outcome.note = f"removed {len(expired.snapshots)} snapshots and {len(expired.files)} files"
         case _:
-            age = task.clean.older_than.ToTimedelta() if task.clean.HasField("older_than") else None
+            age = orphan_age_of(task.clean)
             cleaned = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=False)
             result = v1.MaintenanceResult(files_removed=len(cleaned.files), bytes_removed=cleaned.size_bytes)
             outcome.changed = int(bool(cleaned.files))
@@ -169,6 +178,20 @@ def expiry_rules(task: v1.ExpireTask) -> Mapping[str, Any]:
         "max_age_ms": None if age is None else int(age.total_seconds() * 1000),
         "min_count": task.keep_last or None,
     }
+
+
+def orphan_age_of(task: v1.CleanTask) -> timedelta | None:
+    """The age that a task gives; None if it gives none."""
+    return task.older_than.ToTimedelta() if task.HasField("older_than") else None
+
+
+def with_orphan_age(task: v1.MaintenanceTask, age: timedelta | None) -> v1.MaintenanceTask:
+    """The task, with this age if it cleans and gives none: the worker that runs it may have other settings."""
+    made = v1.MaintenanceTask()
+    made.CopyFrom(task)
+    if made.HasField("clean") and not made.clean.HasField("older_than") and age is not None:
+        made.clean.older_than.FromTimedelta(age)
+    return made
 
 
 def _expiry(report: ExpiryReport) -> Planned:

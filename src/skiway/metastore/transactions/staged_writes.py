@@ -18,17 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    stop_after_attempt,
-    wait_random_exponential,
-)
+from tenacity import wait_random_exponential
 
 from skiway.errors import (
     AlreadyExists,
-    Busy,
     Contention,
     LimitExceeded,
     NotFound,
@@ -45,7 +38,7 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copied
+from skiway.metastore.records.updates import copied, retrying
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -151,8 +144,7 @@ def amended(realm: Realm, transaction_id: str, edit: Callable[[v1.Transaction], 
             replace_record(realm, current, desired)
         return desired
 
-    is_lost_race = retry_if_exception_type(Contention) & retry_if_not_exception_type(Busy)
-    return Retrying(retry=is_lost_race, stop=stop_after_attempt(ATTEMPTS), wait=PAUSES, reraise=True)(attempt)
+    return retrying(attempt, attempts=ATTEMPTS, pauses=PAUSES)
 
 
 def replace_record(realm: Realm, current: Stored[v1.Transaction], desired: v1.Transaction) -> None:

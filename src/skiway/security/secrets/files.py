@@ -25,6 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from skiway.causes import cause_of
+from skiway.disk_sync import sync_paths
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, PreconditionFailed, Unavailable
 from skiway.security.redaction import Redacted
 from skiway.security.secrets.store import check_size, no_such_secret, secret_key
@@ -177,7 +178,7 @@ class FileSecrets:
         with self._writing(secret_key(account_id, kind, resource_id)) as file:
             if file.exists():
                 file.unlink()
-                _sync(file.parent)
+                sync_paths([file.parent])
 
     def reencrypt(self) -> int:
         """Encrypt all secrets with the first key, so that other keys can be removed. Returns the number of changed secrets."""
@@ -217,7 +218,7 @@ class FileSecrets:
         _make_private(file.parent, below=self._directory)
         _write(draft, sealed)
         draft.replace(file)
-        _sync(file.parent)
+        sync_paths([file.parent])
 
 
 def key_ring_in(file: Path, *, secrets: Path, randomness: Randomness = os.urandom) -> KeyRing:
@@ -253,7 +254,7 @@ def _make_key_file(file: Path, secrets: Path, randomness: Randomness) -> None:
         pass  # another process was first; use its key
     finally:
         draft.unlink()
-    _sync(file.parent)
+    sync_paths([file.parent])
 
 
 @contextmanager
@@ -283,15 +284,7 @@ def _make_private(directory: Path, *, below: Path | None = None) -> None:
     if directory.parent not in (below, directory):
         _make_private(directory.parent, below=below)
     directory.mkdir(mode=0o700, exist_ok=True)
-    _sync(directory.parent)
-
-
-def _sync(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync_paths([directory.parent])
 
 
 @contextmanager
