@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
 import grpc
+import grpc.experimental
 from google.protobuf.message import DecodeError, Message
 
 from skiway.airport.wire import headers
@@ -149,6 +150,8 @@ class Channel:
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", 64 * 1024),
+            # The caller's thread reads responses itself. Otherwise gRPC starts a thread for each call, which takes 0.3 ms.
+            (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
             *self._options,
         ]
         if self.location.is_tls:

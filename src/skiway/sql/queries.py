@@ -44,6 +44,18 @@ class Query:
     plain: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A query that counts the rows of a table: the name of its only column, and the table."""
+
+    name: str
+    table: CountsRows
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(self.name, pa.int64())])
+
+
 class QueryEngine:
     """Runs queries in the sandbox."""
 
@@ -65,9 +77,8 @@ class QueryEngine:
 
     def columns(self, query: Query) -> pa.Schema:
         """The columns of a query, without running it."""
-        counted = self._counted(query)
-        if counted is not None:
-            return counted.schema
+        if (count := self._count(query)) is not None:
+            return count.schema
         process = self._started(query)
         try:
             schema, rows = self._run(process, query, describe=True)
@@ -93,9 +104,10 @@ class QueryEngine:
     @contextmanager
     def result(self, query: Query) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Run a query within the block: its columns and its rows."""
-        counted = self._counted(query)
-        if counted is not None:
-            yield counted.schema, iter([counted])
+        count = self._count(query)
+        rows = None if count is None else count.table.counted_rows()
+        if count is not None and rows is not None:
+            yield count.schema, iter([pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=count.schema)])
             return
         process = self._started(query)
         try:
@@ -120,14 +132,13 @@ class QueryEngine:
         finally:
             process.close()
 
-    def _counted(self, query: Query) -> pa.RecordBatch | None:
-        """The result of a query that counts the rows of a table, if the table knows it. No process is needed for it."""
+    def _count(self, query: Query) -> _Count | None:
+        """The table whose rows a query only counts; None for other queries. No process is needed to look it up."""
         counted = row_count(query.sql)
         if counted is None or not (counted.schema or query.schema):
             return None
         table = query.find(counted.catalog or query.catalog, counted.schema or query.schema, counted.table)
-        rows = table.counted_rows() if isinstance(table, CountsRows) else None
-        return None if rows is None else pa.RecordBatch.from_pydict({counted.name: pa.array([rows], pa.int64())})
+        return _Count(counted.name, table) if isinstance(table, CountsRows) else None
 
     def _started(self, query: Query) -> QueryProcess:
         return self._start(query.sql, query.owner)
