@@ -102,8 +102,8 @@ class _GroupScheduling(LoadScopeScheduling):
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more process than cores, because many tests wait for servers that they start or stop."""
-    return (os.cpu_count() or 1) + 1
+    """Twice as many processes as cores, because many tests wait for servers that they start or stop."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -26,6 +26,7 @@ import yaml
 
 from cli.conftest import ROWS, Run
 from runtime.servers import environment, eventually, launch
+from scope import sample
 from skiway.airport import CatalogBuilder, Server
 from skiway.cli import output
 from skiway.cli.app import app
@@ -109,7 +110,7 @@ def test_ctrl_c_works_if_another_thread_receives_the_signal(slow: Slow) -> None:
 
 @pytest.mark.parametrize(
     "output",
-    ["table", "csv", "json", *(pytest.param(each, marks=pytest.mark.full) for each in ("ndjson", "yaml", "markdown"))],
+    sample(["csv", "table", "json", "ndjson", "yaml", "markdown"], every=6),
 )
 def test_first_rows_arrive_before_the_query_ends_and_a_closed_pipe_ends_it(slow: Slow, output: str) -> None:
     with started_sql(slow, "SELECT id, 'x' AS text FROM lake.s.endless", "-o", output, "--max-rows", "0") as process:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.servers import Server, command, environment, launch, skiway
+from scope import sample
 from skiway.cli import progress as progress_module
 from skiway.cli.completion import NAMES, completer
 from skiway.cli.progress import collected
@@ -146,7 +147,7 @@ def test_completion_without_a_server_is_empty(narrow: dict[str, str]) -> None:
 # -- terminals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", sample([40, 80], every=2))
 def test_narrow_terminal_shows_histograms(narrow: dict[str, str], columns: int) -> None:
     shown = on_terminal("tables", "describe", "lake.shells.measures", columns=columns, env=narrow)
     assert unstyled(shown).count("▄▄▄▄▄▄▄▄████████") == 2

@@ -208,6 +208,7 @@ def test_every_error_of_a_plain_install_names_the_missing_extra(plain: Environme
 
 @pytest.mark.timeout(600)  # pyspark is unpacked and started
 @pytest.mark.parametrize("extra", PROGRAMS if EVERY_EXTRA else ["memory", "pytest"])
+@pytest.mark.full
 def test_an_extra_is_complete(wheel: Path, extra: str) -> None:
     program, output = PROGRAMS[extra]
     with environment(wheel, extra) as installed:

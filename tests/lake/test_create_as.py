@@ -204,6 +204,7 @@ def test_failed_row_stream_leaves_the_old_table_and_no_files(lake: Lake, db: Air
     eventually(lambda: files() == before)
 
 
+@pytest.mark.full
 def test_empty_and_wide_tables_can_be_created(db: AirportClient) -> None:
     db.create_table_as("s.t", NEW.slice(0, 0), on_conflict="replace")
     assert db.scan("s.t").read_all().to_pydict() == {"name": [], "extra": []}

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from skiway.client import AirportClient
 
@@ -32,6 +33,7 @@ ROW_BYTES = 8 + 4 + 100
 LARGE = 15  # batches
 
 
+@pytest.mark.full
 def test_large_statements_and_scans_use_little_memory_and_leave_no_temporary_file(tmp_path: Path) -> None:
     """Memory used by small statements, including one-time loading, is not counted."""
     with serving(tmp_path) as server, AirportClient(ask(server, "where"), "managed") as db:

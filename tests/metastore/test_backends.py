@@ -17,7 +17,13 @@ from storage.homes import blob_home, pointer_home
 
 @behavior(18)
 @pytest.mark.parametrize(
-    ("pointers", "blobs"), [("memory", "memory"), ("sqlite", "file"), ("postgresql", "file"), ("dynamodb", "s3")]
+    ("pointers", "blobs"),
+    [
+        ("memory", "memory"),
+        ("sqlite", "file"),
+        ("postgresql", "file"),
+        pytest.param("dynamodb", "s3", marks=pytest.mark.full),
+    ],
 )
 def test_resource_lifecycle_is_the_same_on_every_backend(pointers, blobs, tmp_path, server, clock):  # noqa: F811
     places = pointer_home(pointers, tmp_path, server), blob_home(blobs, tmp_path, server)

@@ -191,6 +191,7 @@ print(gateway.jvm.java.net.URL(sys.argv[1]).openConnection().getResponseCode())
 
 
 @pytest.mark.needs("java", "spark")
+@pytest.mark.full
 def test_bundled_java_trusts_the_certificates_of_the_machine(bare_machine: Path) -> None:
     authority = Authority(bare_machine)
     pair = authority.issue("server")

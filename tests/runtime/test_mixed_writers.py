@@ -175,6 +175,7 @@ def lake_of(folder: Path, *homes: str, settings: Sequence[str] = ()) -> Iterator
         yield Lake(servers)
 
 
+@pytest.mark.full
 def test_concurrent_writers_of_both_doors_lose_no_rows_and_do_not_starve(tmp_path: Path) -> None:
     with lake_of(tmp_path, "one") as lake:
         check(lake)

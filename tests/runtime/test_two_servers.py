@@ -123,6 +123,7 @@ def names(lake: Metastore, namespace: str) -> dict[str, str | None]:
     return {table.name: table.description for table in lake.tables(namespace)}
 
 
+@pytest.mark.full
 def test_only_one_writer_creates_a_table(pair, namespace):
     expected_names = [f"t{number}" for number in range(6)]
 
@@ -159,6 +160,7 @@ def test_only_one_writer_renames_to_the_same_name(pair, namespace):
         assert names(lake, namespace) == expected | {"Target": f"of {winner}"}
 
 
+@pytest.mark.full
 def test_no_update_is_lost(pair, namespace):
     rounds = 3
     with pair.client(0) as lake:
@@ -188,6 +190,7 @@ def test_no_update_is_lost(pair, namespace):
             assert (found.message.properties["count"], found.meta.version) == (str(total), total + 1)
 
 
+@pytest.mark.full
 def test_deleted_and_recreated_table_exists_at_most_once(pair, namespace):
     def create_and_delete(lake: Metastore, _: int) -> tuple[list[str], list[str]]:
         """The ids of the tables that this writer created, and of those that it deleted."""

@@ -220,6 +220,7 @@ def test_threads_can_open_a_new_store_concurrently(shared_home):
         store.close()
 
 
+@pytest.mark.full
 def test_processes_can_open_a_new_store_concurrently(tmp_path, server):
     for kind in ("sqlite", "postgresql"):
         home = pointer_home(kind, tmp_path, server)

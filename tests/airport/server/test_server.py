@@ -491,7 +491,7 @@ def script_running(folder: Path, processes: int) -> Iterator[tuple[subprocess.Po
                 os.killpg(running.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_serve_runs_until_it_is_stopped(processes: int, number: signal.Signals, tmp_path: Path) -> None:
     with script_running(tmp_path, processes) as (running, _, pids):
@@ -531,6 +531,7 @@ def test_a_signal_at_any_moment_ends_serve(monkeypatch: pytest.MonkeyPatch) -> N
             signal.signal(number, handler)
 
 
+@pytest.mark.full
 def test_serve_exits_when_one_of_its_processes_exits(tmp_path: Path) -> None:
     with script_running(tmp_path, 2) as (running, _, pids):
         os.kill(min(pids), signal.SIGKILL)

@@ -143,6 +143,7 @@ def test_updates_up_to_the_exchange_limit_scan_concurrently(recorder: Recorder) 
     assert found == {i: i // 1000 + 1.0 if i < 4000 else 0.0 for i in range(ROWS)}
 
 
+@pytest.mark.full
 def test_concurrent_writers_of_one_row_lose_no_update(recorder: Recorder) -> None:
     """Later writers get a conflict and retry."""
     with recording(AirportService(filled()), recorder) as location:

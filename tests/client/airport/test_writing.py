@@ -514,6 +514,7 @@ def test_error_while_rows_are_sent_reaches_the_sender() -> None:
 # -- concurrency --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_fifty_concurrent_writers_lose_no_row() -> None:
     catalog = MemoryCatalog("m", schemas=["s"])
     catalog.schema("s").create_table(CreateTable("t", COLUMNS))  # type: ignore[union-attr]

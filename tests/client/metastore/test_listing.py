@@ -45,6 +45,7 @@ def lake(server: Server) -> Iterator[Metastore]:
         yield lake
 
 
+@pytest.mark.full
 def test_all_tables_are_listed_once_in_small_pages_while_some_are_deleted(server: Server, lake: Metastore) -> None:
     listing = lake.tables("lake.sales", page_size=7)
     names = []

@@ -96,6 +96,7 @@ with Metastore(sys.argv[1]) as lake:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc, where Linux tells a process's memory")
+@pytest.mark.full
 def test_client_memory_does_not_grow_with_the_upload_size(server: Server, table: Table) -> None:
     sizes = []
 

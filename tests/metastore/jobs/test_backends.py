@@ -19,7 +19,12 @@ from skiway.storage import Stores
 from storage.conftest import server  # noqa: F401 - a fixture
 from storage.homes import blob_home, pointer_home
 
-BACKENDS = [("memory", "memory"), ("sqlite", "file"), ("postgresql", "file"), ("dynamodb", "s3")]
+BACKENDS = [
+    ("memory", "memory"),
+    ("sqlite", "file"),
+    ("postgresql", "file"),
+    pytest.param("dynamodb", "s3", marks=pytest.mark.full),
+]
 
 
 @behavior(18, 73)

@@ -99,6 +99,7 @@ def test_concurrent_workers_run_each_job_exactly_once(servers):
 
 
 @behavior(73)
+@pytest.mark.full
 def test_each_job_completes_once_despite_failing_and_vanishing_workers(servers):
     enqueue_jobs(servers[0])
     completions: Counter[str] = Counter()

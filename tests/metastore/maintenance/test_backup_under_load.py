@@ -15,6 +15,7 @@ import pytest
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory, mask
 from runtime.servers import eventually
+from scope import sample
 from skiway.metastore.maintenance import Checker, restore_backup, write_backup
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.resources import catalogs, namespaces
@@ -138,7 +139,7 @@ def slow_down(pointers: PointerStore, pause: Callable[[], None]) -> None:
     pointers._snapshot, pointers._scan = slow_snapshot, slow_scan  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", sample(["sqlite", "postgresql"], every=2))
 def test_backup_has_what_was_acknowledged_before_as_of_one_moment(
     kind: str,
     tmp_path: Path,

@@ -76,6 +76,7 @@ def test_partition_values_in_paths_are_profiled_like_columns(spark: SparkSession
     assert sum(year.histogram.counts) == 9
 
 
+@pytest.mark.full
 def test_columns_of_a_wide_table_are_read_in_groups(spark: SparkSession, tmp_path: Path) -> None:
     wide = pa.table({f"c{number}": [number, None, number + 1] for number in range(WIDTH)})
     write(tmp_path / "t", wide, wide)
