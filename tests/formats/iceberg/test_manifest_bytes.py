@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -14,6 +16,8 @@ from pyiceberg.manifest import (
     DataFileContent,
     FileFormat,
     ManifestFile,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
 )
 from pyiceberg.typedef import Record
 
@@ -28,10 +32,10 @@ from skiway.formats.iceberg.manifest_files import (
     first_row_id,
     manifests,
     referenced_file,
-    schema_of,
     set_partition,
     vector_place,
 )
+from skiway.formats.iceberg.manifest_writing import _entry_layout, _Output, schema_of
 from skiway.formats.iceberg.manifests import _manifest
 from skiway.formats.iceberg.partitions import partition_by
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, evolve
@@ -120,6 +124,39 @@ def test_entries_inherit_from_their_manifest(tmp_path: Path, version: str) -> No
             assert first_row_id(entry.data_file) == (None if version == "2" else first)
             first += entry.data_file.record_count
     assert manifests(None, io) == []
+
+
+@pytest.mark.parametrize("partition_by", ["x", "bucket[4](x)"])
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_kept_readers_and_layouts_are_those_that_pyiceberg_builds(
+    tmp_path: Path, version: str, partition_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = LooseTable(tmp_path, ROWS.schema, partition_by, format_version=version)
+    table.append(ROWS)
+    table.append(ROWS)
+    found, io = listed(table)
+    kept = [entries(each, io) for each in found]
+    monkeypatch.setattr(manifest_files, "_MAX_KEPT_SCHEMA", 0)
+    again, _ = listed(table)
+    assert (again, [entries(each, io) for each in again]) == (found, kept)
+
+    records: list[Any] = [entry for each in kept for entry in each]
+    partition = table.metadata.spec().partition_type(table.metadata.schema())
+    for layout, version_of_file in ((_entry_layout(2, partition), 2), (_entry_layout(3, partition), 3)):
+        written, newest = (
+            manifest_entry_schema_with_data_file(each, data_file_with_partition(partition, each))
+            for each in (version_of_file, 3)
+        )
+        meta = {"avro.codec": "gzip"}
+        outputs = [io.new_output(f"{table.metadata.location}/metadata/{name}{version_of_file}.avro") for name in "ab"]
+        monkeypatch.setattr(os, "urandom", lambda size: b"s" * size)
+        files = _Output(outputs[0], layout, meta), AvroOutputFile(outputs[1], written, "manifest_entry", newest, meta)
+        for file in files:
+            with file as opened:
+                opened.write_block(records)
+        monkeypatch.undo()
+        one, other = (Path(each.location.removeprefix("file://")).read_bytes() for each in outputs)
+        assert one == other
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, -17, -16, -1])

@@ -1,23 +1,22 @@
 # mypy: disable-error-code=no-any-return
-"""Manifests and manifest lists as Avro files, read and written in versions 2 and 3 of the format.
+"""Read manifests and manifest lists, which are Avro files.
 
 PyIceberg's reader takes the end of the file for the end of the list, wherever it comes, and its fast decoder reads past
 the end of its memory if a length is wrong. So the blocks are decoded here, with checks, and a damaged file is never
 mistaken for a complete one.
-
-PyIceberg writes data manifests of version 2 only. The writers here extend its private writer classes with delete
-manifests and with the row ids of version 3; no other module depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
+import json
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.io import InputFile
 from pyiceberg.manifest import (
@@ -30,40 +29,46 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestListWriterV2,
-    ManifestWriterV2,
     PartitionFieldSummary,
 )
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from skiway.formats.files import decoding
 from skiway.formats.iceberg.deletes import FILE_PATH_ID
-from skiway.formats.iceberg.file_io import ReadingIO, WritingIO
+from skiway.formats.iceberg.file_io import ReadingIO
 from skiway.formats.iceberg.unpacking import check_unpacked, unpacked
 
 __all__ = [
+    "AVRO_SCHEMA",
+    "FIRST_ROW_OF_MANIFEST",
+    "KEPT_SCHEMAS",
+    "NEWEST",
     "entries",
     "first_row_id",
     "has_live_files",
     "manifests",
     "referenced_file",
-    "schema_of",
     "set_partition",
     "vector_place",
-    "write_list",
-    "write_manifest",
 ]
 
-_NEWEST: Final[Literal[3]] = 3  # this version has the fields of all others
+NEWEST: Final[Literal[3]] = 3  # this version has the fields of all others
 _PARTITION: Final = 3
 _FIRST_ROW_OF_FILE: Final = 16
 _REFERENCED_FILE: Final = 17
 _VECTOR_OFFSET: Final = 18
 _VECTOR_SIZE: Final = 19
-_FIRST_ROW_OF_MANIFEST: Final = 15
+FIRST_ROW_OF_MANIFEST: Final = 15
+AVRO_SCHEMA: Final = "avro.schema"
+KEPT_SCHEMAS: Final = 256
+"""How many schemas of Avro files are kept with their readers or writers.
+
+Building these takes ten times as long as reading or writing a manifest of a few files.
+"""
+
+_MAX_KEPT_SCHEMA: Final = 1 << 16
 
 
 def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
@@ -71,12 +76,7 @@ def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
     if snapshot is None:
         return []
     with decoding(io.files, snapshot.manifest_list):
-        found = _rows(
-            io.new_input(snapshot.manifest_list),
-            MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
-            types={-1: ManifestFile, 508: PartitionFieldSummary},
-            enums={517: ManifestContent},
-        )
+        found = _rows(io.new_input(snapshot.manifest_list), _list_reader)
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if not found and summary.get("total-data-files", "0") != "0":
             raise ValueError(f"it is empty, but the snapshot has {summary['total-data-files']} data files")
@@ -86,13 +86,7 @@ def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
 def _live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """Read the entries of a manifest that are not deleted, without the fields that they inherit from it."""
     with decoding(io.files, manifest.manifest_path):
-        found = _rows(
-            io.new_input(manifest.manifest_path),
-            MANIFEST_ENTRY_SCHEMAS[_NEWEST],
-            types={-1: ManifestEntry, 2: DataFile},
-            enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-            at_least=manifest.manifest_length or 0,
-        )
+        found = _rows(io.new_input(manifest.manifest_path), _entry_reader, at_least=manifest.manifest_length or 0)
         return [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
 
 
@@ -103,7 +97,7 @@ def has_live_files(manifest: ManifestFile) -> bool:
 
 def first_row_id(of: ManifestFile | DataFile) -> int | None:
     """The id of the first row, which all others of the manifest or the file follow; None if they have no ids."""
-    number: int | None = of[_FIRST_ROW_OF_MANIFEST if isinstance(of, ManifestFile) else _FIRST_ROW_OF_FILE]
+    number: int | None = of[FIRST_ROW_OF_MANIFEST if isinstance(of, ManifestFile) else _FIRST_ROW_OF_FILE]
     return number
 
 
@@ -193,14 +187,26 @@ class _Decoder(BinaryDecoder):
         return tuple([read() for _ in range(count)])
 
 
-def _rows(
-    file: InputFile,
-    schema: Schema,
-    *,
-    types: Mapping[int, Callable[..., Any]],
-    enums: Mapping[int, Callable[..., Enum]],
-    at_least: int = 0,
-) -> list[Any]:
+def _list_reader(written: Schema) -> Reader:
+    types: dict[int, Callable[..., Any]] = {-1: ManifestFile, 508: PartitionFieldSummary}
+    return resolve_reader(written, MANIFEST_LIST_FILE_SCHEMAS[NEWEST], types, {517: ManifestContent})
+
+
+def _entry_reader(written: Schema) -> Reader:
+    enums: dict[int, Callable[..., Any]] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+    return resolve_reader(written, MANIFEST_ENTRY_SCHEMAS[NEWEST], {-1: ManifestEntry, 2: DataFile}, enums)
+
+
+def _new_reader(kind: Callable[[Schema], Reader], written: str) -> Reader:
+    """A reader of records that were written with an Avro schema. It has no state, so files and threads can share it."""
+    return kind(AvroSchemaConversion().avro_to_iceberg(json.loads(written)))
+
+
+_known_reader = lru_cache(KEPT_SCHEMAS)(_new_reader)
+_HEADER: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+def _rows(file: InputFile, kind: Callable[[Schema], Reader], *, at_least: int = 0) -> list[Any]:
     """Read all records of an Avro file of at least `at_least` bytes; raises if it is truncated."""
     with file.open() as opened:
         check_unpacked(len(file), file.location)
@@ -208,10 +214,13 @@ def _rows(
     if len(data) < at_least:
         raise ValueError(f"it has {len(data)} of {at_least} bytes")
     decoder = _Decoder(data)
-    header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    header = _HEADER.read(decoder)
     if header.magic != MAGIC:
         raise ValueError("it is not an Avro file")
-    reader = resolve_reader(header.get_schema(), schema, dict(types), dict(enums))
+    written = header.meta.get(AVRO_SCHEMA)
+    if written is None:
+        raise ValueError("its header has no schema")
+    reader = (_known_reader if len(written) <= _MAX_KEPT_SCHEMA else _new_reader)(kind, written)
     codec = header.meta.get(AVRO_CODEC_KEY, "null")
     found: list[Any] = []
     total = 0
@@ -227,137 +236,3 @@ def _rows(
         if records.tell() != len(inside):
             raise ValueError("a block is longer than its records")
     return found
-
-
-def write_manifest(
-    metadata: TableMetadata,
-    spec_id: int,
-    io: WritingIO,
-    *,
-    location: str,
-    snapshot_id: int,
-    added: Iterable[DataFile] = (),
-    existing: Iterable[ManifestEntry] = (),
-    deleted: Iterable[ManifestEntry] = (),
-    content: ManifestContent = ManifestContent.DATA,
-) -> ManifestFile:
-    """Write a new manifest for the snapshot `snapshot_id`; it must have at least one entry."""
-    spec = metadata.specs()[spec_id]
-    codec: Any = metadata.properties.get("write.avro.compression-codec", "gzip")
-    schema = schema_of(metadata, spec)
-    writer = _Manifest(spec, schema, io.new_output(location), snapshot_id, codec)
-    writer.format, writer.holds = metadata.format_version, content
-    with writer:
-        for file in added:
-            writer.add_entry(_added(file, snapshot_id))
-        for entry in existing:
-            writer.existing(entry)
-        for entry in deleted:
-            writer.delete(entry)
-    made = writer.to_manifest_file()
-    return ManifestFile(*made._data, None)
-
-
-def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
-    """The newest schema that has all source columns of the spec."""
-    sources = {field.source_id for field in spec.fields}
-    for schema in (metadata.schema(), *reversed(metadata.schemas)):
-        if sources <= set(schema.field_ids):
-            return schema
-    return metadata.schema()
-
-
-def _added(file: DataFile, snapshot_id: int) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=ManifestEntryStatus.ADDED,
-        snapshot_id=snapshot_id,
-        sequence_number=None,
-        file_sequence_number=None,
-        data_file=file,
-    )
-
-
-class _Manifest(ManifestWriterV2):
-    """A manifest writer that also supports delete manifests and version 3."""
-
-    format: Literal[1, 2, 3] = 2
-    holds = ManifestContent.DATA
-
-    @property
-    def version(self) -> Literal[1, 2, 3]:
-        return self.format
-
-    def content(self) -> ManifestContent:
-        return self.holds
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "data" if self.holds == ManifestContent.DATA else "deletes"}
-
-    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        return AvroOutputFile[ManifestEntry](
-            output_file=self._output_file,
-            file_schema=self._with_partition(self.format),
-            record_schema=self._with_partition(_NEWEST),
-            schema_name="manifest_entry",
-            metadata=self._meta,
-        )
-
-
-def write_list(
-    metadata: TableMetadata,
-    io: WritingIO,
-    *,
-    location: str,
-    snapshot_id: int,
-    parent_id: int | None,
-    listed: Sequence[ManifestFile],
-) -> int:
-    """Write the manifest list of a new snapshot and return the number of row ids that it assigns."""
-    codec: Any = metadata.properties.get("write.avro.compression-codec", "gzip")
-    writer = _List(
-        output_file=io.new_output(location),
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=parent_id,
-        sequence_number=metadata.next_sequence_number(),
-        compression=codec,
-    )
-    if metadata.format_version == _NEWEST:
-        writer.assign_row_ids(getattr(metadata, "next_row_id", None) or 0)
-    with writer:
-        writer.add_manifests(list(listed))
-    return writer.rows_assigned
-
-
-class _List(ManifestListWriterV2):
-    """A manifest list writer that also supports version 3, where new data manifests get row ids."""
-
-    rows_assigned = 0
-    _next_row: int | None = None
-
-    def assign_row_ids(self, first: int) -> None:
-        self._format_version = _NEWEST
-        self._next_row = first
-        self._meta |= {"format-version": str(_NEWEST), "first-row-id": str(first)}
-
-    def __enter__(self) -> _List:
-        self._writer = AvroOutputFile[ManifestFile](
-            output_file=self._output_file,
-            record_schema=MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
-            file_schema=MANIFEST_LIST_FILE_SCHEMAS[self._format_version],
-            schema_name="manifest_file",
-            metadata=self._meta,
-        )
-        self._writer.__enter__()
-        return self
-
-    def prepare_manifest(self, manifest_file: ManifestFile) -> ManifestFile:
-        prepared = super().prepare_manifest(manifest_file)
-        if self._next_row is None or prepared.content != ManifestContent.DATA:
-            return prepared
-        if first_row_id(prepared) is None:
-            prepared[_FIRST_ROW_OF_MANIFEST] = self._next_row
-            rows = (prepared.added_rows_count or 0) + (prepared.existing_rows_count or 0)
-            self._next_row += rows
-            self.rows_assigned += rows
-        return prepared

@@ -40,7 +40,8 @@ def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, i
     from skiway.formats.iceberg.manifest_files import manifests
 
     listed = manifests(snapshot, io)
-    parts = [_cached_manifest(metadata, manifest, schema, io, table) for manifest in listed]
+    columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
+    parts = [_cached_manifest(metadata, manifest, schema, columns, io, table) for manifest in listed]
     if not parts:
         parts = [_rows([], 0, metadata, schema)]
     files = pa.concat_tables(parts).sort_by([("path", "ascending"), ("blob_offset", "ascending")]).combine_chunks()
@@ -49,11 +50,15 @@ def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, i
 
 
 def _cached_manifest(
-    metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
+    metadata: TableMetadata,
+    manifest: ManifestFile,
+    schema: pa.Schema,
+    columns: tuple[tuple[int | None, str], ...],
+    io: ReadingIO,
+    table: str,
 ) -> pa.Table:
     from skiway.formats.iceberg.manifest_files import first_row_id
 
-    columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
     # Rows get their ids when the manifest is first listed in version 3, so it may be listed without and with them.
     key = (manifest.manifest_path, first_row_id(manifest), columns, len(metadata.partition_specs))
 

@@ -209,7 +209,7 @@ class NewSnapshot:
         from pyiceberg.table.snapshots import Snapshot
         from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
-        from skiway.formats.iceberg.manifest_files import write_list
+        from skiway.formats.iceberg.manifest_writing import write_list
 
         location = self._location(f"snap-{self.id}-0-{self._name}.avro")
         rows = write_list(
@@ -282,7 +282,7 @@ class NewSnapshot:
                 self.inherited = [each for each in self.inherited if each not in group]
 
     def _manifest(self, spec_id: int, **listed: Any) -> ManifestFile:
-        from skiway.formats.iceberg.manifest_files import write_manifest
+        from skiway.formats.iceberg.manifest_writing import write_manifest
 
         location = self._location(f"{self._name}-m{next(self._numbers)}.avro")
         return write_manifest(self.metadata, spec_id, self._io, location=location, snapshot_id=self.id, **listed)

@@ -37,7 +37,7 @@ def write_staged(
 ) -> StagedManifest:
     """Describe data files that one `DataFileWriter` has written for `metadata`; there must be at least one."""
     from skiway.formats.iceberg.file_io import WritingIO
-    from skiway.formats.iceberg.manifest_files import write_manifest
+    from skiway.formats.iceberg.manifest_writing import write_manifest
 
     location = f"{metadata.location}/metadata/staged-{ids()}.avro"
     spec_id = added[0].spec_id

@@ -30,7 +30,7 @@ def snapshot_summary(
     """The summary of a snapshot on top of `parent` that adds and removes these data and delete files."""
     from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 
-    from skiway.formats.iceberg.manifest_files import schema_of
+    from skiway.formats.iceberg.manifest_writing import schema_of
 
     collected = SnapshotSummaryCollector()
     specs = metadata.specs()
