@@ -24,6 +24,7 @@ PARTS: Final = (
     "planning",
     "explorer",
     "profile",
+    "spark_source",
 )
 
 

@@ -1,7 +1,7 @@
 """A table of the lake as clients read it: managed or mirrored, in its current state or at a point in time.
 
 Time travel names a snapshot by id, by name (a branch or tag of Iceberg, a version of Delta, the number of a Parquet
-listing), or by the time at which it was current.
+listing), or by the time at which it was current. A range of snapshots has the rows that were appended (`appended_rows`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, OpenedTable, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
+from skiway.lake.appended_rows import AppendedRange
 from skiway.lake.bindings import Binding
 from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
@@ -72,6 +73,9 @@ def snapshot_at(table: OpenedTable, point: TimePoint) -> Snapshot:
     named = table.handle.refs.get(point.value)
     if named is not None:
         return snapshot_with_id(table, named)
+    between = AppendedRange.parse(point.value)
+    if between is not None:
+        return between.last(table)
     if not point.value.isdecimal():
         names = ", ".join(sorted(table.handle.refs)) or "none"
         raise _none(table, f"called {point.value!r} (named ones: {names})")
@@ -325,7 +329,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             self._log_plan(options, snapshot, self.files(snapshot), 1)
             return [Part(snapshot.id, [])]
         handle = self._opened.at(snapshot)
-        chosen = handle.plan(snapshot, options.filter or None, schema=self._readable(snapshot))
+        chosen = self._planned(snapshot, options, self._readable(snapshot))
         most = self._context.max_parts
         if mode != "server" and self.restriction is None:  # files have all rows and columns
             groups = [part.of(chosen) for part in split(snapshot.id, chosen, part_bytes=1, most=most)]
@@ -355,9 +359,21 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return
         snapshot = self._snapshot() if part is None else self._with_id(part.snapshot_id)
         if snapshot is not None:
-            chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=self._readable(snapshot))
+            chosen = self._planned(snapshot, options, self._readable(snapshot))
             for each in split(snapshot.id, chosen):
                 yield from self._read(each, options)
+
+    def _planned(self, snapshot: Snapshot, options: ScanOptions, schema: pa.Schema) -> pa.Table:
+        """The files to read: those that the filter leaves, and of a range of snapshots only the appended ones."""
+        chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=schema)
+        return chosen if self._range is None else self._range.appended(self._opened, chosen)
+
+    @property
+    def _range(self) -> AppendedRange | None:
+        """The range of snapshots to read; None for a single snapshot."""
+        if self._point is None or self._point.unit == "timestamp" or self._point.value in self._opened.handle.refs:
+            return None
+        return AppendedRange.parse(self._point.value)
 
     def direct_files(self, options: ScanOptions) -> list[FileGroup] | None:
         """The files for DuckDB to read in a query on the server, if it reads them as `scan` does."""
@@ -369,7 +385,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return None  # without a plan, which a scan makes
         readable = self._readable(snapshot)
         handle = self._opened.at(snapshot)
-        chosen = handle.plan(snapshot, options.filter or None, schema=readable)
+        chosen = self._planned(snapshot, options, readable)
         has_all = len(readable) == len(self.columns.stored) and chosen.num_rows <= MAX_FILES
         files = handle.whole_files(snapshot, chosen) if has_all else None
         groups = None if files is None else file_groups(readable, files)
@@ -381,7 +397,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         """The number of rows, from the metadata; None if deletes have to be read, or policies hide rows."""
         self._context.callers.require("table.read", self.record)
         snapshot = self._snapshot()
-        if self._is_hidden:
+        if self._is_hidden or self._range is not None:
             return None
         if snapshot is None:
             return 0
@@ -488,6 +504,8 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         snapshot = self._snapshot()
         if snapshot is None:
             return ColumnStatistics(has_not_null=False)
+        if self._range is not None:
+            return ColumnStatistics()
         found = self._context.statistics.of(
             self._realm, self.id, snapshot, self.columns, handle=lambda: self._opened.at(snapshot)
         )

@@ -1,4 +1,4 @@
-"""Spark's data source `airport`: Spark reads tables of Airport servers, and writes tables of Skiway.
+"""Spark's data source `airport`: Spark reads tables of Airport servers, and writes and streams tables of Skiway.
 
     from skiway.spark import AirportDataSource
 
@@ -11,6 +11,7 @@ Executors need this package, and no other part of Skiway.
     source       the data source
     options      its options
     reading      partitions and batches
+    streaming    streams of appended rows
     filters      Spark's filters as predicates of the client
     types        Arrow types as types of Spark
     writing      transactions of DataFrames that are written

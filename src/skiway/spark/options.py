@@ -28,6 +28,8 @@ KNOWN: Final = (
     "timestampasof",
     "pushdown",
     "transactionseconds",
+    "startingversion",
+    "skipchanges",
 )
 DAY_S: Final = 24 * 3600
 CALL_S: Final = 600.0
@@ -47,6 +49,8 @@ class Options:
     timestamp: str | None = None
     transaction_seconds: int = DAY_S
     pushdown: bool = False
+    starting_version: str | None = None
+    skip_changes: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -79,6 +83,8 @@ class Options:
             found.get("timestampasof"),
             _seconds(found.get("transactionseconds", str(DAY_S))),
             _is_true("pushdown", found.get("pushdown", "false")),
+            _starting_version(found.get("startingversion")),
+            _is_true("skipChanges", found.get("skipchanges", "false")),
         )
 
     def check_writing(self) -> None:
@@ -87,6 +93,12 @@ class Options:
         for name, value in given:
             if value is not None:
                 raise InvalidArgument(f"the option {name} is for reading: remove it")
+
+    def check_streaming(self) -> None:
+        """Raise `InvalidArgument` if there are options that name a single snapshot to read."""
+        for name, value in (("versionAsOf", self.version), ("timestampAsOf", self.timestamp)):
+            if value is not None:
+                raise InvalidArgument(f"the option {name} is for reading a single snapshot: remove it")
 
     def client(self) -> AirportClient:
         """A new client."""
@@ -104,10 +116,13 @@ class Options:
             return Id(lake.tables.get((client.catalog, *namespace_path(table.schema_name), table.name)).id)
         except Unsupported:
             raise Unsupported(
-                f"table {self.table} is not on a Skiway server: the data source airport writes to Skiway servers only"
+                f"table {self.table} is not on a Skiway server: the data source airport writes and streams tables of "
+                "Skiway servers only"
             ) from None
         except NotFound:
-            raise Unsupported(f"{self.table} is a view or a system table: only tables can be written") from None
+            raise Unsupported(
+                f"{self.table} is a view or a system table: only tables can be written and streamed"
+            ) from None
 
     def _tls(self) -> TlsOptions | None:
         return TlsOptions(root_certificates=self.root_certificates) if self.root_certificates else None
@@ -123,6 +138,12 @@ def _is_true(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise InvalidArgument(f"the option {name} is {text[:100]!r}: give true or false")
     return text.lower() == "true"
+
+
+def _starting_version(text: str | None) -> str | None:
+    if text is not None and text != "latest" and not text.isdecimal():
+        raise InvalidArgument(f"the option startingVersion is {text[:100]!r}: give the id of a snapshot, or latest")
+    return text
 
 
 def _seconds(text: str) -> int:

@@ -13,11 +13,11 @@ from skiway.spark.filters import predicate_of
 from skiway.spark.options import Options
 from skiway.spark.types import arrow_target, converted
 
-__all__ = ["AirportReader", "PushdownReader"]
+__all__ = ["AirportReader", "Part", "PushdownReader", "batches_of"]
 
 
-class _Part(InputPartition):
-    """A partition."""
+class Part(InputPartition):
+    """A partition: a part of a scan."""
 
     def __init__(self, part: ScanPart) -> None:
         self.part = part
@@ -36,17 +36,11 @@ class AirportReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The parts of the scan. All of them read the same snapshot."""
         with self._options.client() as client:
-            return [_Part(part) for part in self._options.bind(client, self._where).parts()]
+            return [Part(part) for part in self._options.bind(client, self._where).parts()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one part, in the types of Spark."""
-        if not isinstance(partition, _Part):
-            return  # Spark passes None if a scan has no parts
-        part = partition.part
-        target = arrow_target(part.schema)
-        with self._options.client() as client, client.read_part(part) as rows:
-            for batch in rows:
-                yield converted(batch, target)
+        return batches_of(self._options, partition)
 
 
 class PushdownReader(AirportReader):
@@ -63,3 +57,13 @@ class PushdownReader(AirportReader):
             if found is not None:
                 self._where = found if self._where is None else self._where & found
         return filters
+
+
+def batches_of(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The batches of one part, in the types of Spark."""
+    if not isinstance(partition, Part):
+        return  # Spark passes None if a scan has no parts
+    target = arrow_target(partition.part.schema)
+    with options.client() as client, client.read_part(partition.part) as rows:
+        for batch in rows:
+            yield converted(batch, target)

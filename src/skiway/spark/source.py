@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from skiway.spark.options import Options
 from skiway.spark.reading import AirportReader, PushdownReader
+from skiway.spark.streaming import AirportStreamReader
 from skiway.spark.types import spark_schema
 from skiway.spark.writing import AirportWriter
 
@@ -16,7 +17,7 @@ __all__ = ["AirportDataSource"]
 
 
 class AirportDataSource(DataSource):
-    """`spark.read.format("airport")` and `df.write.format("airport")`.
+    """`spark.read.format("airport")`, `spark.readStream.format("airport")` and `df.write.format("airport")`.
 
     Register it with `spark.dataSource.register(AirportDataSource)`.
 
@@ -30,6 +31,8 @@ class AirportDataSource(DataSource):
     | `versionAsOf`, `timestampAsOf` | the snapshot to read, by its id or a time |
     | `pushdown` | `true` sends filters to the server; use such a DataFrame for one query only |
     | `transactionSeconds` | how long a write may take, by default a day |
+    | `startingVersion` | the snapshot after which a stream begins, or `latest` |
+    | `skipChanges` | `true` if a stream skips snapshots that change or delete rows |
     """
 
     @classmethod
@@ -53,3 +56,7 @@ class AirportDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a scan."""
         return (PushdownReader if self._options.pushdown else AirportReader)(self._options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of a stream of appended rows."""
+        return AirportStreamReader(self._options, schema)

@@ -1,0 +1,88 @@
+"""`python -m bench.spark_source [rows]`: Spark's data source `airport` compared with Spark's own Parquet on the same machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from bench.disk import scratch
+from bench.report import Figure, report
+from bench.sales import rows
+from bench.serving import skiway_serve
+from bench.turns import taken_in_turns
+from skiway.client import AirportClient
+from skiway.pipeline.session import session
+from skiway.spark import AirportDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 10_000_000
+FILES = 10
+TURNS = 3
+AIM = 2.0  # at most this many times as long as Spark's own Parquet
+
+
+def figures(total: int = ROWS) -> Iterator[Figure]:
+    """Yield the seconds of an aggregate and of a write, of both, with their ratios."""
+    with scratch() as place:
+        folder = place / "sales"
+        folder.mkdir()
+        for number in range(FILES):
+            pq.write_table(rows(number, total // FILES), folder / f"{number}.parquet", row_group_size=131_072)
+        with skiway_serve(place / "home") as doors, AirportClient(doors["airport"], "lake") as lake:
+            lake.create_schema("shop")
+            for name in ("sales", "copies"):
+                lake.create_table(f"shop.{name}", rows(0, 1).schema)
+            for number in range(FILES):
+                lake.insert("shop.sales", rows(number, total // FILES))
+            settings = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
+            with session("bench", "local[2]", remote="", **settings) as spark:
+                spark.dataSource.register(AirportDataSource)
+                spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+                yield from compared(spark, f"{doors['airport']}/lake", folder, place, total)
+
+
+def compared(spark: SparkSession, location: str, folder: Path, place: Path, total: int) -> Iterator[Figure]:
+    """Both take turns."""
+    fresh = count()
+    files = spark.read.parquet(str(folder))
+
+    def table(columns: str) -> DataFrame:
+        return spark.read.format("airport").options(location=location, columns=columns).load("shop.sales")
+
+    def write_table() -> None:
+        files.write.format("airport").options(location=location, table="shop.copies").mode("overwrite").save()
+
+    yield in_turns(
+        f"aggregate of {total:,} rows, 2 of 10 columns",
+        lambda: aggregate(table("state,amount")),
+        lambda: aggregate(files),
+        "spark.read.parquet",
+    )
+    yield in_turns(
+        f"write of {total:,} rows, 10 columns",
+        write_table,
+        lambda: files.write.parquet(str(place / f"copy{next(fresh)}")),
+        "DataFrame.write.parquet",
+    )
+
+
+def aggregate(found: DataFrame) -> object:
+    """Count and sum by a column of four values."""
+    return found.groupBy("state").agg({"amount": "sum", "*": "count"}).collect()
+
+
+def in_turns(name: str, ours: Callable[[], object], peer: Callable[[], object], peer_is: str) -> Figure:
+    """The seconds of both."""
+    found = taken_in_turns(ours, peer, TURNS)
+    return Figure(name, "s", found.ours, found.peer, found.ratio, aim_at_most=AIM, peer_is=peer_is)
+
+
+if __name__ == "__main__":
+    report("spark_source", figures(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS))
