@@ -9,9 +9,13 @@ import sys
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import pytest
+
+from skiway import airport
 
 PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
@@ -208,14 +212,34 @@ def test_architecture_page_lists_the_existing_packages() -> None:
     assert shown == walked, "docs/architecture.md, column 'status', is not up to date"
 
 
-@pytest.mark.parametrize("module", ["skiway.airport", "skiway.client", "skiway.formats", "skiway.pipeline.session"])
-def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
-    program = f"import sys, {module}; print(*sys.modules)"
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a new interpreter has loaded after a statement."""
+    program = f"import sys; {statement}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    loaded = set(run.stdout.split())
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["skiway.airport", "skiway.client", "skiway.formats", "skiway.pipeline.session"])
+def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
+    loaded = loaded_by(f"from {module} import *")
     assert module in loaded
     assert loaded & HEAVY == set()
+
+
+def test_clients_load_the_wire_format_but_not_the_server() -> None:
+    loaded = loaded_by("import skiway.client")
+    assert "skiway.airport.wire" in loaded
+    assert [name for name in loaded if name.startswith(("skiway.airport.server", "skiway.airport.filters"))] == []
+
+
+def test_names_of_the_library_are_imported_when_they_are_used() -> None:
+    assert sorted(airport._PLACES) == sorted(airport.__all__)
+    for name in airport.__all__:
+        assert getattr(airport, name) is getattr(import_module(f"skiway.airport.{airport._PLACES[name]}"), name)
+    assert set(airport.__all__) <= set(dir(airport))
+    with pytest.raises(AttributeError, match="has no attribute 'Sever'"):
+        airport.Sever  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -303,9 +327,11 @@ class Module:
 
     @cached_property
     def defined(self) -> set[str]:
-        """The names that the module binds at its top level."""
+        """The names that the module binds at its top level, or imports for type checkers if it has a `__getattr__`."""
         found: set[str] = set()
-        for node in self.tree.body:
+        blocks = [node.body for node in self.tree.body if isinstance(node, ast.If)]
+        is_lazy = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in chain(*blocks))
+        for node in chain(self.tree.body, *(blocks if is_lazy else ())):
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                     found.add(node.name)

@@ -3,82 +3,94 @@
 This package is the whole API for authors: build a catalog, or implement the interfaces, and serve it. The server behind it
 is in `skiway.airport.server`, pushed-down filters are in `skiway.airport.filters`, a ready-made database is in
 `skiway.airport.memory`, and geometry columns are in `skiway.airport.geometry`.
+
+Names are imported when they are first used: clients need the wire format of this package, but not the server.
 """
 
-# Build a catalog from functions
-from skiway.airport.builder import CatalogBuilder, SchemaBuilder
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# Implement a catalog: interfaces and capabilities
-from skiway.airport.catalog import (
-    Bindable,
-    Catalog,
-    CatalogVersion,
-    ColumnStatistics,
-    Commands,
-    HasStatistics,
-    Planned,
-    Schema,
-    SharedListing,
-    Table,
-    TimeTravel,
-    Transactional,
-    TransactionManager,
-    TransactionStatus,
-    Versioned,
-)
+if TYPE_CHECKING:
+    # Build a catalog from functions
+    from skiway.airport.builder import CatalogBuilder, SchemaBuilder
 
-# The current request in other threads and in unit tests
-from skiway.airport.context import acting_as, submit, with_request
+    # Implement a catalog: interfaces and capabilities
+    from skiway.airport.catalog import (
+        Bindable,
+        Catalog,
+        CatalogVersion,
+        ColumnStatistics,
+        Commands,
+        HasStatistics,
+        Planned,
+        Schema,
+        SharedListing,
+        Table,
+        TimeTravel,
+        Transactional,
+        TransactionManager,
+        TransactionStatus,
+        Versioned,
+    )
 
-# Change definitions: CREATE, DROP and ALTER
-from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
+    # The current request in other threads and in unit tests
+    from skiway.airport.context import acting_as, submit, with_request
 
-# Functions
-from skiway.airport.functions import (
-    ANY,
-    InOutCall,
-    Parameter,
-    ScalarFunction,
-    TableFunction,
-    TableInOutFunction,
-    Volatility,
-)
+    # Change definitions: CREATE, DROP and ALTER
+    from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
 
-# The current request, authentication, authorization and observation
-from skiway.airport.request import (
-    Authenticator,
-    BearerAuth,
-    CatalogAuthorizer,
-    Observer,
-    Request,
-    ServedCall,
-    current_request,
-)
+    # Functions
+    from skiway.airport.functions import (
+        ANY,
+        InOutCall,
+        Parameter,
+        ScalarFunction,
+        TableFunction,
+        TableInOutFunction,
+        Volatility,
+    )
 
-# Read rows
-from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
+    # The current request, authentication, authorization and observation
+    from skiway.airport.request import (
+        Authenticator,
+        BearerAuth,
+        CatalogAuthorizer,
+        Observer,
+        Request,
+        ServedCall,
+        current_request,
+    )
 
-# Serve catalogs
-from skiway.airport.server.lookup import CatalogResolver, Catalogs
-from skiway.airport.server.server import Server, Tls, serve
-from skiway.airport.server.service import AirportService, Limits
+    # Read rows
+    from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
 
-# Let DuckDB read files itself
-from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCall, FunctionCallRequest, SchemaRequest, TableRef
+    # Serve catalogs
+    from skiway.airport.server.lookup import CatalogResolver, Catalogs
+    from skiway.airport.server.server import Server, Tls, serve
+    from skiway.airport.server.service import AirportService, Limits
 
-# Write rows: INSERT, UPDATE and DELETE
-from skiway.airport.writing import (
-    Deletable,
-    DeletableBatch,
-    DmlOptions,
-    DmlResult,
-    Insertable,
-    Statement,
-    Updatable,
-    UpdatableBatch,
-    Writable,
-    Write,
-)
+    # Let DuckDB read files itself
+    from skiway.airport.table_refs import (
+        DynamicSchemaTableRef,
+        FunctionCall,
+        FunctionCallRequest,
+        SchemaRequest,
+        TableRef,
+    )
+
+    # Write rows: INSERT, UPDATE and DELETE
+    from skiway.airport.writing import (
+        Deletable,
+        DeletableBatch,
+        DmlOptions,
+        DmlResult,
+        Insertable,
+        Statement,
+        Updatable,
+        UpdatableBatch,
+        Writable,
+        Write,
+    )
 
 __all__ = [  # noqa: RUF022  (grouped by topic)
     # serve
@@ -104,3 +116,35 @@ __all__ = [  # noqa: RUF022  (grouped by topic)
     # functions
     "ScalarFunction", "TableFunction", "TableInOutFunction", "InOutCall", "Parameter", "Volatility", "ANY",
 ]  # fmt: skip
+
+_NAMES = {
+    "builder": "CatalogBuilder SchemaBuilder",
+    "catalog": "Bindable Catalog CatalogVersion ColumnStatistics Commands HasStatistics Planned Schema SharedListing Table "
+    "TimeTravel Transactional TransactionManager TransactionStatus Versioned",
+    "context": "acting_as submit with_request",
+    "ddl": "CreateTable DynamicCatalog DynamicSchema DynamicTable",
+    "functions": "ANY InOutCall Parameter ScalarFunction TableFunction TableInOutFunction Volatility",
+    "request": "Authenticator BearerAuth CatalogAuthorizer Observer Request ServedCall current_request",
+    "scan": "ScanOptions TimePoint find_rowid_column project_schema",
+    "server.lookup": "CatalogResolver Catalogs",
+    "server.server": "Server Tls serve",
+    "server.service": "AirportService Limits",
+    "table_refs": "DynamicSchemaTableRef FunctionCall FunctionCallRequest SchemaRequest TableRef",
+    "writing": "Deletable DeletableBatch DmlOptions DmlResult Insertable Statement Updatable UpdatableBatch Writable Write",
+}
+"""The names that each module defines."""
+
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
