@@ -348,14 +348,18 @@ def write_metadata(
     metadata: TableMetadata,
     *,
     version: int,
+    text: str = "",
     sealed: bool = True,
     ids: Callable[[], object] = uuid.uuid4,
 ) -> str:
-    """Write the metadata to a new file with this version number, and return its location; see `TableFiles.write`."""
+    """Write the metadata to a new file with this version number, and return its location; see `TableFiles.write`.
+
+    `text` is the metadata as JSON, if the caller has it.
+    """
     compressed = metadata.properties.get("write.metadata.compression-codec", "none").lower() == "gzip"
     suffix = ".gz.metadata.json" if compressed else ".metadata.json"
     location = f"{metadata_folder(metadata)}/{version:05d}-{ids()}{suffix}"
-    data = metadata_json(metadata).encode()
+    data = (text or metadata_json(metadata)).encode()
     files.write(location, gzip.compress(data) if compressed else data, sealed=sealed)
     _cached(files, location, lambda: metadata)
     return location

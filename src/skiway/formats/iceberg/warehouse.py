@@ -223,8 +223,8 @@ class TableFiles(Files):
         """Sync a closed file to disk, so that it survives a power failure."""
         place = location(uri)
         if place.scheme == "file":
-            with self.translated(place):
-                sync_paths((Path(place.path), Path(place.path).parent))
+            file = Path(place.path)
+            sync_paths((file, file.parent), within=lambda: self.translated(place))
 
     def write(self, uri: str, data: bytes, *, sealed: bool = True) -> None:
         """Write a new file. Unless it is `sealed`, call `seal` before anything refers to it."""

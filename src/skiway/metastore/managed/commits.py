@@ -23,7 +23,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
 from skiway.formats.iceberg.commits import Change, Producer, append, plain
-from skiway.formats.iceberg.metadata import updated, version_of, write_metadata
+from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed.client_turns import ClientTurns, Sleep, wait_for_clients
 from skiway.metastore.managed.locations import check_updates, folder_of
@@ -299,9 +299,11 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if not made.updates:
         return None
-    location = write_metadata(base.files, metadata, version=version_of(base.metadata_location) + 1, sealed=False)
+    text = metadata_json(metadata)
+    version = version_of(base.metadata_location) + 1
+    location = write_metadata(base.files, metadata, version=version, text=text, sealed=False)
     written.insert(0, location)  # deleted first: it must not exist without the files that it references
-    return NewState(base, metadata, location)
+    return NewState(base, metadata, location, text)
 
 
 def _moved(

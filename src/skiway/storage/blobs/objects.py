@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -107,7 +107,7 @@ class ObjectBlobStore(BlobStore):
 
 
 class DirectoryBlobStore(ObjectBlobStore):
-    """Stores blobs as files in a directory; they are synced to disk when `put` returns."""
+    """Stores blobs as files in a directory; they are synced to disk when `put` returns, or a block of `synced_together` ends."""
 
     def __init__(
         self,
@@ -138,14 +138,20 @@ class DirectoryBlobStore(ObjectBlobStore):
 
     def _sync(self, uri: str) -> None:
         """Sync the file and its parent directories to disk, so that they survive a power failure."""
-        with self._translated():
-            file = self._path / uri
-            new = [*takewhile(lambda folder: folder not in self._synced, file.parents[: len(Path(uri).parts) - 1])]
-            sync_paths((file, file.parent, *(folder.parent for folder in new)), missing_ok=True)
-        # Directories are never removed. They are added only now, because an entry implies that all its parents are synced.
+        file = self._path / uri
+        new = [*takewhile(lambda folder: folder not in self._synced, file.parents[: len(Path(uri).parts) - 1])]
+        sync_paths(
+            (file, file.parent, *(folder.parent for folder in new)),
+            missing_ok=True,
+            within=self._translated,
+            then=lambda: self._remember(new),
+        )
+
+    def _remember(self, synced: Sequence[Path]) -> None:
+        """Add directories that are never removed, once they are synced: an entry implies that all its parents are, too."""
         if len(self._synced) > MAX_SYNCED:
             self._synced.clear()
-        self._synced.update(new)
+        self._synced.update(synced)
 
     def _walk(self, folder: str, after: str) -> Iterator[BlobHead]:
         """Walk directory by directory and skip those before `after`, so that a page costs no more than its items."""
