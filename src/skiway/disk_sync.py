@@ -25,14 +25,14 @@ _block = local()  # `requests` are those of the current thread's block
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    paths: tuple[Path, ...]
+    paths: tuple[str, ...]
     missing_ok: bool
     within: Callable[[], AbstractContextManager[object]]
     then: Callable[[], None]
 
 
 def sync_paths(
-    paths: Iterable[Path],
+    paths: Iterable[str | Path],
     *,
     missing_ok: bool = False,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -43,7 +43,7 @@ def sync_paths(
     With `missing_ok`, paths that somebody has deleted are ignored. Errors are raised in the context `within`. `then` is called
     once the paths are synced.
     """
-    request = _Request(tuple(paths), missing_ok, within, then)
+    request = _Request(tuple(os.fspath(path) for path in paths), missing_ok, within, then)
     waiting: list[_Request] | None = getattr(_block, "requests", None)
     if waiting is None:
         _sync([request])
@@ -71,7 +71,7 @@ def synced_together() -> Iterator[None]:
 
 
 def _sync(requests: Sequence[_Request]) -> None:
-    running: dict[tuple[Path, bool], Future[None]] = {}
+    running: dict[tuple[str, bool], Future[None]] = {}
     for each in requests:
         for path in each.paths:
             if (path, each.missing_ok) not in running:
@@ -88,7 +88,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, "disk-sync")
 
 
-def _fsync(path: Path, *, missing_ok: bool) -> None:
+def _fsync(path: str, *, missing_ok: bool) -> None:
     try:
         opened = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from skiway.errors import Conflict, Contention, Internal, Unavailable
-from skiway.storage import ABSENT, Check, Delete, Put, utc_now
+from skiway.storage import ABSENT, Check, Delete, Pointer, Put, utc_now
 from skiway.storage.pointers.sql import SqlPointerStore, identities
 from skiway.storage.pointers.sqlite import MAX_KEPT_ROWS, SqlitePointerStore
 
@@ -201,7 +201,7 @@ def test_own_commits_are_seen_by_the_next_read(store):
     assert store.get("/a").version == 1
 
 
-def test_own_commits_discard_only_what_they_change(store, queries):
+def test_own_commits_discard_only_what_they_change(store, path, queries):
     store.apply([Put(key, "1", expect=ABSENT) for key in ("/a/1", "/a/2", "/b/1")])
 
     def read():
@@ -211,15 +211,24 @@ def test_own_commits_discard_only_what_they_change(store, queries):
 
     assert read() == (["1", "1", "1"], [["1", "1"], ["1"], []], 6)
     store.apply([Put("/a/1", "2", expect=1), Check("/a/2", expect=1)])
-    assert read() == (["2", "1", "1"], [["2", "1"], ["1"], []], 3)
-    store.apply([Delete("/a/1", expect=2), Put("/c/1", "1", expect=ABSENT)])
+    assert read() == (["2", "1", "1"], [["2", "1"], ["1"], []], 1)
+    store.apply([Delete("/a/1", expect=2), Put("/b/1", "2", expect=1, expires_at=utc_now() + timedelta(days=1))])
     queries.clear()
-    assert store.get("/a/1") is None
-    assert [len(list(store.scan(prefix))) for prefix in ("/a/", "/b/", "/c/")] == [1, 1, 1]
-    assert len(queries) == 3
-    store.purge_expired()
-    store.load([])
-    assert store.get("/a/2").blob_uri == "1"
+    kept = [store.get(key) for key in ("/a/1", "/a/2", "/b/1")]
+    assert queries == []
+    with SqlitePointerStore(path) as other:
+        assert kept == [other.get(key) for key in ("/a/1", "/a/2", "/b/1")]
+    assert [len(list(store.scan(prefix))) for prefix in ("/a/", "/b/", "/c/")] == [1, 1, 0]
+    assert len(queries) == 2
+
+
+def test_rare_writes_discard_everything(store, queries):
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+    assert store.get("/a").version == 1
+    queries.clear()
+    store.load([Pointer("/a", "other", 7)])
+    assert store.get("/a").blob_uri == "other"
+    assert len(queries) == 1
 
 
 def test_rejected_batches_discard_nothing(store, queries):
@@ -275,7 +284,7 @@ def test_read_of_the_state_before_a_commit_that_ends_while_results_are_carried_o
         return True
 
     store.compare_and_set("/a", "new", expect=ABSENT)
-    reads.carry(before, ["/a"], is_alone=end_of_the_read)
+    reads.carry(before, {"/a": None}, is_alone=end_of_the_read)
     assert store.get("/a").blob_uri == "new"
 
 

@@ -230,7 +230,7 @@ class _Prepared:
 def _prepare(realm: Realm, state: NewState) -> _Prepared:
     base, metadata = state.expected, state.metadata
     desired = copied(base.table)
-    update_record(desired, metadata, state.location)
+    update_record(desired, metadata, state.location, before=base.metadata)
     desired.updated_at.CopyFrom(realm.now())
     repository = writer(realm, TABLE)
     replacement = repository.replacement(base.stored, desired)
@@ -291,14 +291,17 @@ def is_certainly_undone(error: SkiwayError) -> bool:
     return not isinstance(error, Unavailable | TimedOut | Internal)
 
 
-def update_record(table: v1.Table, metadata: TableMetadata, location: str) -> None:
-    """Update the table's record from its metadata."""
+def update_record(
+    table: v1.Table, metadata: TableMetadata, location: str, *, before: TableMetadata | None = None
+) -> None:
+    """Update the table's record from its metadata; `before` is the metadata that the record is from."""
     from skiway.formats.iceberg.types import schema_json
 
     comment = metadata.properties.get("comment")
     if comment != table.properties.get("comment"):
         table.description = comment or ""
     table.metadata_location = location
-    table.schema_json = schema_json(metadata.schema())
+    if before is None or before.schema() is not metadata.schema():  # most commits leave it as it is
+        table.schema_json = schema_json(metadata.schema())
     table.properties.clear()
     table.properties.update(metadata.properties)

@@ -24,7 +24,7 @@ from skiway.errors import Busy, Internal, InvalidArgument, SkiwayError, Unavaila
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.sql import SqlPointerStore, identity, to_pointer, to_row
 from skiway.storage.pointers.sqlite_driver import Compiled, DriverReads, DriverWrites, Scan, UnchangedReads
-from skiway.storage.pointers.store import Delete, Operation, Pointer, Put, require
+from skiway.storage.pointers.store import Check, Delete, Operation, Pointer, Put, outcome, require
 
 __all__ = ["SqlitePointerStore", "open_pointers"]
 
@@ -74,7 +74,7 @@ class SqlitePointerStore(SqlPointerStore):
     def _apply(self, batch: Sequence[Operation]) -> None:
         """Like that of every SQL store, without SQLAlchemy, which takes 1 ms longer for the commit of a table."""
         try:
-            with self._writing.transaction({operation.key for operation in batch}) as connection:
+            with self._writing.transaction(_changes(batch)) as connection:
                 found = [self._stored(connection, operation.key) for operation in batch]
                 now = self._clock()
                 for operation, pointer in zip(batch, found, strict=True):
@@ -156,6 +156,11 @@ class SqlitePointerStore(SqlPointerStore):
             return shutil.disk_usage(self._folder).free < MIN_FREE_BYTES
         except OSError:
             return False
+
+
+def _changes(batch: Sequence[Operation]) -> dict[str, Pointer | None]:
+    """The pointers that a batch sets, by key, and None for those that it deletes."""
+    return {each.key: outcome(each) if isinstance(each, Put) else None for each in batch if not isinstance(each, Check)}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
@@ -15,6 +15,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from sqlalchemy import Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ClauseElement
+
+from skiway.storage.pointers.store import Pointer
 
 __all__ = ["MAX_KEPT", "Compiled", "DriverReads", "DriverWrites", "Scan", "UnchangedReads"]
 
@@ -100,7 +102,7 @@ class UnchangedReads:
     ask for the count takes a third of the time of the shortest query, and less than a tenth of a pointer's way through all
     layers. A result is at least as new as the count under which it is kept, so every read still sees all commits before it.
 
-    A new count discards all results, unless the only new commit is one of `DriverWrites`, whose keys are known.
+    A new count discards all results, unless the only new commit is one of `DriverWrites`, whose changes are known.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -134,24 +136,25 @@ class UnchangedReads:
             self._update()
             return self._kept
 
-    def carry(self, before: dict[str | Scan, Any], changed: Collection[str], *, is_alone: Callable[[], bool]) -> None:
-        """Keep those results of the state before a commit that it did not change.
+    def carry(
+        self, before: dict[str | Scan, Any], changed: Mapping[str, Pointer | None], *, is_alone: Callable[[], bool]
+    ) -> None:
+        """Keep the results of the state before a commit, with the pointers that it `changed`, or that are gone.
 
         `is_alone` tells whether there was no other commit since that state: then the state after the commit is also the
-        current one. It is asked last, so that no commit can come in between. A commit to a table takes 0.25 ms less this way.
+        current one. It is asked last, so that no commit can come in between. A commit to a table takes 0.4 ms less this way.
         """
         if len(before) > MAX_CARRIED:
             return
-        same = before.copy()  # reads that began before the commit may still add to the other one
-        for key in changed:
-            same.pop(key, None)
-        for each in [key for key in same if isinstance(key, tuple)]:
+        after = before.copy()  # reads that began before the commit may still add to the other one
+        after.update((key, pointer) for key, pointer in changed.items() if key in before)
+        for each in [key for key in after if isinstance(key, tuple)]:
             if any(key.startswith(each[0]) for key in changed):
-                del same[each]
+                del after[each]
         with self._lock:
             self._update()
             if is_alone():
-                self._kept = same | self._kept
+                self._kept = after | self._kept
 
     def close(self) -> None:
         """Close the connection."""
@@ -179,10 +182,10 @@ class DriverWrites:
         """Writing threads of this process queue here, also those with other connections. SQLite polls instead."""
 
     @contextmanager
-    def transaction(self, changed: Collection[str]) -> Iterator[sqlite3.Connection]:
+    def transaction(self, changed: Mapping[str, Pointer | None]) -> Iterator[sqlite3.Connection]:
         """A transaction that takes the write lock at its start, so that it never fails half way.
 
-        It changes at most the pointers with the keys `changed`.
+        It changes these pointers, by key, and no others. Those that it deletes are None.
         """
         with self.lock:
             if self._connection is None:
