@@ -163,6 +163,7 @@ def test_paths_without_links_are_those_of_the_standard_library(data: Path, tmp_p
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "else")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     (data / "up").symlink_to("..")
+    (data / "old (deleted)").touch()
     paths = [
         "",
         "/",
@@ -182,6 +183,7 @@ def test_paths_without_links_are_those_of_the_standard_library(data: Path, tmp_p
         "alias/up/alias/up",
         "data/people.parquet/x",
         "alias/up/missing",
+        "alias/old (deleted)",
     ]
     for path in (f"{tmp_path}/{each}".rstrip("/") for each in paths):
         assert Location("file", "", path).real().path == os.path.realpath(path), path

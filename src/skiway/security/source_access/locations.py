@@ -86,7 +86,7 @@ def _without_links(path: str) -> str:
     try:
         found = os.readlink(f"/proc/self/fd/{opened}")  # noqa: PTH115 - Path takes longer than the rest
         # Something that has just been deleted has another name there.
-        return found if os.path.samestat(os.fstat(opened), os.lstat(found)) else os.path.realpath(path)
+        return os.path.realpath(path) if found.endswith(" (deleted)") else found
     except OSError:
         return os.path.realpath(path)
     finally:
