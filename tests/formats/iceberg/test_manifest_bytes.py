@@ -19,11 +19,11 @@ from pyiceberg.typedef import Record
 
 from formats.managed import LooseTable
 from skiway.errors import PreconditionFailed, Unsupported
-from skiway.formats.iceberg import avro_records, manifest_files
-from skiway.formats.iceberg.avro_records import _Decoder
+from skiway.formats.iceberg import manifest_files
 from skiway.formats.iceberg.deletes import FILE_PATH_ID
 from skiway.formats.iceberg.file_io import WritingIO
 from skiway.formats.iceberg.manifest_files import (
+    _Decoder,
     entries,
     first_row_id,
     manifests,
@@ -120,26 +120,6 @@ def test_entries_inherit_from_their_manifest(tmp_path: Path, version: str) -> No
             assert first_row_id(entry.data_file) == (None if version == "2" else first)
             first += entry.data_file.record_count
     assert manifests(None, io) == []
-
-
-def test_readers_are_built_once_per_schema_and_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = LooseTable(tmp_path, pa.schema({"x": pa.int64(), "y": pa.string()}), "x")
-    table.append(pa.table({"x": [1, 1], "y": ["a", "b"]}))
-    table.change(partition_by("y"))
-    table.append(pa.table({"x": [1, 2], "y": ["a", None]}))
-    table.append(pa.table({"x": [3, 4], "y": ["c", "d"]}))
-
-    def read() -> list[Any]:
-        found, io = listed(table)
-        return [[each._data for each in found], *([entry._data for entry in entries(each, io)] for each in found)]
-
-    avro_records._reader.cache_clear()
-    first, again = read(), read()
-    assert avro_records._reader.cache_info().misses == 3, "the list, and manifests of two specs"
-    monkeypatch.setattr(avro_records, "_LONG_SCHEMA", 0)
-    assert first == again == read()
-    assert avro_records._reader.cache_info().currsize == 3
-    assert len(first[0]) == 3
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, -17, -16, -1])

@@ -1,16 +1,25 @@
 # mypy: disable-error-code=no-any-return
 """Manifests and manifest lists as Avro files, read and written in versions 2 and 3 of the format.
 
-`avro_records` decodes their records. PyIceberg writes data manifests of version 2 only. The writers here extend its private
-writer classes with delete manifests and with the row ids of version 3; no other module depends on them.
+PyIceberg's reader takes the end of the file for the end of the list, wherever it comes, and its fast decoder reads past
+the end of its memory if a length is wrong. So the blocks are decoded here, with checks, and a damaged file is never
+mistaken for a complete one.
+
+PyIceberg writes data manifests of version 2 only. The writers here extend its private writer classes with delete
+manifests and with the row ids of version 3; no other module depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Final, Literal
 
-from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.avro.codecs import AVRO_CODEC_KEY
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.resolver import construct_reader, resolve_reader
+from pyiceberg.io import InputFile
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -31,9 +40,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from skiway.formats.files import decoding
-from skiway.formats.iceberg.avro_records import Records, read_records
 from skiway.formats.iceberg.deletes import FILE_PATH_ID
 from skiway.formats.iceberg.file_io import ReadingIO, WritingIO
+from skiway.formats.iceberg.unpacking import check_unpacked, unpacked
 
 __all__ = [
     "entries",
@@ -56,24 +65,18 @@ _VECTOR_OFFSET: Final = 18
 _VECTOR_SIZE: Final = 19
 _FIRST_ROW_OF_MANIFEST: Final = 15
 
-_LIST: Final = Records(
-    MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
-    {-1: ManifestFile, 508: PartitionFieldSummary},
-    {517: ManifestContent},
-)
-_ENTRIES: Final = Records(
-    MANIFEST_ENTRY_SCHEMAS[_NEWEST],
-    {-1: ManifestEntry, 2: DataFile},
-    {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-)
-
 
 def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
     """Read the manifests of a snapshot, in the order of its manifest list; none without a snapshot."""
     if snapshot is None:
         return []
     with decoding(io.files, snapshot.manifest_list):
-        found = read_records(io.new_input(snapshot.manifest_list), _LIST)
+        found = _rows(
+            io.new_input(snapshot.manifest_list),
+            MANIFEST_LIST_FILE_SCHEMAS[_NEWEST],
+            types={-1: ManifestFile, 508: PartitionFieldSummary},
+            enums={517: ManifestContent},
+        )
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if not found and summary.get("total-data-files", "0") != "0":
             raise ValueError(f"it is empty, but the snapshot has {summary['total-data-files']} data files")
@@ -83,7 +86,13 @@ def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
 def _live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """Read the entries of a manifest that are not deleted, without the fields that they inherit from it."""
     with decoding(io.files, manifest.manifest_path):
-        found = read_records(io.new_input(manifest.manifest_path), _ENTRIES, at_least=manifest.manifest_length or 0)
+        found = _rows(
+            io.new_input(manifest.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[_NEWEST],
+            types={-1: ManifestEntry, 2: DataFile},
+            enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            at_least=manifest.manifest_length or 0,
+        )
         return [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
 
 
@@ -134,6 +143,89 @@ def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
         if next_row is not None and first_row_id(entry.data_file) is None:
             entry.data_file[_FIRST_ROW_OF_FILE] = next_row
             next_row += entry.data_file.record_count
+    return found
+
+
+class _Decoder(BinaryDecoder):
+    """Decodes bytes; raises EOFError if they end too early."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def tell(self) -> int:
+        """The position of the next byte."""
+        return self._at
+
+    def read(self, n: int) -> bytes:
+        """Return the next `n` bytes."""
+        start = self._at
+        self.skip(n)
+        return self._data[start : self._at]
+
+    def skip(self, n: int) -> None:
+        """Skip `n` bytes."""
+        if n < 0 or self._at + n > len(self._data):
+            raise EOFError(f"expected {n} more bytes, found {len(self._data) - self._at}")
+        self._at += n
+
+    def read_int(self) -> int:
+        """Decode a zigzag varint: seven bits per byte, lowest first, with the sign in the lowest bit."""
+        data, at = self._data, self._at
+        number = shift = 0
+        try:
+            while True:
+                byte = data[at]
+                at += 1
+                number |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+        except IndexError:
+            raise EOFError("a number is truncated") from None
+        self._at = at
+        return (number >> 1) ^ -(number & 1)
+
+    def read_ints(self, count: int) -> tuple[int, ...]:
+        """Decode `count` numbers."""
+        read = self.read_int
+        return tuple([read() for _ in range(count)])
+
+
+def _rows(
+    file: InputFile,
+    schema: Schema,
+    *,
+    types: Mapping[int, Callable[..., Any]],
+    enums: Mapping[int, Callable[..., Enum]],
+    at_least: int = 0,
+) -> list[Any]:
+    """Read all records of an Avro file of at least `at_least` bytes; raises if it is truncated."""
+    with file.open() as opened:
+        check_unpacked(len(file), file.location)
+        data = opened.read()
+    if len(data) < at_least:
+        raise ValueError(f"it has {len(data)} of {at_least} bytes")
+    decoder = _Decoder(data)
+    header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    if header.magic != MAGIC:
+        raise ValueError("it is not an Avro file")
+    reader = resolve_reader(header.get_schema(), schema, dict(types), dict(enums))
+    codec = header.meta.get(AVRO_CODEC_KEY, "null")
+    found: list[Any] = []
+    total = 0
+    while decoder.tell() < len(data):
+        count, block = decoder.read_int(), decoder.read_bytes()
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError("a block has no sync marker at its end")
+        inside = unpacked(codec, block, file.location)
+        total += len(inside)
+        check_unpacked(total, file.location)
+        records = _Decoder(inside)
+        found += [reader.read(records) for _ in range(count)]
+        if records.tell() != len(inside):
+            raise ValueError("a block is longer than its records")
     return found
 
 
