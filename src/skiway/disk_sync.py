@@ -1,49 +1,94 @@
 """Sync files and folders to disk, so that they survive a power failure.
 
 Paths are synced at the same time, on threads that do nothing else: the disk then writes them together, and a busy server
-is not descheduled after each of them. Four paths take 0.5 ms instead of 0.6 ms on an idle machine, and 0.9 ms instead of
-11 ms on one whose cores are overloaded.
+is not descheduled after each of them. Four paths take 0.5 ms instead of 0.6 ms on an idle machine, and 0.5 ms instead of
+12 ms on one whose cores are overloaded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import local
 
-__all__ = ["meanwhile", "sync_paths"]
+__all__ = ["sync_paths", "synced_together"]
 
 THREADS = 16
 
+_block = local()  # `requests` are those of the current thread's block
 
-def sync_paths(paths: Iterable[Path], *, missing_ok: bool = False) -> None:
-    """Sync files and folders to disk. With `missing_ok`, paths that somebody has deleted are ignored."""
-    for each in [_threads("disk-sync").submit(_fsync, path, missing_ok=missing_ok) for path in paths]:
-        each.result()
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    paths: tuple[str, ...]
+    missing_ok: bool
+    within: Callable[[], AbstractContextManager[object]]
+    then: Callable[[], None]
+
+
+def sync_paths(
+    paths: Iterable[str | Path],
+    *,
+    missing_ok: bool = False,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """Sync files and folders to disk, or do it at the end of the block of `synced_together` that the thread is in.
+
+    With `missing_ok`, paths that somebody has deleted are ignored. Errors are raised in the context `within`. `then` is called
+    once the paths are synced.
+    """
+    request = _Request(tuple(os.fspath(path) for path in paths), missing_ok, within, then)
+    waiting: list[_Request] | None = getattr(_block, "requests", None)
+    if waiting is None:
+        _sync([request])
+    else:
+        waiting.append(request)
 
 
 @contextmanager
-def meanwhile(calls: Iterable[Callable[[], None]]) -> Iterator[None]:
-    """Make calls while the block runs, and wait for them at its end. The error of a call is raised there."""
-    running = [_threads("disk-sync-calls").submit(each) for each in calls]
+def synced_together() -> Iterator[None]:
+    """Sync what the block writes when it ends: all paths at the same time, instead of those of one file after another.
+
+    Nothing may refer to these files before. If the block fails, they are not synced. A commit of a table's metadata and record
+    takes 1.1 ms less processor time this way.
+    """
+    if getattr(_block, "requests", None) is not None:
+        yield  # the outer block does it
+        return
+    requests: list[_Request] = []
+    _block.requests = requests
     try:
         yield
     finally:
-        wait(running)
-    for each in running:
-        each.result()
+        _block.requests = None
+    _sync(requests)
+
+
+def _sync(requests: Sequence[_Request]) -> None:
+    running: dict[tuple[str, bool], Future[None]] = {}
+    for each in requests:
+        for path in each.paths:
+            if (path, each.missing_ok) not in running:
+                running[path, each.missing_ok] = _threads().submit(_fsync, path, missing_ok=each.missing_ok)
+    for each in requests:
+        with each.within():
+            for path in each.paths:
+                running[path, each.missing_ok].result()
+        each.then()
 
 
 @cache
-def _threads(name: str) -> ThreadPoolExecutor:
-    # The calls wait for syncs, so both need threads of their own.
-    return ThreadPoolExecutor(THREADS, name)
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, "disk-sync")
 
 
-def _fsync(path: Path, *, missing_ok: bool) -> None:
+def _fsync(path: str, *, missing_ok: bool) -> None:
     try:
         opened = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

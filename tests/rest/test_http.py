@@ -431,17 +431,29 @@ def test_errors_of_bodies_are_only_for_callers_who_are_admitted(small_body_serve
     assert error(answer) == (401, "NotAuthorizedException")
 
 
+@pytest.mark.parametrize(("waiting_s", "threads"), [(30.0, 1), (0.0, 2)])
 @pytest.mark.parametrize("parts", [(b"", b'{"namespace": ["new"]}'), (b'{"name', b'space": ["new"]}')])
-def test_body_may_arrive_after_the_headers(rest_server: RestServer, parts: tuple[bytes, bytes]) -> None:
+def test_body_may_arrive_after_the_headers(
+    rest_server: RestServer,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: tuple[bytes, bytes],
+    waiting_s: float,
+    threads: int,
+) -> None:
+    """The call changes threads twice only if the body does not arrive soon: then the caller is admitted first."""
+    monkeypatch.setattr("skiway.rest.receiving.SOON_S", waiting_s)
+    submitted, submit = list[str](), rest_server.app._threads.submit
+    monkeypatch.setattr(rest_server.app._threads, "submit", lambda *of: submitted.append(of[0]) or submit(*of))
     address, (first, second) = urlsplit(rest_server.uri), parts
     head = b"POST /iceberg/v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     head += b"authorization: Bearer anybody\r\n"
     with socket.create_connection((address.hostname, address.port), timeout=10) as client:
         client.sendall(head + b"content-length: %d\r\n\r\n" % len(first + second) + first)
-        while not rest_server.app._running.total():
+        while not (rest_server.app._running.total() if waiting_s else submitted):
             time.sleep(0)
         client.sendall(second)
         assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+    assert len(submitted) == threads
     assert rest_server.call("HEAD", "/v1/lake/namespaces/new").status_code == 204
 
 

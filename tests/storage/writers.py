@@ -16,6 +16,7 @@ from typing import Any
 
 from skiway.errors import Conflict, SkiwayError
 from skiway.storage import ABSENT, Delete, PointerStore, Put, open_pointers
+from skiway.storage.pointers.sqlite import SqlitePointerStore
 
 
 def start(task: str, **arguments: Any) -> subprocess.Popen[str]:
@@ -64,11 +65,11 @@ def race(url: str, *, options: dict[str, str], keys: list[str], rounds: int, wri
 
 
 def crash(url: str, *, statement: int, size: int) -> None:
-    """Kill this process before the given SQL statement of one batch."""
+    """Kill this process before the given SQL statement of one batch. Equal statements in sequence count once."""
     from sqlalchemy import Engine, event
 
     with open_pointers(url) as store:
-        remaining = statement
+        remaining, last = statement, ""
 
         def count_down(*_: Any) -> None:
             nonlocal remaining
@@ -76,6 +77,16 @@ def crash(url: str, *, statement: int, size: int) -> None:
             if remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+        def of_driver(text: str) -> None:
+            nonlocal last
+            kind = text.split()[0]
+            if kind not in (last, "PRAGMA"):
+                last = kind
+                count_down()
+
+        if isinstance(store, SqlitePointerStore):
+            store._writing._connection = store._writing._connect()
+            store._writing._connection.set_trace_callback(of_driver)
         event.listen(Engine, "before_cursor_execute", count_down)
         event.listen(Engine, "commit", count_down)
         change_all(store, size, 1)

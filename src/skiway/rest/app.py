@@ -105,8 +105,9 @@ class RestApp:
             return _response(request, failed(error, context.correlation_id), context.correlation_id)
         operation = route.operation
         context, _ = read_context(headers, operation.full_name, ids=self._ids)  # an invalid correlation id is replaced
-        target = f"{request.url.path}?{request.url.query}"
-        query = dict(request.query_params)
+        sent = request.scope["query_string"].decode("latin-1")
+        target = f"{request.scope['path']}?{sent}"  # `request.url` takes longer than matching the route
+        query = dict(request.query_params) if sent else {}
         call = RestCall(operation, headers, context, route=route, names=names, query=query, target=target)
         return _response(request, await self._answered(request, call), context.correlation_id)
 
@@ -120,7 +121,7 @@ class RestApp:
                 refusal = await self._read_form(request, call)
                 return await self._on_thread(call, lambda: self._observed(call, refusal))
             if request.method not in WITH_BODY:
-                return await self._on_thread(call, lambda: self._admitted(call))
+                return await self._on_thread(call, lambda: self._admitted(call), lane=lane)
             return await self._with_body(request, call)
         finally:
             self._running[lane] -= 1
@@ -164,8 +165,8 @@ class RestApp:
             )
         return _overloaded() if self._running.total() >= most else None
 
-    async def _on_thread(self, call: RestCall, act: Callable[[], T]) -> T:
-        lane = self._pipeline.access.lanes.of(call.headers)
+    async def _on_thread(self, call: RestCall, act: Callable[[], T], *, lane: str = "") -> T:
+        lane = lane or self._pipeline.access.lanes.of(call.headers)
         return await asyncio.wrap_future(self._threads.submit(lane, act))
 
     def _admit(self, call: RestCall) -> None:

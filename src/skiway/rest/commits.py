@@ -185,7 +185,7 @@ def _response(request: RestRequest, made: ManagedTable, *, delegated: Delegated 
         return loaded(request, metadata_json(made.metadata), None, delegated=delegated)
     # Cached for the next load.
     key = (request.realm.account_id, made.id, location, "all")
-    text = request.lake.rendered.get(key, lambda: metadata_json(made.metadata))
+    text = request.lake.rendered.get(key, lambda: made.json or metadata_json(made.metadata))
     return loaded(request, text, location, delegated=delegated)
 
 

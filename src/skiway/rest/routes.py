@@ -131,17 +131,17 @@ def matched(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
     """
     segments = path.split("/")
     alike = _BY_LENGTH.get(len(segments), ())
-    fitting = [(route, names) for route, template in alike if (names := _names(template, segments)) is not None]
+    for route, template in alike:
+        if route.method == method and (names := _names(template, segments)) is not None:
+            return route, {name: _decoded(text) for name, text in names.items()}
+    fitting = [route for route, template in alike if _names(template, segments) is not None]
     if not fitting:
         raise NotFound(
             f"there is no endpoint {path[:200]!r}: clients start with GET /v1/config?warehouse=<catalog>, and add the "
             "prefix that it returns after /v1",
             key="route.unknown",
         )
-    for route, names in fitting:
-        if route.method == method:
-            return route, {name: _decoded(text) for name, text in names.items()}
-    allowed = ", ".join(route.method for route, _ in fitting)
+    allowed = ", ".join(route.method for route in fitting)
     raise InvalidArgument(f"{method} is not supported at {path[:200]!r}: use {allowed}", key="method.unknown")
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
+from pyiceberg.table.update import SetPropertiesUpdate
 
 from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
@@ -16,10 +21,11 @@ from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Busy, Conflict, NotFound, Unavailable
 from skiway.formats.iceberg.commits import append, delete_all, overwrite
+from skiway.formats.iceberg.metadata import metadata_json
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.metastore import Realm, statistics
 from skiway.metastore import managed as managed_tables
-from skiway.metastore.managed import TableChange
+from skiway.metastore.managed import TableChange, states
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.resources import snapshots
 from skiway.model import v1
@@ -69,31 +75,76 @@ def test_one_of_several_concurrent_rewrites_of_a_file_wins(factory: ResourceFact
     assert managed.rows(table) == [value for value in outcomes if value != "commit.failed"]
 
 
-def test_files_are_on_disk_before_a_record_refers_to_them(
+def test_files_are_on_disk_before_a_record_refers_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the table and the blobs, and the folders that contain them, right before the batch is applied."""
+    with open_stores("memory://", (tmp_path / "blobs").as_uri()) as stores:
+        managed = ManagedTableFactory.at(ResourceFactory(stores), tmp_path)
+        table = managed.append(managed.create(), 1)
+        synced, checked = set[Path](), list[set[Path]]()
+        sync, apply = os.fsync, stores.pointers._apply
+        before = {path for path in tmp_path.rglob("*") if path.is_file()}
+
+        def recorded_sync(descriptor: int) -> None:
+            sync(descriptor)
+            synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+        def checked_apply(batch: Any) -> None:
+            new = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+            assert {path for path in (*new, *(path.parent for path in new)) if path not in synced} == set()
+            checked.append(new)
+            apply(batch)
+
+        monkeypatch.setattr(os, "fsync", recorded_sync)
+        monkeypatch.setattr(stores.pointers, "_apply", checked_apply)
+        assert managed.rows(managed.append(table, 2)) == [1, 2]
+        managed_tables.commit(
+            managed.home, managed.warehouse, id_of(table), (), [SetPropertiesUpdate(updates={"a": "b"})]
+        )
+        first, second = checked
+        kinds = Counter("blob" if "blobs" in path.parts else path.suffix for path in first)
+        assert kinds == {"blob": 4, ".json": 1, ".avro": 2, ".parquet": 1}
+        assert Counter("blob" if "blobs" in path.parts else path.suffix for path in second - first) == {
+            "blob": 1,
+            ".json": 1,
+        }
+
+
+def test_commit_syncs_its_files_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits once for the disk: syncing file after file takes many times as long on a busy machine."""
+    with open_stores("memory://", (tmp_path / "blobs").as_uri()) as stores:
+        managed = ManagedTableFactory.at(ResourceFactory(stores), tmp_path)
+        table = managed.create()
+        together = Barrier(4, timeout=30)
+        monkeypatch.setattr(os, "fsync", lambda _: together.wait())
+        monkeypatch.setattr(stores.blobs, "_synced", Everything())
+        managed_tables.commit(
+            managed.home, managed.warehouse, id_of(table), (), [SetPropertiesUpdate(updates={"a": "b"})]
+        )
+
+
+class Everything(set[str]):
+    """A set that contains everything."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def test_commit_without_new_snapshots_neither_opens_the_table_nor_renders_it_twice(
     factory: ResourceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed = ManagedTableFactory.at(factory, tmp_path)
     table = managed.append(managed.create(), 1)
-    synced, apply = set[str](), factory.stores.pointers._apply
-    checked, real_seal = list[set[str]](), TableFiles.seal
-
-    def seal(files: TableFiles, uri: str) -> None:
-        real_seal(files, uri)
-        synced.add(uri)
-
-    monkeypatch.setattr(TableFiles, "seal", seal)
-    before = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
-
-    def check(*batch: Any, **more: Any) -> Any:
-        new = {f"file://{path}" for path in tmp_path.rglob("*") if path.is_file() and str(path) not in before}
-        assert any(each.endswith(".metadata.json") for each in new)
-        assert {each for each in new if "/metadata/" in each or "/data/" in each} <= synced
-        checked.append(new)
-        return apply(*batch, **more)
-
-    monkeypatch.setattr(factory.stores.pointers, "_apply", check)
-    assert managed.rows(managed.append(table, 2)) == [1, 2]
-    assert checked
+    opened, real = list[str](), states.handle_of
+    monkeypatch.setattr(states, "handle_of", lambda *of: opened.append(of[0].display_name) or real(*of))
+    update = SetPropertiesUpdate(updates={"name": "é", "number": "1"})
+    made = managed_tables.commit(managed.home, managed.warehouse, id_of(table), (), [update])
+    assert opened == []
+    written = Path(made.metadata_location.removeprefix("file://")).read_text()
+    assert made.json == written == metadata_json(made.metadata)
+    assert json.loads(written) == json.loads(made.metadata.model_dump_json())
+    managed.append(table, 2)
+    assert opened == ["people"]
+    assert managed.load(table).json == "", "only what has just been written is kept"
 
 
 def test_commit_whose_metadata_cannot_be_synced_changes_nothing(

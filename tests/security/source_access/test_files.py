@@ -157,6 +157,61 @@ def test_links_are_resolved_before_the_check(home: Path, data: Path, tmp_path: P
     assert access.check(location(f"{tmp_path}/alias/people.parquet")) == location(f"{data}/people.parquet")
 
 
+def test_paths_without_links_are_those_of_the_standard_library(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(data)
+    (tmp_path / "relative").symlink_to("alias/people.parquet")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "else")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (data / "up").symlink_to("..")
+    (data / "old (deleted)").touch()
+    paths = [
+        "",
+        "/",
+        "data",
+        "data/people.parquet",
+        "alias",
+        "alias/people.parquet",
+        "relative",
+        "missing",
+        "alias/missing/too",
+    ]
+    paths += [
+        "dangling",
+        "dangling/deeper",
+        "circle",
+        "circle/x",
+        "alias/up/alias/up",
+        "data/people.parquet/x",
+        "alias/up/missing",
+        "alias/old (deleted)",
+    ]
+    for path in (f"{tmp_path}/{each}".rstrip("/") for each in paths):
+        assert Location("file", "", path).real().path == os.path.realpath(path), path
+    for path in ("/", "/missing", "/proc/self/fd"):
+        assert Location("file", "", path).real().path == os.path.realpath(path), path
+
+
+def test_path_of_a_file_that_is_deleted_meanwhile_is_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, readlink = data / "people.parquet", os.readlink
+
+    def after_deletion(given: str) -> str:
+        path.unlink()
+        monkeypatch.undo()
+        return readlink(given)
+
+    monkeypatch.setattr(os, "readlink", after_deletion)
+    assert location(str(path)).real() == location(str(path))
+    assert not path.exists()
+
+
+def test_relative_locations_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert location("data").path == str(tmp_path / name / "data")
+        assert location(str(tmp_path / "data")).path == str(tmp_path / "data")
+
+
 def test_folder_that_becomes_a_link_after_the_check_is_not_followed(
     home: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import event
 import scope
 from skiway.errors import Conflict
 from skiway.storage import ABSENT, Check, Pointer, Put
+from skiway.storage.pointers.sqlite import SqlitePointerStore
 from storage import writers
 from storage.homes import pointer_home
 
@@ -129,11 +130,20 @@ def test_batches_with_keys_in_opposite_order_do_not_deadlock(shared_home):
         assert {pointer.version for pointer in one.scan()} == {21}
 
 
+def announce(store, waiting):
+    """Set the event when the store sends its next statement."""
+    if isinstance(store, SqlitePointerStore):
+        store._writing._connection.set_trace_callback(lambda _: waiting.set())
+    else:
+        event.listen(store._engine, "before_cursor_execute", lambda *_: waiting.set())
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_pointer_that_expires_while_a_writer_waits_is_absent(kind, tmp_path, server, clock):
     home = pointer_home(kind, tmp_path, server)
     with home.pointers(clock=clock) as holder, home.pointers(clock=clock) as waiter, ThreadPoolExecutor(2) as pool:
         holder.compare_and_set("/lease", "mine", expect=ABSENT, expires_at=clock.later(1))
+        waiter.compare_and_set("/other", "blob", expect=ABSENT)  # which opens its connection
         held, waiting, release = Event(), Event(), Event()
 
         def hold(_):
@@ -142,7 +152,7 @@ def test_pointer_that_expires_while_a_writer_waits_is_absent(kind, tmp_path, ser
 
         holding = pool.submit(holder._write, hold, keys=["/lease"])  # type: ignore[attr-defined]
         held.wait()
-        event.listen(waiter._engine, "before_cursor_execute", lambda *_: waiting.set())  # type: ignore[attr-defined]
+        announce(waiter, waiting)
         renewing = pool.submit(waiter.compare_and_set, "/lease", "mine", expect=1, expires_at=clock.later(9))
         waiting.wait()
         clock.advance(1)

@@ -11,12 +11,13 @@ Here each addition gets the next free id, or the id of an equal one, and "the la
 from __future__ import annotations
 
 import gzip
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from skiway.clock import utc_now
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
@@ -339,8 +340,8 @@ def _translated(what: str) -> Iterator[None]:
 
 def metadata_json(metadata: TableMetadata) -> str:
     """The metadata as JSON, as in a metadata file."""
-    # PyIceberg can serialize all parts of version 3, but not the whole.
-    return json.dumps(metadata.model_dump(mode="json", by_alias=True, exclude_none=True))
+    # PyIceberg can serialize all parts of version 3, but not the whole. With a long history, `json` takes 0.3 ms longer.
+    return msgspec.json.encode(metadata.model_dump(mode="json", by_alias=True, exclude_none=True)).decode()
 
 
 def write_metadata(
@@ -348,14 +349,18 @@ def write_metadata(
     metadata: TableMetadata,
     *,
     version: int,
+    text: str = "",
     sealed: bool = True,
     ids: Callable[[], object] = uuid.uuid4,
 ) -> str:
-    """Write the metadata to a new file with this version number, and return its location; see `TableFiles.write`."""
+    """Write the metadata to a new file with this version number, and return its location; see `TableFiles.write`.
+
+    `text` is the metadata as JSON, if the caller has it.
+    """
     compressed = metadata.properties.get("write.metadata.compression-codec", "none").lower() == "gzip"
     suffix = ".gz.metadata.json" if compressed else ".metadata.json"
     location = f"{metadata_folder(metadata)}/{version:05d}-{ids()}{suffix}"
-    data = metadata_json(metadata).encode()
+    data = (text or metadata_json(metadata)).encode()
     files.write(location, gzip.compress(data) if compressed else data, sealed=sealed)
     _cached(files, location, lambda: metadata)
     return location

@@ -223,13 +223,17 @@ class TableFiles(Files):
         """Sync a closed file to disk, so that it survives a power failure."""
         place = location(uri)
         if place.scheme == "file":
-            with self.translated(place):
-                sync_paths((Path(place.path), Path(place.path).parent))
+            sync_paths((place.path, place.parent.path), within=lambda: self.translated(place))
 
     def write(self, uri: str, data: bytes, *, sealed: bool = True) -> None:
         """Write a new file. Unless it is `sealed`, call `seal` before anything refers to it."""
-        with self.translated(uri), self.create(uri) as sink:  # closing it may fail, too
-            sink.write(data)
+        place = self.owned(location(uri))
+        with self.translated(uri):
+            if place.scheme == "file":
+                _write_local(place.path, data)
+            else:
+                with self._storage(place).create(place) as sink:  # closing it may fail, too
+                    sink.write(data)
         if sealed:
             self.seal(uri)
 
@@ -252,6 +256,17 @@ class TableFiles(Files):
             for path, _, _ in os.walk(self.owned(folder).path, topdown=False):
                 with suppress(OSError):  # not empty
                     Path(path).rmdir()
+
+
+def _write_local(path: str, data: bytes) -> None:
+    """Write a small file. Arrow's file system takes 0.3 ms longer for it, and `Path` a little."""
+    try:
+        file = open(path, "wb")  # noqa: PTH123, SIM115 - closed below
+    except FileNotFoundError:
+        _make_folder(Path(path).parent)
+        file = open(path, "wb")  # noqa: PTH123, SIM115 - closed below
+    with file:
+        file.write(data)
 
 
 def _make_folder(folder: Path) -> None:

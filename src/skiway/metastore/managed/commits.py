@@ -13,17 +13,16 @@ Two measures keep concurrent commits from wasting work. Neither affects correctn
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NoReturn
-
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from typing import TYPE_CHECKING, Final
 
 from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
 from skiway.formats.iceberg.commits import Change, Producer, append, plain
-from skiway.formats.iceberg.metadata import updated, version_of, write_metadata
+from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed.client_turns import ClientTurns, Sleep, wait_for_clients
 from skiway.metastore.managed.locations import check_updates, folder_of
@@ -63,6 +62,8 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 40
+FIRST_PAUSE_S: Final = 0.005
+LONGEST_PAUSE_S: Final = 0.5
 LOCK_TIMEOUT_S: Final = 10.0
 """After this time a commit proceeds without the lock: whoever holds it may be waiting for a store that hangs."""
 
@@ -197,20 +198,17 @@ def _change(
                 locks.enter_context(warehouse.lock(folder, timeout_s=LOCK_TIMEOUT_S))
             return _committed(realm, warehouse, changes, creations, also)
 
-    def give_up(state: RetryCallState) -> NoReturn:
-        error = state.outcome.exception() if state.outcome else None
-        assert isinstance(error, _LostRace)
-        for new in error.staged:
-            forget_staged(realm, new)
-        raise _too_many_races(error.tables) from error
-
-    return Retrying(
-        retry=retry_if_exception_type(_LostRace),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.005, max=0.5),
-        sleep=sleep,
-        retry_error_callback=give_up,
-    )(attempt)
+    lost = 0
+    while True:
+        try:
+            return attempt()
+        except _LostRace as error:
+            lost += 1
+            if lost == ATTEMPTS:
+                for new in error.staged:
+                    forget_staged(realm, new)
+                raise _too_many_races(error.tables) from error
+        sleep(random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**lost)))  # noqa: S311 - no secret
 
 
 class _LostRace(Exception):
@@ -299,9 +297,11 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if not made.updates:
         return None
-    location = write_metadata(base.files, metadata, version=version_of(base.metadata_location) + 1, sealed=False)
+    text = metadata_json(metadata)
+    version = version_of(base.metadata_location) + 1
+    location = write_metadata(base.files, metadata, version=version, text=text, sealed=False)
     written.insert(0, location)  # deleted first: it must not exist without the files that it references
-    return NewState(base, metadata, location)
+    return NewState(base, metadata, location, text)
 
 
 def _moved(

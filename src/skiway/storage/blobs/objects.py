@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -107,7 +106,7 @@ class ObjectBlobStore(BlobStore):
 
 
 class DirectoryBlobStore(ObjectBlobStore):
-    """Stores blobs as files in a directory; they are synced to disk when `put` returns."""
+    """Stores blobs as files in a directory; they are synced to disk when `put` returns, or a block of `synced_together` ends."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class DirectoryBlobStore(ObjectBlobStore):
         except OSError as error:
             raise Unavailable(f"directory {path} cannot be created: {error}", key="store.disk") from error
         self._path = path.resolve()
-        self._synced: set[Path] = set()  # directories that are known to survive a power failure
+        self._synced: set[str] = set()  # directories that are known to survive a power failure
         objects = LocalStore(self._path)
         super().__init__(objects, name=str(path), clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
 
@@ -138,14 +137,23 @@ class DirectoryBlobStore(ObjectBlobStore):
 
     def _sync(self, uri: str) -> None:
         """Sync the file and its parent directories to disk, so that they survive a power failure."""
-        with self._translated():
-            file = self._path / uri
-            new = [*takewhile(lambda folder: folder not in self._synced, file.parents[: len(Path(uri).parts) - 1])]
-            sync_paths((file, file.parent, *(folder.parent for folder in new)), missing_ok=True)
-        # Directories are never removed. They are added only now, because an entry implies that all its parents are synced.
+        folder, new = uri.rpartition("/")[0], list[str]()
+        while folder and folder not in self._synced:
+            new.append(folder)
+            folder = folder.rpartition("/")[0]
+        parents = {path.rpartition("/")[0] for path in (uri, *new)}
+        sync_paths(
+            (f"{self._path}/{each}".rstrip("/") for each in (uri, *parents)),
+            missing_ok=True,
+            within=self._translated,
+            then=lambda: self._remember(new),
+        )
+
+    def _remember(self, synced: Sequence[str]) -> None:
+        """Add directories that are never removed, once they are synced: an entry implies that all its parents are, too."""
         if len(self._synced) > MAX_SYNCED:
             self._synced.clear()
-        self._synced.update(new)
+        self._synced.update(synced)
 
     def _walk(self, folder: str, after: str) -> Iterator[BlobHead]:
         """Walk directory by directory and skip those before `after`, so that a page costs no more than its items."""

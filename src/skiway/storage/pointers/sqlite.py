@@ -1,22 +1,19 @@
 """Pointers in a SQLite file: the embedded default, for any number of threads and processes of one machine.
 
-Reads use SQLite's driver directly, because SQLAlchemy takes many times longer for them than SQLite does. The statements
-are still SQLAlchemy's; each is compiled to text once. Results are kept until the database changes.
+Frequent reads and writes use SQLite's driver directly (`sqlite_driver`). SQLAlchemy does the rest.
 """
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from threading import Lock
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Dialect, Select, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Select, create_engine, event, make_url
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -25,128 +22,17 @@ from skiway.causes import DISK_FULL
 from skiway.clock import Clock, utc_now
 from skiway.errors import Busy, Internal, InvalidArgument, SkiwayError, Unavailable
 from skiway.storage.calls import OnCall
-from skiway.storage.pointers.sql import SqlPointerStore
-from skiway.storage.pointers.store import Pointer
+from skiway.storage.pointers.sql import SqlPointerStore, identity, to_pointer, to_row
+from skiway.storage.pointers.sqlite_driver import Compiled, DriverReads, DriverWrites, Scan, UnchangedReads
+from skiway.storage.pointers.store import Check, Delete, Operation, Pointer, Put, outcome, require
 
-__all__ = ["DriverReads", "SqlitePointerStore", "UnchangedReads", "open_pointers"]
+__all__ = ["SqlitePointerStore", "open_pointers"]
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
 MIN_FREE_BYTES = 64 * 1024
-MAX_KEPT = 10_000
 MAX_KEPT_ROWS = 10
-
-_MISSING: Final[Any] = object()
-
-_Compiled: TypeAlias = tuple[str, list[tuple[str, Any]]]
-"""A compiled statement, and the name and default value of each positional parameter."""
-
-
-class DriverReads:
-    """Runs queries on a pool of connections that `connect` opens, each used by one thread at a time.
-
-    Every query sees all commits before it.
-    """
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection], dialect: Dialect) -> None:
-        self._connect = connect
-        self._dialect = dialect
-        self._texts: dict[Select[*tuple[Any, ...]], _Compiled] = {}
-        self._idle: deque[sqlite3.Connection] = deque()  # append and pop are thread-safe
-        self._closed = False
-
-    def rows(self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Run a query and return all rows; its compiled form is cached without limit, so there must be few of them."""
-        text, places = self._texts.get(statement) or self._compile(statement)
-        connection = self._acquire()
-        try:
-            rows = connection.execute(text, [parameters.get(*place) for place in places]).fetchall()
-        except BaseException:
-            connection.close()
-            raise
-        self._release(connection)
-        return rows
-
-    def close(self) -> None:
-        """Close all connections; those in use are closed when they are released."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
-
-    def _acquire(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connect()
-
-    def _release(self, connection: sqlite3.Connection) -> None:
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
-
-    def _compile(self, statement: Select[*tuple[Any, ...]]) -> _Compiled:
-        compiled = statement.compile(dialect=self._dialect)
-        names = compiled.positiontup
-        assert names is not None, "SQLite's parameters are positional"
-        self._texts[statement] = found = (compiled.string, [(name, compiled.params[name]) for name in names])
-        return found
-
-
-class UnchangedReads:
-    """Keeps the results of reads for as long as nobody changes the database.
-
-    SQLite counts the commits of all other connections, in this process and in others, and this connection never writes. To
-    ask for the count takes a third of the time of the shortest query, and less than a tenth of a pointer's way through all
-    layers. A result is at least as new as the count under which it is kept, so every read still sees all commits before it.
-    """
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connect = connect
-        self._lock = Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._opened = 0
-        self._count = -1
-        self._kept: dict[Hashable, Any] = {}
-
-    def get(self, key: Hashable, read: Callable[[], T], *, keep: Callable[[T], bool] = lambda _: True) -> T:
-        """Return the kept result, or else call `read`, and keep its result if `keep` allows it."""
-        kept = self._current()
-        found = kept.get(key, _MISSING)
-        if found is _MISSING:
-            found = read()
-            if len(kept) < MAX_KEPT and keep(found):
-                kept[key] = found  # of this count: if the database has changed since, nobody looks there any more
-        result: T = found
-        return result
-
-    def state(self) -> Hashable:
-        """A value that changes with each commit."""
-        with self._lock:
-            self._update()
-            return self._opened, self._count
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def _current(self) -> dict[Hashable, Any]:
-        """The results that are valid now."""
-        with self._lock:
-            self._update()
-            return self._kept
-
-    def _update(self) -> None:
-        """Discard the results if the database has changed. Each connection counts for itself."""
-        if self._connection is None:
-            self._connection, self._count, self._opened = self._connect(), -1, self._opened + 1
-        count = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        if count != self._count:
-            self._count, self._kept = count, {}
 
 
 class SqlitePointerStore(SqlPointerStore):
@@ -174,17 +60,42 @@ class SqlitePointerStore(SqlPointerStore):
         event.listen(engine, "connect", _configure)
         self._reading = DriverReads(lambda: _opened(path, busy_timeout_s), engine.dialect)
         self._unchanged = UnchangedReads(lambda: _opened(path, busy_timeout_s))
-        # Threads of this process queue here; SQLite waits for other processes by polling.
-        self._writer = Lock()
+        self._writing = DriverWrites(lambda: _opened(path, busy_timeout_s), self._unchanged)
         super().__init__(engine, insert=insert, clock=clock, on_call=on_call)
+        table = self._table
+        self._one, self._upsert, self._remove = (
+            Compiled(each, engine.dialect) for each in (table.one, table.upsert, table.remove)
+        )
 
     def _transact(self, work: Callable[[Connection], T], *, keys: Sequence[str]) -> T:  # noqa: ARG002 - one writer
-        with self._writer, self._autocommit.connect() as connection, _immediate(connection):
+        with self._writing.lock, self._autocommit.connect() as connection, _immediate(connection):
             return work(connection)
+
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        """Like that of every SQL store, without SQLAlchemy, which takes 1 ms longer for the commit of a table."""
+        try:
+            with self._writing.transaction(_changes(batch)) as connection:
+                found = [self._stored(connection, operation.key) for operation in batch]
+                now = self._clock()
+                for operation, pointer in zip(batch, found, strict=True):
+                    require(operation, pointer, now)
+                puts = [self._upsert.bound(to_row(each)) for each in batch if isinstance(each, Put)]
+                deletes = [self._remove.bound(identity(each.key)) for each in batch if isinstance(each, Delete)]
+                if puts:
+                    connection.executemany(self._upsert.text, puts)
+                if deletes:
+                    connection.executemany(self._remove.text, deletes)
+        except sqlite3.Error as error:
+            raise self._to_skiway_error(error) from error
+
+    def _stored(self, connection: sqlite3.Connection, key: str) -> Pointer | None:
+        row = connection.execute(self._one.text, self._one.bound(identity(key))).fetchone()
+        return None if row is None else to_pointer(row)
 
     def close(self) -> None:
         self._unchanged.close()
         self._reading.close()
+        self._writing.close()
         super().close()
 
     def state(self) -> Hashable:
@@ -204,7 +115,7 @@ class SqlitePointerStore(SqlPointerStore):
             keep=lambda found: len(found) <= MAX_KEPT_ROWS and all(each.expires_at is None for each in found),
         )
 
-    def _kept(self, key: Hashable, read: Callable[[], T], *, keep: Callable[[T], bool] = lambda _: True) -> T:
+    def _kept(self, key: str | Scan, read: Callable[[], T], *, keep: Callable[[T], bool] = lambda _: True) -> T:
         try:
             return self._unchanged.get(key, read, keep=keep)
         except sqlite3.Error as error:
@@ -245,6 +156,11 @@ class SqlitePointerStore(SqlPointerStore):
             return shutil.disk_usage(self._folder).free < MIN_FREE_BYTES
         except OSError:
             return False
+
+
+def _changes(batch: Sequence[Operation]) -> dict[str, Pointer | None]:
+    """The pointers that a batch sets, by key, and None for those that it deletes."""
+    return {each.key: outcome(each) if isinstance(each, Put) else None for each in batch if not isinstance(each, Check)}
 
 
 @contextmanager

@@ -36,6 +36,7 @@ __all__ = [
     "PointerStore",
     "Put",
     "key_range",
+    "outcome",
     "require",
 ]
 
@@ -126,7 +127,7 @@ class PointerStore(ABC):
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
         with self._reported("compare_and_set"):
             self._apply((put,))
-        return _outcome(put)
+        return outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
         """Delete a pointer; see `Delete`."""
@@ -141,7 +142,7 @@ class PointerStore(ABC):
         with self._reported("apply", items=len(batch)):
             if batch:
                 self._apply(batch)
-        return tuple(_outcome(operation) for operation in batch if isinstance(operation, Put))
+        return tuple(outcome(operation) for operation in batch if isinstance(operation, Put))
 
     def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
         """List the next `size` pointers whose keys begin with `prefix`, sorted by the UTF-8 bytes of the keys.
@@ -318,7 +319,8 @@ def require(operation: Operation, found: Pointer | None, now: datetime) -> None:
     )
 
 
-def _outcome(put: Put) -> Pointer:
+def outcome(put: Put) -> Pointer:
+    """The pointer that `put` sets."""
     return Pointer(put.key, put.blob_uri, put.expect + 1, put.expires_at)
 
 
