@@ -43,10 +43,12 @@ from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
 from skiway.lake.row_ids import RowIds, WithRowIds
 from skiway.lake.scans import Part, Plan, split
+from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
+from skiway.metastore.transactions.combined_writes import TransactionState
 from skiway.model import v1
 from skiway.sandbox.queries import FileGroup
 from skiway.sql import CountsRows, DirectFiles
@@ -255,10 +257,29 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
 
     def _snapshot(self) -> Snapshot | None:
         """The snapshot that the request's transaction reads; None if the table has none."""
+        return self._snapshot_in(self._state())
+
+    def _state(self) -> TransactionState:
+        """The table as the transaction of the request sees it."""
         transaction = current_request().transaction_id
         point = f"{self._point.unit}:{self._point.value}" if self._point else ""
         found = self._context.transactions.pinned(transaction, self.id, point, find=self._find)
-        return None if found is None else self._with_id(found)
+        if self._point is not None:
+            return TransactionState(transaction, found, ())
+        return self._context.transactions.state(transaction, self.id, read=found)
+
+    def _snapshot_in(self, state: TransactionState) -> Snapshot | None:
+        """The snapshot of a state. Only its transaction sees the one of a state with writes."""
+        if not state.writes:
+            return None if state.base_id is None else self._with_id(state.base_id)
+        self._opened = self._opened_again()
+        if state.base_id is not None:
+            self._with_id(state.base_id)
+        handle = self._opened.handle
+        assert isinstance(handle, IcebergTable)  # as are all managed tables
+        self._opened = self._context.handles.open_in_transaction(self._realm, self.record, handle, state)
+        assert self._opened.current is not None
+        return self._opened.current
 
     def _find(self, as_of: datetime | None) -> int | None:
         self._opened = self._opened_again()
@@ -281,6 +302,15 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         if self.record.created_at.ToDatetime(UTC) > moment:
             return False
         return not self.record.metadata_location or self.record.updated_at.ToDatetime(UTC) >= moment - COMMIT_TIME
+
+    def _planned(self, snapshot_id: int) -> Snapshot:
+        """The snapshot of a planned part: one of the table, or the table as the transaction has changed it by then."""
+        if self._point is None and is_explicit():
+            state = self._state().earlier(snapshot_id)
+            found = None if state is None else self._snapshot_in(state)
+            if found is not None:
+                return found
+        return self._with_id(snapshot_id)
 
     def _with_id(self, snapshot_id: int) -> Snapshot:
         try:
@@ -353,7 +383,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         if part is not None and part.ordinals:
             yield from self._read(part, options)
             return
-        snapshot = self._snapshot() if part is None else self._with_id(part.snapshot_id)
+        snapshot = self._snapshot() if part is None else self._planned(part.snapshot_id)
         if snapshot is not None:
             chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=self._readable(snapshot))
             for each in split(snapshot.id, chosen):
@@ -399,7 +429,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidArgument(f"the batch size is {options.batch_size}: use at least one row")
-        snapshot = self._with_id(part.snapshot_id)
+        snapshot = self._planned(part.snapshot_id)
         handle = self._opened.at(snapshot)
         all_files = handle.files(snapshot)
         files = part.of(all_files)
