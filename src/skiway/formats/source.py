@@ -297,7 +297,7 @@ class TableHandle(ABC):
             if not is_whole or not self._files.can_open_descriptor(file.path):
                 return None
             shape = self.file_shape(file.path, etag=file.etag)
-            if "INT96" in shape.physical_types:  # readers differ in what these timestamps mean
+            if "INT96" in shape.physical_types or not shape.has_standard_lists:  # readers differ in what these mean
                 return None
             stored = assign_ids(shape.columns, file.path)
             columns = {number: each for each in stored if (number := field_id(each)) is not None}
