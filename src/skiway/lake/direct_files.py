@@ -20,10 +20,13 @@ from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.formats import WholeFile, field_id
 from skiway.sandbox.queries import FileColumn, FileGroup
 
-__all__ = ["DIRECT_TYPES", "MAX_FILES", "file_groups", "is_direct", "is_nested"]
+__all__ = ["DIRECT_TYPES", "MAX_FILES", "MAX_REMOTE_FILES", "file_groups", "is_direct", "is_nested"]
 
 MAX_FILES: Final = 1000
 """How many files of a table DuckDB reads itself: each is an open file of its process."""
+
+MAX_REMOTE_FILES: Final = 64
+"""How many files of a table in an object store DuckDB reads itself: their footers are read before the query starts."""
 
 _MAX_GROUPS: Final = 200
 """How many groups of files a table may have, each of which is a part of the query."""
@@ -108,7 +111,12 @@ def file_groups(schema: pa.Schema, files: Sequence[WholeFile]) -> list[FileGroup
         groups.setdefault(found, []).append(file)
         if len(groups) > _MAX_GROUPS:
             return None
-    return [FileGroup([file.open for file in alike], columns) for columns, alike in groups.items()]
+    return [_group(columns, alike) for columns, alike in groups.items()]
+
+
+def _group(columns: Sequence[FileColumn], files: Sequence[WholeFile]) -> FileGroup:
+    local = [file.open for file in files if file.open_remote is None]
+    return FileGroup(local, columns, [file.open_remote for file in files if file.open_remote is not None])
 
 
 def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:

@@ -39,7 +39,7 @@ from skiway.lake.bindings import Binding
 from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
-from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
+from skiway.lake.direct_files import MAX_FILES, MAX_REMOTE_FILES, file_groups, is_direct
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
 from skiway.lake.row_ids import RowIds, WithRowIds
 from skiway.lake.scans import Part, Plan, split
@@ -401,7 +401,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         handle = self._opened.at(snapshot)
         chosen = handle.plan(snapshot, options.filter or None, schema=readable)
         has_all = len(readable) == len(self.columns.stored) and chosen.num_rows <= MAX_FILES
-        files = handle.whole_files(snapshot, chosen) if has_all else None
+        files = handle.whole_files(snapshot, chosen, max_remote=MAX_REMOTE_FILES) if has_all else None
         groups = None if files is None else file_groups(readable, files)
         if groups is not None:
             self._log_plan(options, snapshot, chosen, 1)
