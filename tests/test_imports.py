@@ -77,7 +77,7 @@ MAY_USE: dict[str, set[str]] = {
     "streams": {"grpc"},
     "fairness": {"grpc"},
     "memory_budget": {"pyarrow"},
-    "sandbox": {"duckdb", "pyarrow"},
+    "sandbox": {"duckdb", "fsspec", "pyarrow"},
     "clock": set(),
     "schema_names": set(),
     "cache": {"cachetools"},

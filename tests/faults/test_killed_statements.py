@@ -39,6 +39,8 @@ from skiway.errors import SkiwayError
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
+MERGE_ON_READ = {"write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read"}
+
 FOUR_DAYS_S = 4 * 86400.0
 """The age after which gc deletes unreferenced files."""
 
@@ -82,6 +84,17 @@ def staged_inserts(doors: Doors) -> None:
         assert transaction.insert("s.u", rows(7, 8, word="new")) == 2
 
 
+def staged_changes(doors: Doors) -> None:
+    """Insert, update and delete in three tables, which must change together; one has merge-on-read."""
+    with doors.db.transaction() as transaction:
+        assert transaction.insert("s.u", rows(7, 8, word="new")) == 2
+        assert transaction.update("s.u", {"word": "changed"}, where=col("id") == 7) == 1
+        assert transaction.delete("s.t", where=col("id") == 5) == 1
+        assert transaction.update("s.t", {"word": "changed"}, where=col("id") == 4) == 1  # of the same file
+        assert transaction.delete("s.merged", where=col("id") == 1) == 1
+        assert transaction.update("s.merged", {"word": "changed"}, where=col("id") == 2) == 1
+
+
 def append_by_rest(doors: Doors) -> None:
     doors.catalog.load_table("s.t").append(rows(7, 8, word="new"))
 
@@ -101,12 +114,13 @@ STATEMENTS = (
     Statement(append_by_rest, threads="rest"),
     Statement(create_by_rest, threads="rest"),
     Statement(staged_inserts),
+    Statement(staged_changes),
 )
 
 
 @pytest.fixture(scope="module")
 def saved(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> SavedDeployment:
-    """A table with two files and three snapshots, and one without rows."""
+    """A table with two files and three snapshots, one without rows, and one with merge-on-read."""
     folder = tmp_path_factory.mktemp("statements") / "deployment"
     folder.mkdir()
     deployment = Deployment(f"sqlite:///{folder}/pointers.db", (folder / "blobs").as_uri(), folder)
@@ -116,6 +130,9 @@ def saved(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Saved
             doors.db.create_schema("s")
             doors.db.create_table("s.t", SCHEMA)
             doors.db.create_table("s.u", SCHEMA)
+            doors.catalog.create_table("s.merged", SCHEMA, properties=MERGE_ON_READ)
+            doors.db.reload()
+            doors.db.insert("s.merged", rows(1, 2, 3))
             doors.db.insert("s.t", rows(1, 2, 3))
             doors.db.insert("s.t", rows(4, 5, 6))
             doors.db.update("s.t", {"word": "older"}, where=col("id") == 1)
@@ -202,7 +219,7 @@ def check_gc(deployment: Deployment, doors: Doors, state: State) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    sample(STATEMENTS, every=6, keep=lambda each: each.run is staged_inserts),
+    sample(STATEMENTS, every=6, keep=lambda each: each.run is staged_changes),
     ids=lambda statement: statement.name,
 )
 def test_statement_of_a_killed_server_is_atomic_and_gc_deletes_its_files(

@@ -120,8 +120,41 @@ def _int96(place: Path) -> None:
     pq.write_table(ROWS.select(["id", "at"]), place / "a.parquet", use_deprecated_int96_timestamps=True)
 
 
-def _lists(place: Path) -> None:
-    _parquet(place, a=pa.table({"id": [1], "tags": [[1, None]]}))
+NESTED = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4]),
+        "tags": pa.array([[1, None], [], None, [3]], pa.list_(pa.int32())),
+        "point": pa.array(
+            [{"x": float("nan"), "y": {"z": "a"}}, {"x": None, "y": None}, None, {"x": 1.5, "y": {"z": None}}],
+            pa.struct({"x": pa.float64(), "y": pa.struct({"z": pa.string()})}),
+        ),
+        "steps": pa.array(
+            [[{"at": date(2024, 1, 1), "n": [1, 2]}, None], [], None, [{"at": None, "n": None}]],
+            pa.list_(pa.struct({"at": pa.date32(), "n": pa.list_(pa.int64())})),
+        ),
+        "prices": pa.array(
+            [[("a", Decimal("1.50")), ("b", None)], [], None, [("it's", Decimal("2.00"))]],
+            pa.map_(pa.string(), pa.decimal128(9, 2)),
+        ),
+    }
+)
+
+
+def _nested(place: Path) -> None:
+    _parquet(place, a=NESTED, b=NESTED.slice(1))
+
+
+def _nested_delta(place: Path) -> None:
+    deltalake.write_deltalake(str(place), NESTED)  # not in slices, on which it fails
+
+
+def _old_lists(place: Path) -> None:
+    pq.write_table(NESTED.select(["id", "tags"]), place / "a.parquet", use_compliant_nested_type=False)
+
+
+def _other_fields(place: Path) -> None:
+    one, other = ({"p": pa.array([{name: 1}], pa.struct({name: pa.int64()}))} for name in ("x", "y"))
+    _parquet(place, a=pa.table(one), b=pa.table(other))
 
 
 def _milliseconds(place: Path) -> None:
@@ -136,8 +169,9 @@ def _by_timestamp(place: Path) -> None:
 DIRECT = [
     *(_delta, _partitioned_delta, _delta_by_decimal, _evolved_delta),
     *(_folder, _layouts, _hive, _other_columns, _widened),
+    *(_nested, _nested_delta, _old_lists),
 ]
-SCANNED = [_by_timestamp, _nanoseconds, _int96, _lists, _milliseconds]
+SCANNED = [_by_timestamp, _nanoseconds, _int96, _milliseconds, _other_fields]
 
 
 def _name(write: Callable[[Path], None]) -> str:
@@ -198,6 +232,41 @@ def test_old_files_of_a_managed_table_have_old_columns(
     assert [len(groups) for groups in watched] == [2, 2], "files with the same columns form a group"
 
 
+def test_fields_of_nested_columns_are_found_by_id(
+    lake: Lake, watched: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files with the fields of the table are read directly; once fields are renamed, dropped or added, old files are scanned."""
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", NESTED.schema)
+        db.insert("s.t", NESTED)
+        first = both(db, "SELECT * FROM s.t ORDER BY id", monkeypatch)
+        filtered = "SELECT id FROM s.t WHERE point.x > 1 OR prices['a'] = 1.5 OR tags[1] = 3 ORDER BY id"
+        assert both(db, filtered, monkeypatch) == ["{'id': 1}", "{'id': 4}"]
+        assert both(db, "SELECT count(*) AS n FROM s.t WHERE point.x > 1e308", monkeypatch) == ["{'n': 1}"]
+    assert all(watched)
+    watched.clear()
+    with lake.rest() as catalog:
+        with catalog.load_table("s.t").update_schema() as change:
+            change.rename_column("point.x", "w")
+            change.add_column(("point", "y", "q"), StringType())
+            change.delete_column("point.y.z")
+        with catalog.load_table("s.t").update_schema() as change:
+            change.add_column(("point", "y", "z"), StringType())  # another field of the same name and type
+    with lake.client() as db:
+        shown = both(db, "SELECT id, point FROM s.t ORDER BY id", monkeypatch)
+        assert "'w': 1.5" in shown[3]
+        assert "{'q': None, 'z': None}" in shown[0]
+        assert watched == [None]
+        watched.clear()
+        db.truncate("s.t")
+        fresh = db.scan("s.t").schema
+        db.insert("s.t", pa.table([pa.array([9]), *(pa.nulls(1, each.type) for each in list(fresh)[1:])], schema=fresh))
+        assert len(both(db, "SELECT * FROM s.t", monkeypatch)) == 1
+        assert all(watched)
+    assert len(first) == 4
+
+
 @pytest.mark.parametrize("schema", ["", "s"])
 def test_files_cannot_be_read_under_their_paths(lake: Lake, watched: list[Any], schema: str) -> None:
     rows = pa.table({"a": [1, 2]})
@@ -243,6 +312,20 @@ def _file(*columns: pa.Field, **constants: pa.Scalar) -> WholeFile:
 A, B = pa.field("a", pa.int64()), pa.field("b", pa.string())
 
 
+def _struct(number: int, name: str, of: pa.DataType | None = None) -> pa.DataType:
+    return pa.struct([_field(number, name, of or pa.int64())])
+
+
+NESTED_SCHEMA = pa.schema([SCHEMA[0], _field(2, "b", _struct(4, "x"))])
+NESTED_B = pa.field("b", _struct(4, "x"))
+
+
+def test_nested_columns_with_the_same_fields_are_read_directly() -> None:
+    found = file_groups(NESTED_SCHEMA, [_file(A, NESTED_B)])
+    assert found is not None
+    assert [each.type for each in found[0].columns] == ["BIGINT", 'STRUCT("x" BIGINT)']
+
+
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
@@ -273,7 +356,15 @@ def test_columns_come_from_the_file_or_are_constant(file: WholeFile, expected: l
         pytest.param(SCHEMA, [_file(A.with_type(pa.uint64()), B)], id="a type that may be too large"),
         pytest.param(SCHEMA, [_file(A, B, A.with_name("B"))], id="names that differ in case only"),
         pytest.param(SCHEMA, [_file()], id="no column to read"),
-        pytest.param(pa.schema([*SCHEMA, _field(3, "c", pa.list_(pa.int64()))]), [_file(A, B)], id="a list"),
+        pytest.param(NESTED_SCHEMA, [_file(A, NESTED_B.with_name("x").with_type(_struct(4, "y")))], id="another field"),
+        pytest.param(NESTED_SCHEMA, [_file(A, NESTED_B.with_type(_struct(5, "x")))], id="a field with another id"),
+        pytest.param(NESTED_SCHEMA, [_file(A, NESTED_B.with_type(_struct(4, "x", pa.int32())))], id="a wider field"),
+        pytest.param(NESTED_SCHEMA, [_file(A.with_type(pa.int16()), NESTED_B)], id="a nested and a wider column"),
+        pytest.param(
+            pa.schema([SCHEMA[0], _field(2, "b", pa.struct([("x", pa.int64()), ("X", pa.int64())]))]),
+            [_file(A, pa.field("b", pa.struct([("x", pa.int64()), ("X", pa.int64())])))],
+            id="fields that differ in case only",
+        ),
         pytest.param(pa.schema([*SCHEMA, _field(3, "c", pa.int32(), nullable=False)]), [_file(A, B)], id="NOT NULL"),
         pytest.param(
             pa.schema([*SCHEMA, _field(3, "c", pa.float64())]), [_file(A, B, _3=pa.scalar(0.1))], id="a constant number"

@@ -16,10 +16,11 @@ from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, polic
 from skiway.client import AirportClient, col
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
-from skiway.metastore import catalogs, grants, policies
+from skiway.metastore import Realm, catalogs, grants, policies, transactions
 from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.sandbox.queries import Queries
 from skiway.security import MemorySecrets
@@ -424,6 +425,84 @@ def test_caller_who_does_not_see_all_rows_only_inserts(policed: PolicedLake, own
         ids = editor.scan("s.people", columns=["rowid"]).read_all()["rowid"].to_pylist()
     assert sorted(ids) == list(range(20)), "positions in files would tell how many rows are hidden"
     assert len(read(owner)) == ROWS.num_rows + 1
+
+
+def test_restricted_caller_stages_what_it_may_change(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask()
+    row = ROWS.slice(0, 1)
+    with policed.lake.client(token="editor") as editor, editor.transaction(explicit=True) as t:
+        editor.insert("s.people", row)
+        assert editor.update("s.people", {"name": "x"}, where=col("id") < 3).count == 4
+        assert editor.update("s.people", {"name": "y"}, where=col("number") == NUMBERS[5]).count == 0
+        assert editor.delete("s.people", where=col("id") >= 20).count == 20
+        seen = editor.scan("s.people").read_all()
+        assert (seen.num_rows, seen["email"].null_count) == (21, 21)
+        for change in (
+            lambda: editor.insert("s.people", row, returning=True),
+            lambda: editor.update("s.people", {"name": "x"}, returning=True),
+            lambda: editor.delete("s.people", where=col("id") == 1, returning=True),
+            lambda: editor.update("s.people", {"email": "x"}),
+        ):
+            with pytest.raises(PermissionDenied, match="policy no email restricts what you see of table people"):
+                change()
+        assert len(read(owner)) == ROWS.num_rows
+        shown = transactions.get(_editor(policed), v1.GetTransactionRequest(transaction_id=t.id)).transaction
+    assert [each.row_count for each in shown.writes] == [1, 4, 20]
+    assert ".parquet" not in str(shown), "files have the original rows"
+    before = ROWS.slice(0, 20).to_pylist()
+    expected = [each | {"name": "x"} if each["id"] < 3 else each for each in [before[0], *before]]
+    assert sorted(read(owner), key=lambda row: int(row["id"])) == expected  # masked columns keep their values
+
+
+def _editor(policed: PolicedLake) -> Realm:
+    """The metastore as the caller `editor` sees it."""
+    realm = policed.lake.realm
+    restricted = CallerPolicies(lambda: realm.stores, "a1", Subject("editor"))
+    return replace(realm, caller="editor", policies=restricted)
+
+
+def test_caller_who_does_not_see_all_rows_only_stages_inserts(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.filter("id < 20")
+    with policed.lake.client(token="editor") as editor, editor.transaction() as t:
+        t.insert("s.people", ROWS.slice(5, 1))
+        t.insert("s.people", ROWS.slice(30, 1))
+        for change in (
+            lambda: t.update("s.people", {"name": "x"}, where=col("id") == 1),
+            lambda: t.delete("s.people", where=col("id") == 1),
+            lambda: t.delete("s.people", [0]),
+        ):
+            with pytest.raises(PermissionDenied, match="this change is not possible: ask a caller without this policy"):
+                change()
+        assert t.scan("s.people").read_all().num_rows == 21
+    assert len(read(owner)) == ROWS.num_rows + 2
+
+
+def test_restricted_caller_inserts_over_grpc_but_replaces_nothing(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.filter("id < 20")
+    realm, area, table = _editor(policed), StagingArea(policed.lake.warehouse), policed.table.resource_id
+    begun = transactions.begin(realm, v1.BeginTransactionRequest(), area=area).transaction.transaction_id
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROWS.schema) as writer:
+        writer.write_table(ROWS.slice(30, 2))
+    rows = v1.AppendRowsRequest(transaction_id=begun, table_id=table, rows=sink.getvalue().to_pybytes())
+    assert transactions.append(realm, [rows], area=area).row_count == 2
+    replacing = v1.CommitTransactionRequest(transaction_id=begun, replaced_table_ids=[table])
+    with pytest.raises(PermissionDenied, match="policy own region restricts"):
+        transactions.commit(realm, replacing, area=area)
+    done = transactions.commit(realm, v1.CommitTransactionRequest(transaction_id=begun), area=area).transaction
+    assert ".parquet" not in str(done)
+    assert len(read(owner)) == ROWS.num_rows + 2
+
+
+def test_filter_that_is_newer_than_a_staged_change_prevents_its_commit(
+    policed: PolicedLake, owner: AirportClient
+) -> None:
+    with policed.lake.client(token="editor") as editor:
+        with pytest.raises(PermissionDenied, match="this change is not possible"), editor.transaction() as t:  # noqa: PT012
+            t.delete("s.people", where=col("id") > 10)
+            policed.filter("id < 20")
+        assert editor.transaction_status(t.id) == "aborted"
+    assert len(read(owner)) == ROWS.num_rows
 
 
 def test_error_of_a_change_does_not_name_files(policed: PolicedLake, owner: AirportClient) -> None:

@@ -12,6 +12,7 @@ from skiway.airport import TransactionStatus
 from skiway.errors import PreconditionFailed
 from skiway.lake import transactions as lake_transactions
 from skiway.lake.transactions import LakeTransactions
+from skiway.metastore.transactions.combined_writes import TransactionState
 
 START = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -24,8 +25,13 @@ class Staged:
     def __init__(self) -> None:
         self.calls, self.found = list[Any](), cast("TransactionStatus | None", None)
 
-    def add(self, transaction_id: str, base: Any, files: Any, *, rows: int, until: datetime) -> None:
-        self.calls.append(("add", transaction_id, base, files, rows, until))
+    def add(
+        self, transaction_id: str, base: Any, files: Any, *, rows: int, until: datetime, change: Any = None
+    ) -> None:
+        self.calls.append(("add", transaction_id, base, files, rows, until, change))
+
+    def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
+        return TransactionState(transaction_id, read, ())
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
         self.calls.append(("status", transaction_id))
@@ -162,7 +168,7 @@ def test_only_the_client_ends_a_transaction(bench: Bench) -> None:
 def test_rows_are_staged_until_the_transaction_expires(bench: Bench) -> None:
     unit, base = bench.of.begin(), cast(Any, "base")
     bench.of.stage(unit, base, [], rows=3)
-    assert bench.staged.calls == [("add", unit, "base", [], 3, START + HOUR)]
+    assert bench.staged.calls == [("add", unit, "base", [], 3, START + HOUR, None)]
     for transactions, missing in ((bench.of, ""), (bench.of, "unknown"), (LakeTransactions(b"key"), unit)):
         with pytest.raises(PreconditionFailed, match="begin one with create_transaction"):
             transactions.stage(missing, base, [], rows=3)

@@ -14,6 +14,7 @@ LIBRARIES: Final = (
     "deltalake",
     "duckdb",
     "fastavro",
+    "fsspec",
     "grpc_health",
     "grpc_reflection",
     "httptools",

@@ -100,6 +100,12 @@ class Files:
                 return self._open_local(place.path)
             return self._storage(place).open(place)
 
+    def open_unchanged(self, uri: str, etag: str | None = None) -> pa.NativeFile:
+        """Open a file; raises Conflict unless it has this `etag`."""
+        if etag is not None:
+            self.check_unchanged(uri, etag)
+        return self.open(uri)
+
     def local_path(self, uri: str) -> str | None:
         """The path of a file on a local disk; None if it is elsewhere."""
         place = self.reach.check(location(uri))

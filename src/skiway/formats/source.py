@@ -143,11 +143,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class WholeFile:
-    """A Parquet file on a local disk without deleted rows.
+    """A Parquet file without deleted rows.
 
     `columns` are those of the file that belong to the table, as they are stored, and `constants` are the values of other
     columns, both by field id. `open` returns a descriptor for another process; it fails if the file has changed. With
-    `may_change`, that can happen, because other programs write the file.
+    `may_change`, that can happen, because other programs write the file. A file in an object store has `open_remote` instead,
+    which opens it in this process.
     """
 
     path: str
@@ -155,6 +156,7 @@ class WholeFile:
     constants: Mapping[int, pa.Scalar]
     open: Callable[[], int]
     may_change: bool = False
+    open_remote: Callable[[], pa.NativeFile] | None = None
 
 
 class Source(ABC):
@@ -285,8 +287,8 @@ class TableHandle(ABC):
             return None
         return [replace(file, path=self._files.local_path(file.path) or file.path) for file in whole]
 
-    def whole_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
-        """The files, for another reader of Parquet; None if one of them has deleted rows, is not Parquet, or is remote."""
+    def whole_files(self, snapshot: Snapshot, files: pa.Table, *, max_remote: int = 0) -> list[WholeFile] | None:
+        """The files, for another reader of Parquet; None if one of them has deleted rows, is not Parquet, or too many are remote."""
         is_deleted = pc.any(pc.fill_null(pc.not_equal(files["deleted_rows"], 0), True))
         if is_deleted.as_py() or set(files["format"].unique().to_pylist()) - {"parquet"}:
             return None
@@ -294,15 +296,25 @@ class TableHandle(ABC):
         found = []
         for file in self._data_files(snapshot, files):
             is_whole = file.deleted is None and not file.deleted_keys
-            if not is_whole or not self._files.can_open_descriptor(file.path):
+            is_remote = not self._files.can_open_descriptor(file.path)
+            if not is_whole or (is_remote and files.num_rows > max_remote):
                 return None
             shape = self.file_shape(file.path, etag=file.etag)
-            if "INT96" in shape.physical_types:  # readers differ in what these timestamps mean
+            if "INT96" in shape.physical_types or not shape.has_standard_lists:  # readers differ in what these mean
                 return None
             stored = assign_ids(shape.columns, file.path)
             columns = {number: each for each in stored if (number := field_id(each)) is not None}
             opens = partial(self._files.open_descriptor, file.path, file.etag)
-            found.append(WholeFile(file.path, columns, file.constants, opens, may_change=file.etag is not None))
+            found.append(
+                WholeFile(
+                    file.path,
+                    columns,
+                    file.constants,
+                    opens,
+                    may_change=file.etag is not None,
+                    open_remote=partial(self._files.open_unchanged, file.path, file.etag) if is_remote else None,
+                )
+            )
         return found
 
     def file_schema(self, snapshot: Snapshot, path: str, *, etag: str | None = None) -> pa.Schema:

@@ -18,7 +18,7 @@ from skiway.airport import FunctionCall, Request, ScanOptions
 from skiway.formats import Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID, Columns
-from skiway.lake.direct_files import is_direct
+from skiway.lake.direct_files import is_direct, is_nested
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 
@@ -57,7 +57,7 @@ def file_calls(
     columns: Columns, handle: TableHandle, snapshot: Snapshot, parts: Sequence[pa.Table]
 ) -> list[FunctionCall] | None:
     """The calls with which the client reads the files of each part; None if it would not read what the server does."""
-    if len(columns.wanted) or not all(is_direct(field.type) for field in columns.stored):
+    if len(columns.wanted) or not all(is_direct(each.type) and not is_nested(each.type) for each in columns.stored):
         return None
     calls = []
     for part in parts:

@@ -15,6 +15,7 @@ from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, connectors, managed, snapshots
 from skiway.metastore.managed import ManagedTable, TableChange
 from skiway.metastore.records.policies import NOT_CHANGED
+from skiway.metastore.transactions.staged_writes import StagedChange
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def check_auto_commit() -> None:
     """Raise if the statement is part of an explicit transaction."""
     if is_explicit():
         raise Unsupported(
-            "this statement commits by itself and cannot be rolled back: of all statements that write to a lake, only INSERT "
-            "can be part of an explicit transaction; run this one outside of it",
+            "this statement commits by itself and cannot be rolled back: of all statements that write to a lake, only INSERT, "
+            "UPDATE and DELETE can be part of an explicit transaction; run this one outside of it",
             key="transaction.explicit",
         )
 
@@ -97,9 +98,14 @@ class Changes:
         self.context.versions.changed(self.realm)
         return changed
 
-    def stage(self, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
-        """Add data files to the explicit transaction of the statement. Its commit makes them visible."""
-        self.context.transactions.stage(current_request().transaction_id, base, files, rows=rows)
+    def stage(
+        self, base: ManagedTable, files: Sequence[DataFile], *, rows: int, change: StagedChange | None = None
+    ) -> None:
+        """Add data files, and the change of an UPDATE or DELETE, to the explicit transaction of the statement.
+
+        Its commit makes them visible.
+        """
+        self.context.transactions.stage(current_request().transaction_id, base, files, rows=rows, change=change)
 
     def run(self, change: Callable[[], object]) -> None:
         """Make a change of more than the table's content, such as its name."""

@@ -2,6 +2,10 @@
 
 DuckDB finds columns by the names that they have in each file, so files with other names, missing columns or partition values
 are read as well: files that are alike form a group. Tables with types that other readers convert differently are scanned.
+
+Inside of nested columns, DuckDB finds fields by name, too, and tables by id. So files in which the fields of such a column have
+other names or ids, are missing, or have another order or type, are scanned. A map with a key that occurs twice, which scans
+reject, is returned as it is stored.
 """
 
 from __future__ import annotations
@@ -12,14 +16,17 @@ from typing import Final
 import pyarrow as pa
 
 from skiway.airport.layouts import plain_type
-from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.formats import WholeFile, field_id
 from skiway.sandbox.queries import FileColumn, FileGroup
 
-__all__ = ["DIRECT_TYPES", "MAX_FILES", "file_groups", "is_direct"]
+__all__ = ["DIRECT_TYPES", "MAX_FILES", "MAX_REMOTE_FILES", "file_groups", "is_direct", "is_nested"]
 
 MAX_FILES: Final = 1000
 """How many files of a table DuckDB reads itself: each is an open file of its process."""
+
+MAX_REMOTE_FILES: Final = 64
+"""How many files of a table in an object store DuckDB reads itself: their footers are read before the query starts."""
 
 _MAX_GROUPS: Final = 200
 """How many groups of files a table may have, each of which is a part of the query."""
@@ -48,7 +55,44 @@ _AS_TEXT: Final[Sequence[Callable[[pa.DataType], bool]]] = (
 
 def is_direct(of: pa.DataType) -> bool:
     """Whether DuckDB reads columns of this type as a scan does."""
+    if is_nested(of):
+        fields = _fields(of)
+        names = {field.name.casefold() for field in fields}
+        return bool(fields) and len(names) == len(fields) and all(map(_is_direct_field, fields))
     return pa.types.is_decimal128(of) or of in DIRECT_TYPES
+
+
+def _is_direct_field(field: pa.Field) -> bool:
+    has_extension = b"ARROW:extension:name" in (field.metadata or {})
+    return bool(field.name) and not has_extension and is_direct(field.type)
+
+
+def is_nested(of: pa.DataType) -> bool:
+    """Whether values of this type have values inside."""
+    return bool(pa.types.is_struct(of) or pa.types.is_list(of) or pa.types.is_map(of))
+
+
+def _fields(of: pa.DataType) -> Sequence[pa.Field]:
+    """The fields of a nested type: those of a struct, the element of a list, or the key and the value of a map."""
+    if pa.types.is_struct(of):
+        return list(of)
+    return [of.key_field, of.item_field] if pa.types.is_map(of) else [of.value_field]
+
+
+def _is_alike(column: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether a column of a file has exactly the type of the table, and the ids of its fields, which are found by name."""
+    if not is_nested(column):
+        return bool(column == stored)
+    if column.id != stored.id or column.num_fields != stored.num_fields:
+        return False
+    pairs = zip(_fields(column), _fields(stored), strict=True)
+    has_names = pa.types.is_struct(column)
+    return all(
+        field_id(one) == field_id(other)
+        and (one.name == other.name or not has_names)
+        and _is_alike(one.type, other.type)
+        for one, other in pairs
+    )
 
 
 def file_groups(schema: pa.Schema, files: Sequence[WholeFile]) -> list[FileGroup] | None:
@@ -56,25 +100,33 @@ def file_groups(schema: pa.Schema, files: Sequence[WholeFile]) -> list[FileGroup
     if not files or len(files) > MAX_FILES or not all(is_direct(column.type) for column in schema):
         return None
     groups: dict[tuple[FileColumn, ...], list[WholeFile]] = {}
+    has_nested = any(is_nested(column.type) for column in schema)
     for file in files:
         columns = [_column(each, file) for each in schema]
         found = tuple(each for each in columns if each is not None)
         if len(found) < len(columns) or not _is_unambiguous(file.columns, found):
             return None
+        if has_nested and any(each.is_widened for each in found):
+            return None  # the schema that converts types would have to describe nested columns, too
         groups.setdefault(found, []).append(file)
         if len(groups) > _MAX_GROUPS:
             return None
-    return [FileGroup([file.open for file in alike], columns) for columns, alike in groups.items()]
+    return [_group(columns, alike) for columns, alike in groups.items()]
+
+
+def _group(columns: Sequence[FileColumn], files: Sequence[WholeFile]) -> FileGroup:
+    local = [file.open for file in files if file.open_remote is None]
+    return FileGroup(local, columns, [file.open_remote for file in files if file.open_remote is not None])
 
 
 def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
     """How DuckDB gets a column of the table from a file; None if it cannot."""
-    kind, number = duckdb_type(column), field_id(column)
+    kind, number = _sql_type(column), field_id(column)
     stored = None if number is None else file.columns.get(number)
     if stored is not None:
         there = None if isinstance(stored.type, pa.BaseExtensionType) else plain_type(stored.type)
-        is_widened = there in _WIDENED.get(column.type, ())
-        if there != column.type and not is_widened:
+        is_widened = not is_nested(column.type) and there in _WIDENED.get(column.type, ())
+        if there is None or not (is_widened or _is_alike(column.type, there)):
             return None
         return FileColumn(column.name, kind, stored_as=stored.name, is_widened=is_widened)
     value = None if number is None else file.constants.get(number)
@@ -83,6 +135,16 @@ def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
     if not any(is_kind(column.type) for is_kind in _AS_TEXT):
         return None
     return FileColumn(column.name, kind, value=str(value.cast(column.type).cast(pa.string()).as_py()))
+
+
+def _sql_type(field: pa.Field) -> str:
+    """The type of a column in SQL, with the names of all fields in quotes: DuckDB shows some types as it cannot parse them."""
+    of = field.type
+    if pa.types.is_struct(of):
+        return f"STRUCT({', '.join(f'{identifier(each.name)} {_sql_type(each)}' for each in of)})"
+    if pa.types.is_map(of):
+        return f"MAP({_sql_type(of.key_field)}, {_sql_type(of.item_field)})"
+    return f"{_sql_type(of.value_field)}[]" if pa.types.is_list(of) else duckdb_type(field)
 
 
 def _is_unambiguous(stored: Mapping[int, pa.Field], columns: Sequence[FileColumn]) -> bool:

@@ -10,12 +10,14 @@ from datetime import UTC
 from skiway.cache import Cache
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import OpenedTable, Snapshot, Source, TableHandle, open_source
+from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.parquet.table import ParquetTable
 from skiway.metastore import Realm, connectors, snapshots, statistics
 from skiway.metastore.managed import open_current, open_earlier
 from skiway.metastore.reconcile.upstream import Opener, stored_upstream
 from skiway.metastore.statistics.file_table import DIGEST
+from skiway.metastore.transactions.combined_writes import TransactionState, open_state
 from skiway.model import v1
 from skiway.security import SecretsStore
 
@@ -96,6 +98,20 @@ class Handles:
         realm.require_unrestricted(table)
         handle = open_earlier(realm, self.warehouse, table, snapshot_id) if table.metadata_location else None
         return None if handle is None else OpenedTable(handle, handle.current())
+
+    def open_in_transaction(
+        self, realm: Realm, table: v1.Table, handle: IcebergTable, state: TransactionState
+    ) -> OpenedTable:
+        """Open a managed table as a transaction sees it that has written to it. `handle` reads the snapshot before."""
+        realm.require_unrestricted(table)
+
+        def load() -> OpenedTable:
+            found = open_state(realm, self.warehouse, table, handle.metadata, state)
+            return OpenedTable(found, found.current())
+
+        # The columns of the table may change during the transaction.
+        key = (realm.account_id, table.resource_id.id, f"{state.snapshot_id}:{handle.metadata_location}")
+        return self._cache.get(key, load)
 
     def _managed(self, realm: Realm, table: v1.Table) -> OpenedTable:
         handle = open_current(realm, self.warehouse, table)

@@ -6,14 +6,17 @@ is removed in both modes.
 
 Rows keep their lineage (see `skiway.formats.iceberg.lineage`). Rows that others insert meanwhile stay. If others rewrote
 one of the same files, or deleted rows of it, the commit fails and changes nothing.
+
+In an explicit transaction, the files wait for its commit. Files that the same transaction has written before are always
+rewritten, so no delete files refer to them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +29,7 @@ from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
 from skiway.formats.iceberg.commits import Operation, overwrite
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.delete_files import DeleteFileWriter, WritingStatement, is_merge_on_read
-from skiway.formats.iceberg.lineage import Lineage
+from skiway.formats.iceberg.lineage import FileLineage, Lineage
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.lake.columns import Columns
@@ -34,8 +37,15 @@ from skiway.lake.commits import Changes
 from skiway.lake.inserting import BUFFER_BYTES, REFUSALS, Incoming
 from skiway.lake.row_ids import RowIds
 from skiway.lake.spill import WaitingRows
+from skiway.metastore.transactions.combined_writes import TransactionState
+from skiway.metastore.transactions.staged_writes import StagedChange
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 __all__ = ["DeleteRows", "UpdateRows"]
+
+_UNKNOWN: Final = FileLineage(None, None)
 
 
 class _ByRowId(Statement):
@@ -43,8 +53,18 @@ class _ByRowId(Statement):
 
     _kind: ClassVar[WritingStatement]
 
-    def __init__(self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable) -> None:
+    def __init__(
+        self,
+        changes: Changes,
+        write: Write,
+        *,
+        snapshot: Snapshot,
+        handle: IcebergTable,
+        staged: TransactionState | None = None,
+    ) -> None:
         self._changes = changes
+        self._staged = staged  # what an explicit transaction has made of the table before
+        self._own = frozenset[str]() if staged is None else staged.own_files
         self._base = changes.load()
         self._merges_on_read = is_merge_on_read(self._base.metadata.properties, self._kind)
         self._snapshot, self._handle = snapshot, handle
@@ -78,17 +98,29 @@ class _ByRowId(Statement):
         if not (touched.num_rows or any(each.row_count for each in self._writers)):
             self.abort()
             return 0
-        change = self._mark if self._merges_on_read else self._replace
         with closing(self._named), ExitStack() as writers:  # they delete their files if anything fails
             for data in self._writers:
                 writers.enter_context(data)
             writers.enter_context(self._deletes)
             self._named.seal()
-            count = sum(change(touched.slice(place, 1)) for place in range(touched.num_rows))
+            count = sum(self._change(touched.slice(place, 1)) for place in range(touched.num_rows))
             self._check_named(count)
             added, deletes = [file for each in self._writers for file in each.close()], self._deletes.close()
         if not (self._removed or deletes or added):  # all rows had been deleted before
             return count
+        try:
+            self._publish(added, deletes, rows=count)
+        except REFUSALS:
+            self.abort()
+            raise
+        return count
+
+    def _publish(self, added: Sequence[DataFile], deletes: Sequence[DataFile], *, rows: int) -> None:
+        """Commit the change, or leave it to the commit of the explicit transaction."""
+        if self._staged is not None:
+            change = StagedChange(self._staged, self._removed, deletes)
+            self._changes.stage(self._base, added, rows=rows, change=change)
+            return
         only_new = bool(added) and not (self._removed or deletes)
         operation: Operation = "append" if only_new else "overwrite" if added else "delete"
         producer = overwrite(
@@ -99,12 +131,7 @@ class _ByRowId(Statement):
             alone=self._alone,
             operation=operation,
         )
-        try:
-            self._changes.commit(producer)
-        except REFUSALS:
-            self.abort()
-            raise
-        return count
+        self._changes.commit(producer)
 
     def abort(self) -> None:
         """Delete the files that were written."""
@@ -115,6 +142,10 @@ class _ByRowId(Statement):
 
     def _check_named(self, count: int) -> None:
         """Check the number of different rows that were named, before the commit."""
+
+    def _change(self, file: pa.Table) -> int:
+        """Change a file, which is a row of the file table, and return how many of its rows were named."""
+        return self._mark(file) if self._merges_on_read and _path(file) not in self._own else self._replace(file)
 
     def _replace(self, file: pa.Table) -> int:
         """Replace a file, which is a row of the file table, and return how many of its rows were named."""
@@ -170,11 +201,13 @@ class _ByRowId(Statement):
     def _rows_of(self, file: pa.Table) -> Iterator[pa.RecordBatch]:
         """The rows of a file in the table's current columns, with their lineage if the table has it, and their positions."""
         schema = self._now if self._lineage is None else self._lineage.added_to(self._now)
+        # The rows of a file that the transaction has written get their ids from its commit.
+        inherited = _UNKNOWN if _path(file) in self._own else self._inherited.get(_ordinal(file), _UNKNOWN)
         for batch in self._handle.read(self._snapshot, files=file, schema=schema, positions=True):
             if self._lineage is None:
                 yield batch
             else:
-                yield self._lineage.filled(batch, batch.column(ROW_POSITION), self._inherited[_ordinal(file)])
+                yield self._lineage.filled(batch, batch.column(ROW_POSITION), inherited)
 
 
 class DeleteRows(_ByRowId):
@@ -183,9 +216,16 @@ class DeleteRows(_ByRowId):
     _kind = "delete"
 
     def __init__(
-        self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns
+        self,
+        changes: Changes,
+        write: Write,
+        *,
+        snapshot: Snapshot,
+        handle: IcebergTable,
+        known: Columns,
+        staged: TransactionState | None = None,
     ) -> None:
-        super().__init__(changes, write, snapshot=snapshot, handle=handle)
+        super().__init__(changes, write, snapshot=snapshot, handle=handle, staged=staged)
         self._known = known
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
@@ -235,9 +275,16 @@ class UpdateRows(_ByRowId):
     _kind: ClassVar[WritingStatement] = "update"
 
     def __init__(
-        self, changes: Changes, write: Write, *, snapshot: Snapshot, handle: IcebergTable, known: Columns
+        self,
+        changes: Changes,
+        write: Write,
+        *,
+        snapshot: Snapshot,
+        handle: IcebergTable,
+        known: Columns,
+        staged: TransactionState | None = None,
     ) -> None:
-        super().__init__(changes, write, snapshot=snapshot, handle=handle)
+        super().__init__(changes, write, snapshot=snapshot, handle=handle, staged=staged)
         self._incoming = Incoming(changes.record.display_name, write.schema, known=known, now=self._now)
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:

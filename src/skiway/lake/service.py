@@ -17,7 +17,7 @@ from skiway.lake.flight_sql import LakeSql
 from skiway.lake.leases import TransactionLeases
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
-from skiway.lake.staging import StagedInserts
+from skiway.lake.staging import StagedStatements
 from skiway.lake.transactions import LakeTransactions
 from skiway.lake.usage import UsageLog
 from skiway.metastore import Realm, platform
@@ -56,7 +56,7 @@ def airport_service(
             key,
             caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
             ttl=transaction_ttl,
-            staged=StagedInserts(callers, handles.warehouse, versions, usage),
+            staged=StagedStatements(callers, handles.warehouse, versions, usage),
             leases=TransactionLeases(callers.own_realm),
         ),
         queries=queries or QueryEngine(Queries()),

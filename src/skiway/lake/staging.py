@@ -1,4 +1,5 @@
-"""Transactions of clients that commit themselves: INSERT writes files, which the commit of the transaction publishes together.
+"""Transactions of clients that commit themselves: INSERT, UPDATE and DELETE write files, which the commit of the transaction
+publishes together.
 
 DuckDB has no such transactions, because it reports neither COMMIT nor ROLLBACK. Other clients say in a header that they end
 their transactions themselves.
@@ -17,12 +18,14 @@ from skiway.lake.context import Callers, Versions
 from skiway.lake.usage import UsageLog
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.transactions import endings, staged_writes
+from skiway.metastore.transactions.combined_writes import TransactionState
+from skiway.metastore.transactions.staged_writes import StagedChange
 from skiway.model import v1
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-__all__ = ["StagedInserts"]
+__all__ = ["StagedStatements"]
 
 _STATUS = {
     v1.TX_OPEN: TransactionStatus.ACTIVE,
@@ -32,22 +35,40 @@ _STATUS = {
 }
 
 
-class StagedInserts:
-    """The rows that callers have inserted in transactions which they commit themselves."""
+class StagedStatements:
+    """What callers have written in transactions which they commit themselves."""
 
     def __init__(self, callers: Callers, warehouse: Warehouse, versions: Versions, usage: UsageLog) -> None:
         self._callers, self._warehouse, self._versions, self._usage = callers, warehouse, versions, usage
 
     def add(
-        self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int, until: datetime
+        self,
+        transaction_id: str,
+        base: ManagedTable,
+        files: Sequence[DataFile],
+        *,
+        rows: int,
+        until: datetime,
+        change: StagedChange | None = None,
     ) -> None:
-        """Add data files to a transaction, which expires at a time unless it is committed or rolled back before."""
-        realm = self._callers.realm()
+        """Add files to a transaction, which expires at a time unless it is committed or rolled back before.
+
+        The statement has checked whether the caller may make the change, under its policies, too.
+        """
+        realm = self._callers.realm().without_policies()
         staged_writes.opened(realm, transaction_id, until=until)
-        staged_writes.stage(realm, transaction_id, base, files, row_count=rows)
+        staged_writes.stage(realm, transaction_id, base, files, row_count=rows, change=change)
+
+    def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
+        """A table as a transaction sees it, which reads the snapshot `read`, or none."""
+        try:
+            found = staged_writes.find(self._callers.realm(), transaction_id).value
+        except NotFound:
+            found = v1.Transaction(transaction_id=transaction_id)
+        return TransactionState.of(found, table_id, read=read)
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
-        """The status of a transaction; None if it has no rows."""
+        """The status of a transaction; None if it has written nothing."""
         try:
             found = staged_writes.find(self._callers.realm(), transaction_id)
         except NotFound:
@@ -55,7 +76,7 @@ class StagedInserts:
         return _STATUS[found.value.state]
 
     def commit(self, transaction_id: str) -> None:
-        """Make all rows of a transaction visible at once. One without rows has nothing to commit."""
+        """Make all writes of a transaction visible at once. One without writes has nothing to commit."""
         realm = self._callers.realm()
         if self.status(transaction_id) in (None, TransactionStatus.COMMITTED):  # repeating a commit changes nothing
             return
@@ -65,6 +86,6 @@ class StagedInserts:
             self._usage.written(realm, table_id, caller=self._callers.principal.subject, unit=transaction_id)
 
     def abort(self, transaction_id: str) -> None:
-        """Discard all rows of a transaction."""
+        """Discard all writes of a transaction."""
         if self.status(transaction_id) is not None:
             endings.abort(self._callers.realm(), self._warehouse, transaction_id)

@@ -40,14 +40,16 @@ from skiway.lake.bindings import Binding
 from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.context import Context
-from skiway.lake.direct_files import MAX_FILES, file_groups, is_direct
+from skiway.lake.direct_files import MAX_FILES, MAX_REMOTE_FILES, file_groups, is_direct
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
 from skiway.lake.row_ids import RowIds, WithRowIds
 from skiway.lake.scans import Part, Plan, split
+from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
+from skiway.metastore.transactions.combined_writes import TransactionState
 from skiway.model import v1
 from skiway.sandbox.queries import FileGroup
 from skiway.sql import CountsRows, DirectFiles
@@ -259,10 +261,29 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
 
     def _snapshot(self) -> Snapshot | None:
         """The snapshot that the request's transaction reads; None if the table has none."""
+        return self._snapshot_in(self._state())
+
+    def _state(self) -> TransactionState:
+        """The table as the transaction of the request sees it."""
         transaction = current_request().transaction_id
         point = f"{self._point.unit}:{self._point.value}" if self._point else ""
         found = self._context.transactions.pinned(transaction, self.id, point, find=self._find)
-        return None if found is None else self._with_id(found)
+        if self._point is not None:
+            return TransactionState(transaction, found, ())
+        return self._context.transactions.state(transaction, self.id, read=found)
+
+    def _snapshot_in(self, state: TransactionState) -> Snapshot | None:
+        """The snapshot of a state. Only its transaction sees the one of a state with writes."""
+        if not state.writes:
+            return None if state.base_id is None else self._with_id(state.base_id)
+        self._opened = self._opened_again()
+        if state.base_id is not None:
+            self._with_id(state.base_id)
+        handle = self._opened.handle
+        assert isinstance(handle, IcebergTable)  # as are all managed tables
+        self._opened = self._context.handles.open_in_transaction(self._realm, self.record, handle, state)
+        assert self._opened.current is not None
+        return self._opened.current
 
     def _find(self, as_of: datetime | None) -> int | None:
         self._opened = self._opened_again()
@@ -285,6 +306,15 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         if self.record.created_at.ToDatetime(UTC) > moment:
             return False
         return not self.record.metadata_location or self.record.updated_at.ToDatetime(UTC) >= moment - COMMIT_TIME
+
+    def _planned(self, snapshot_id: int) -> Snapshot:
+        """The snapshot of a planned part: one of the table, or the table as the transaction has changed it by then."""
+        if self._point is None and is_explicit():
+            state = self._state().earlier(snapshot_id)
+            found = None if state is None else self._snapshot_in(state)
+            if found is not None:
+                return found
+        return self._with_id(snapshot_id)
 
     def _with_id(self, snapshot_id: int) -> Snapshot:
         try:
@@ -329,7 +359,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             self._log_plan(options, snapshot, self.files(snapshot), 1)
             return [Part(snapshot.id, [])]
         handle = self._opened.at(snapshot)
-        chosen = self._planned(snapshot, options, self._readable(snapshot))
+        chosen = self._chosen_files(snapshot, options, self._readable(snapshot))
         most = self._context.max_parts
         if mode != "server" and self.restriction is None:  # files have all rows and columns
             groups = [part.of(chosen) for part in split(snapshot.id, chosen, part_bytes=1, most=most)]
@@ -357,13 +387,13 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
         if part is not None and part.ordinals:
             yield from self._read(part, options)
             return
-        snapshot = self._snapshot() if part is None else self._with_id(part.snapshot_id)
+        snapshot = self._snapshot() if part is None else self._planned(part.snapshot_id)
         if snapshot is not None:
-            chosen = self._planned(snapshot, options, self._readable(snapshot))
+            chosen = self._chosen_files(snapshot, options, self._readable(snapshot))
             for each in split(snapshot.id, chosen):
                 yield from self._read(each, options)
 
-    def _planned(self, snapshot: Snapshot, options: ScanOptions, schema: pa.Schema) -> pa.Table:
+    def _chosen_files(self, snapshot: Snapshot, options: ScanOptions, schema: pa.Schema) -> pa.Table:
         """The files to read: those that the filter leaves, and of a range of snapshots only the appended ones."""
         chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=schema)
         return chosen if self._range is None else self._range.appended(self._opened, chosen)
@@ -385,9 +415,9 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             return None  # without a plan, which a scan makes
         readable = self._readable(snapshot)
         handle = self._opened.at(snapshot)
-        chosen = self._planned(snapshot, options, readable)
+        chosen = self._chosen_files(snapshot, options, readable)
         has_all = len(readable) == len(self.columns.stored) and chosen.num_rows <= MAX_FILES
-        files = handle.whole_files(snapshot, chosen) if has_all else None
+        files = handle.whole_files(snapshot, chosen, max_remote=MAX_REMOTE_FILES) if has_all else None
         groups = None if files is None else file_groups(readable, files)
         if groups is not None:
             self._log_plan(options, snapshot, chosen, 1)
@@ -415,7 +445,7 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidArgument(f"the batch size is {options.batch_size}: use at least one row")
-        snapshot = self._with_id(part.snapshot_id)
+        snapshot = self._planned(part.snapshot_id)
         handle = self._opened.at(snapshot)
         all_files = handle.files(snapshot)
         files = part.of(all_files)

@@ -7,8 +7,8 @@ these, they see what the last write has committed. What was found is pinned in m
 
 A transaction with more than one statement has a lease (`leases`), which can be ended.
 
-A client may also say that it ends its transactions itself. Then INSERT only stages rows (`staging`), and the action
-`commit_transaction` makes all of them visible at once.
+A client may also say that it ends its transactions itself. Then INSERT, UPDATE and DELETE only stage rows (`staging`), and the
+action `commit_transaction` makes all of them visible at once. Only the transaction itself sees them before.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from skiway.airport.wire import headers
 from skiway.errors import PreconditionFailed
 from skiway.lake.leases import TransactionLeases
 from skiway.metastore.managed import ManagedTable
+from skiway.metastore.transactions.combined_writes import TransactionState
+from skiway.metastore.transactions.staged_writes import StagedChange
 from skiway.security import utc_now
 
 if TYPE_CHECKING:
@@ -46,12 +48,22 @@ class Staged(Protocol):
     """The rows that wait for the end of a transaction."""
 
     def add(
-        self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int, until: datetime
+        self,
+        transaction_id: str,
+        base: ManagedTable,
+        files: Sequence[DataFile],
+        *,
+        rows: int,
+        until: datetime,
+        change: StagedChange | None,
     ) -> None:
         """Add rows to a transaction, which expires at a time."""
 
+    def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
+        """A table as a transaction sees it, which reads the snapshot `read`, or none."""
+
     def status(self, transaction_id: str) -> TransactionStatus | None:
-        """The status of a transaction; None if it has no rows."""
+        """The status of a transaction; None if it has written nothing."""
 
     def commit(self, transaction_id: str) -> None:
         """Make the rows of a transaction visible."""
@@ -121,15 +133,29 @@ class LakeTransactions(TransactionManager):
         staged = None if looked_up is None else looked_up.status(transaction_id)
         return staged or TransactionStatus.ACTIVE
 
-    def stage(self, transaction_id: str, base: ManagedTable, files: Sequence[DataFile], *, rows: int) -> None:
-        """Add data files to a transaction that the client ends itself."""
+    def stage(
+        self,
+        transaction_id: str,
+        base: ManagedTable,
+        files: Sequence[DataFile],
+        *,
+        rows: int,
+        change: StagedChange | None = None,
+    ) -> None:
+        """Add data files to a transaction that the client ends itself, and the change of an UPDATE or DELETE."""
         began = self._began(transaction_id) if transaction_id else None
         if began is None or self._staged is None:
             raise PreconditionFailed(
                 "the statement is part of an explicit transaction, but names none: begin one with create_transaction",
                 key="transaction.missing",
             )
-        self._staged.add(transaction_id, base, files, rows=rows, until=began + self._ttl)
+        self._staged.add(transaction_id, base, files, rows=rows, until=began + self._ttl, change=change)
+
+    def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
+        """A table as the transaction of the current call sees it, which reads the snapshot `read`, or none."""
+        if self._staged is None or not is_explicit() or self._began(transaction_id) is None:
+            return TransactionState(transaction_id, read, ())
+        return self._staged.state(transaction_id, table_id, read=read)
 
     def pinned(
         self, transaction_id: str, table_id: str, point: str, *, find: Callable[[datetime | None], int | None]

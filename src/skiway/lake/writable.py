@@ -28,6 +28,7 @@ from skiway.lake.merging import MergeIntoEmpty, MergeRows
 from skiway.lake.policies import ConcealedChange
 from skiway.lake.rewriting import DeleteRows, UpdateRows
 from skiway.lake.table import LakeTable
+from skiway.lake.transactions import is_explicit
 
 __all__ = ["WritableTable"]
 
@@ -46,14 +47,16 @@ class WritableTable(LakeTable, Writable, DynamicTable):
             self._refuse_returning(write)
             return self._insert(write)
         changes = self._changes_under_policies(write)
-        changes.check_allowed()
-        snapshot = self._snapshot()
+        changes.check_allowed(may_stage=True)
+        state = self._state()
+        snapshot = self._snapshot_in(state)
         if snapshot is None:
             return NothingToChange(self.name)
         handle = self._opened.handle
         assert isinstance(handle, IcebergTable)  # as are all managed tables
         make = UpdateRows if write.operation == "update" else DeleteRows
-        statement = make(changes, write, snapshot=snapshot, handle=handle, known=self.columns)
+        staged = state if is_explicit() else None
+        statement = make(changes, write, snapshot=snapshot, handle=handle, known=self.columns, staged=staged)
         return statement if self.restriction is None else ConcealedChange(statement, self._policed(self))
 
     def _changes_under_policies(self, write: Write) -> Changes:

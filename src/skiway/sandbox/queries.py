@@ -1,8 +1,9 @@
 """Queries of callers, streamed: the server's side.
 
-A query runs in a worker process of its own kind. Its relations are Parquet files that DuckDB reads itself, or scans: DuckDB
-asks for columns of a relation, and the server sends the rows through a pipe. Rows of the result are streamed, too, so
-neither side holds more than a few batches, and a client that reads slowly slows down the query.
+A query runs in a worker process of its own kind. Its relations are Parquet files that DuckDB reads itself, those in object stores
+through the server (`remote_files`), or scans: DuckDB asks for columns of a relation, and the server sends the rows through a
+pipe. Rows of the result are streamed, too, so neither side holds more than a few batches, and a client that reads slowly slows
+down the query.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut
 from skiway.sandbox.messages import FILES_AT_ONCE, encode_table
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
+from skiway.sandbox.remote_files import ReadableFile, RemoteFiles, serve_channel
 
 __all__ = [
     "BoundQuery",
@@ -40,6 +42,8 @@ __all__ = [
     "StoredQuery",
     "TableName",
 ]
+
+Socket: TypeAlias = socket.socket
 
 WORKER: Final = "skiway.sandbox.query_worker"
 _MAX_LINE: Final = 1 << 20
@@ -73,10 +77,14 @@ class FileColumn:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Parquet files with the same columns. Each of `files` opens a file, and returns its descriptor."""
+    """Parquet files with the same columns. Each of `files` opens a file, and returns its descriptor.
+
+    Each of `remote` opens a file of an object store, which the server reads for DuckDB.
+    """
 
     files: Sequence[Callable[[], int]]
     columns: Sequence[FileColumn]
+    remote: Sequence[Callable[[], ReadableFile]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +337,7 @@ class QueryProcess:
                 entry["files"] = [
                     {
                         "count": 0 if describe else len(group.files),
+                        "remote": 0 if describe else len(group.remote),
                         "columns": [asdict(column) for column in group.columns],
                     }
                     for group in each.files
@@ -451,6 +460,7 @@ class _ScanServer:
     relations: Sequence[Relation] = ()
     failures: list[BaseException] = field(default_factory=list)
     context: Context = field(default_factory=Context)
+    remote: RemoteFiles = field(default_factory=lambda: RemoteFiles(()))
     _open: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MAX_SCANS))
 
     def __post_init__(self) -> None:
@@ -459,6 +469,7 @@ class _ScanServer:
     def serve(self, relations: Sequence[Relation]) -> None:
         """Serve these relations from now on, in the context of the caller."""
         self.relations, self.failures, self.context = relations, [], copy_context()
+        self.remote = RemoteFiles([opens for each in relations for group in each.files for opens in group.remote])
 
     def check(self) -> None:
         """Raise the first error of a scan, if there is one."""
@@ -469,6 +480,9 @@ class _ScanServer:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError), self.socket.makefile("rb") as requests:
             while line := requests.readline(_MAX_LINE):
                 wanted = json.loads(line)
+                if "files" in wanted:
+                    self._open_channel()
+                    continue
                 relation = self.relations[int(wanted["relation"])]
                 columns = [relation.schema.field(str(name)).name for name in wanted["columns"]]
                 self._open.acquire()
@@ -480,6 +494,22 @@ class _ScanServer:
                 run = self.context.copy().run
                 arguments = (self._send, relation, columns, ours, self.failures)
                 threading.Thread(target=run, args=arguments, name="query-scan", daemon=True).start()
+
+    def _open_channel(self) -> None:
+        """Give the process a channel in which it asks for ranges of the remote files of its query."""
+        self._open.acquire()
+        theirs, ours = socket.socketpair()
+        try:
+            socket.send_fds(self.socket, [b"."], [theirs.fileno()])
+        finally:
+            theirs.close()
+        run = self.context.copy().run
+        arguments = (self._serve_files, ours, self.remote, self.failures)
+        threading.Thread(target=run, args=arguments, name="query-files", daemon=True).start()
+
+    def _serve_files(self, channel: Socket, files: RemoteFiles, failures: list[BaseException]) -> None:
+        serve_channel(channel, files, failures)
+        self._open.release()
 
     def _send(self, relation: Relation, columns: Sequence[str], pipe: int, failures: list[BaseException]) -> None:
         schema = pa.schema([relation.schema.field(name) for name in columns])

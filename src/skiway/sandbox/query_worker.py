@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import duckdb
 import pyarrow as pa
@@ -22,7 +22,11 @@ import pyarrow.dataset as ds
 
 from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import FILES_AT_ONCE, READY, decode_table, exactly, read_message
+from skiway.sandbox.remote_files import Channel
 from skiway.sandbox.worker import REQUEST_BYTES, end_with_server, first_line, limit_process
+
+if TYPE_CHECKING:
+    from skiway.sandbox.query_files import ServerFiles
 
 __all__ = ["main"]
 
@@ -79,6 +83,7 @@ def _answer(
     responses: BinaryIO,
 ) -> None:
     files: list[str] = []
+    remote: list[ServerFiles] = []
     try:
         if "parse" in header:
             _write(responses, b"P", json.dumps(_parsed(database, header["parse"], header["prefix"])).encode())
@@ -93,7 +98,7 @@ def _answer(
             return
         counts = [group["count"] for each in header["relations"] for group in each.get("files", ())]
         files.extend(_received(server, sum(counts)))
-        relation = _bound(database, header, parts, server, files)
+        relation = _bound(database, header, parts, server, files, remote)
         if header["explain"]:
             relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
         reader = (relation.limit(0) if header["describe"] else relation).to_arrow_reader(_BATCH_ROWS)
@@ -107,11 +112,13 @@ def _answer(
         _write(responses, b"M", b"")
     except (_Refused, RefusedExpression) as error:
         _write(responses, b"E", str(error).encode())
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
+    except (duckdb.Error, pa.ArrowException, OSError, EOFError) as error:
         _write(responses, b"E", first_line(error).encode())
     finally:
         for each in files:
             os.close(int(each.rpartition("/")[2]))
+        for opened in remote:
+            opened.close()
 
 
 def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:
@@ -263,26 +270,55 @@ def _bound(
     parts: Sequence[bytes],
     server: socket.socket,
     files: Sequence[str],
+    remote: list[ServerFiles],
 ) -> duckdb.DuckDBPyRelation:
-    """The query over its relations, of which some are files."""
+    """The query over its relations, of which some are files. The file system of remote files is added to `remote`."""
     lock = threading.Lock()
     upcoming = iter(files)
+    paths = _remote_paths(database, header, server, lock, remote)
+    further = iter(paths)
     if header["plain"]:
         database.execute("SET arrow_lossless_conversion = false")
     for number, relation in enumerate(header["relations"]):
         if "files" in relation:
-            groups = [_file_scan(group, list(islice(upcoming, group["count"]))) for group in relation["files"]]
+            groups = [
+                _file_scan(group, [*islice(upcoming, group["count"]), *islice(further, group["remote"])])
+                for group in relation["files"]
+            ]
             _create(database, relation["name"], " UNION ALL ".join(groups))
         else:
             scan = _Scan(decode_table(parts[relation["schema"]]).schema, number, server, lock)
             database.register(f"scan_{number}", scan)
             _create(database, relation["name"], f"SELECT {_columns(scan.schema)} FROM temp.main.scan_{number}")  # noqa: S608 - quoted
-    _lock(database, files)
+    _lock(database, [*files, *paths])
     for view in header["views"]:  # each after those that it reads
         database.execute(f"USE {_place(database, view['name'][:-1])}")
         _create(database, view["name"], view["sql"])
     database.execute(f"USE {_place(database, header['default'])}")
     return database.sql(header["sql"])
+
+
+def _remote_paths(
+    database: duckdb.DuckDBPyConnection,
+    header: Mapping[str, Any],
+    server: socket.socket,
+    lock: threading.Lock,
+    remote: list[ServerFiles],
+) -> list[str]:
+    """The paths under which DuckDB opens the remote files of a query."""
+    count = sum(group["remote"] for each in header["relations"] for group in each.get("files", ()))
+    if not count:
+        return []
+    from skiway.sandbox.query_files import ServerFiles, remote_path
+
+    def connect() -> Channel:
+        with lock:
+            server.sendall(b'{"files": true}\n')
+            return Channel(socket.socket(fileno=socket.recv_fds(server, 1, 1)[1][0]))
+
+    remote.append(ServerFiles(connect))
+    database.register_filesystem(remote[0])
+    return [remote_path(number) for number in range(count)]
 
 
 def _lock(database: duckdb.DuckDBPyConnection, files: Sequence[str] = ()) -> None:

@@ -11,7 +11,8 @@ from skiway.client.airport.json_writer import JsonWriter
 from skiway.client.airport.listing import Flight
 from skiway.client.airport.predicates import Column, Predicate, col
 from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart
-from skiway.client.airport.session import CatalogVersion, Transaction
+from skiway.client.airport.session import CatalogVersion
+from skiway.client.airport.transactions import Transaction
 
 __all__ = [
     "AirportClient",

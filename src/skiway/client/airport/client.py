@@ -21,10 +21,10 @@ from skiway.client.airport.exchange import Written
 from skiway.client.airport.json_writer import JsonWriter
 from skiway.client.airport.listing import Flight, read_flight
 from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart, Where
-from skiway.client.airport.session import CatalogVersion, Session, Transaction
+from skiway.client.airport.session import CatalogVersion, Session
+from skiway.client.airport.transactions import Transaction
 from skiway.client.connection import Connection, Location, TlsOptions, split_url
 from skiway.client.errors import blame_server
-from skiway.errors import InvalidArgument
 
 __all__ = ["AirportClient"]
 
@@ -228,24 +228,14 @@ class AirportClient:
         constant, or a function whose parameters name the columns it is computed from:
         `{"price": lambda price: pc.multiply(price, 2)}`. `returning` gives all visible columns.
         """
-        if isinstance(rows, Mapping):
-            if row_ids is not None:
-                raise InvalidArgument("row_ids need Arrow data; a mapping updates the rows that match where=")
-            return writing.update_where(self._session, table, rows, where, returning=returning)
-        if where is not None:
-            raise InvalidArgument("where= needs a mapping from columns to values; Arrow data is matched by row id")
-        return writing.update_by_id(self._session, table, rows, row_ids, returning=returning)
+        return writing.update(self._session, table, rows, row_ids=row_ids, where=where, returning=returning)
 
     def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None, returning: bool = False) -> Written:
         """Delete the rows with these ids, or those that match `where`; `truncate` deletes all rows.
 
         `returning` gives the deleted rows, with all visible columns.
         """
-        if (row_ids is None) == (where is None):
-            raise InvalidArgument("delete needs either row_ids or where; truncate() deletes all rows")
-        if where is not None:
-            return writing.delete_where(self._session, table, where, returning=returning)
-        return writing.delete_by_id(self._session, table, row_ids, returning=returning)
+        return writing.delete(self._session, table, row_ids, where=where, returning=returning)
 
     def truncate(self, table: TableName) -> Written:
         """Delete all rows; for the server this is a DELETE of each row."""
@@ -438,15 +428,11 @@ class AirportClient:
     def transaction(self, *, explicit: bool = False) -> AbstractContextManager[Transaction]:
         """Run all statements of this thread with one transaction id for the duration of the block.
 
-        As with DuckDB, the server still commits each statement on its own. Rows that are inserted with the method `insert` of
-        the transaction, however, become visible together at the end of the block, and never if an exception leaves it. In an
-        `explicit` transaction, this holds for all statements. DuckDB has no such transactions.
+        As with DuckDB, the server still commits each statement on its own. What the methods `insert`, `update` and `delete` of
+        the transaction write, however, becomes visible together at the end of the block, and never if an exception leaves it.
+        In an `explicit` transaction, this holds for all statements. DuckDB has no such transactions.
         """
-
-        def insert(context: TransactionContext, table: TableName, rows: Any) -> int:
-            return writing.insert(self._session, table, rows, returning=False, transaction=context).count
-
-        return self._session.transaction(insert, explicit=explicit)
+        return self._session.transaction(Transaction(self._session, explicit=explicit))
 
     def transaction_status(self, transaction_id: str) -> str | None:
         """Return `active`, `committed` or `aborted`; None if the server does not know the id."""

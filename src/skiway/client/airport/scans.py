@@ -15,7 +15,7 @@ import pyarrow as pa
 from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
 from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.payloads import ROWID_COLUMN, ScanParameters, packed
-from skiway.client.airport.calls import NOW, Calls, TimeTravel, Trace
+from skiway.client.airport.calls import NOW, Calls, TimeTravel, Trace, TransactionContext
 from skiway.client.airport.catalog import ROWID, Table, TableName, read_schema
 from skiway.client.airport.endpoints import Endpoint, FunctionCall, read_endpoint
 from skiway.client.airport.exchange import cast
@@ -415,10 +415,16 @@ def time_travel(version: int | str | None, timestamp: object | None) -> TimeTrav
 
 
 def bind(
-    session: Session, name: TableName, *, columns: Sequence[str] | None, where: Where, at: TimeTravel = NOW
+    session: Session,
+    name: TableName,
+    *,
+    columns: Sequence[str] | None,
+    where: Where,
+    at: TimeTravel = NOW,
+    transaction: TransactionContext | None = None,
 ) -> BoundScan:
     """Look up a table and validate the selection, with the calls that DuckDB makes to bind a table."""
-    transaction = session.begin()
+    transaction = transaction or session.begin()
     table = session.listing().table(name)
     if at.unit:
         table = table_at(session, table, session.calls.find_at(table.descriptor, at))

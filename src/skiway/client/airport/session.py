@@ -6,15 +6,16 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from skiway.client.airport.calls import Calls, Trace, TransactionContext
-from skiway.client.airport.catalog import TableName
 from skiway.client.airport.listing import Listing
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor
 
-__all__ = ["CatalogVersion", "Session", "Transaction"]
+__all__ = ["CatalogVersion", "OpenTransaction", "Session"]
+
+T = TypeVar("T", bound="OpenTransaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,11 @@ class CatalogVersion:
     fixed: bool
 
 
-Insert = Callable[[TransactionContext, TableName, Any], int]
-
-
-class Transaction:
+class OpenTransaction:
     """A transaction of one thread. The client creates it on the server when the first statement needs its id."""
 
-    def __init__(self, calls: Calls, insert: Insert, *, explicit: bool) -> None:
-        self._calls, self._insert = calls, insert
+    def __init__(self, calls: Calls, *, explicit: bool) -> None:
+        self._calls = calls
         self.explicit = explicit
         self._must_end = explicit
         self._identifier: str | None = None
@@ -53,18 +51,6 @@ class Transaction:
     def context(self) -> TransactionContext:
         """The transaction as calls carry it."""
         return TransactionContext(self.id, explicit=self.explicit)
-
-    def insert(self, table: TableName, rows: Any) -> int:
-        """Insert rows that become visible at the end of the block, together with all others of this transaction, or never.
-
-        Return their number. The method of the same name of the client commits at once, unless the transaction is explicit.
-        """
-        if not self.id:
-            raise Unsupported(
-                f"catalog {self._calls.catalog!r} has no transactions: use the client's insert, which commits at once"
-            )
-        self._must_end = True
-        return self._insert(TransactionContext(self.id, explicit=True), table, rows)
 
     def end(self, action: str) -> None:
         """Commit or roll back, if there is anything to commit and any statement has used the transaction."""
@@ -115,18 +101,18 @@ class Session:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def transaction(self, insert: Insert, *, explicit: bool) -> Iterator[Transaction]:
+    def transaction(self, opened: T) -> Iterator[T]:
         """Run the statements of this thread in one transaction for the duration of the block."""
         if self.open_transaction() is not None:
             raise InvalidArgument("a transaction is already open in this thread; transactions cannot be nested")
-        opened = self._thread.transaction = Transaction(self.calls, insert, explicit=explicit)
+        self._thread.transaction = opened
         try:
             yield opened
         except BaseException:
             self._thread.transaction = None
             with contextlib.suppress(Exception):  # the error that ends the block matters more than a failed rollback
                 opened.end("rollback_transaction")
-            if explicit:
+            if opened.explicit:
                 self.reload()  # objects created inside the block no longer exist
             raise
         self._thread.transaction = None
@@ -137,9 +123,9 @@ class Session:
                 opened.end("rollback_transaction")
             raise
 
-    def open_transaction(self) -> Transaction | None:
+    def open_transaction(self) -> OpenTransaction | None:
         """The transaction that is open in this thread."""
-        opened: Transaction | None = getattr(self._thread, "transaction", None)
+        opened: OpenTransaction | None = getattr(self._thread, "transaction", None)
         return opened
 
     def begin(self) -> TransactionContext:

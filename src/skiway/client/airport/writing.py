@@ -18,7 +18,7 @@ from skiway.client.airport.scans import BoundScan, Selection, Where
 from skiway.client.airport.session import Session
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 
-__all__ = ["create_table_as", "delete_by_id", "delete_where", "insert", "update_by_id", "update_where"]
+__all__ = ["create_table_as", "delete", "delete_where", "insert", "update"]
 
 
 def insert(
@@ -30,7 +30,7 @@ def insert(
     transaction: TransactionContext | None = None,
 ) -> Written:
     """Insert the caller's rows, in a given transaction or that of the session."""
-    transaction, table = transaction or session.begin(), session.listing().table(name)
+    transaction, table = _begin(session, name, transaction)
     given, batches = to_batches(rows)
     outgoing = OutgoingColumns.of(table, table.columns)
     session.poll_version()
@@ -54,9 +54,54 @@ def create_table_as(session: Session, name: TableName, rows: Any, *, on_conflict
     return written
 
 
-def update_by_id(session: Session, name: TableName, rows: Any, row_ids: Any, *, returning: bool) -> Written:
+def update(
+    session: Session,
+    name: TableName,
+    rows: Any,
+    *,
+    row_ids: Any,
+    where: Where,
+    returning: bool,
+    transaction: TransactionContext | None = None,
+) -> Written:
+    """Update rows by id, if `rows` is Arrow data, or by predicate, if it maps columns to values."""
+    if isinstance(rows, Mapping):
+        if row_ids is not None:
+            raise InvalidArgument("row_ids need Arrow data; a mapping updates the rows that match where=")
+        return _update_where(session, name, rows, where, returning=returning, transaction=transaction)
+    if where is not None:
+        raise InvalidArgument("where= needs a mapping from columns to values; Arrow data is matched by row id")
+    return _update_by_id(session, name, rows, row_ids, returning=returning, transaction=transaction)
+
+
+def delete(
+    session: Session,
+    name: TableName,
+    row_ids: Any,
+    *,
+    where: Where,
+    returning: bool,
+    transaction: TransactionContext | None = None,
+) -> Written:
+    """Delete rows by id or by predicate."""
+    if (row_ids is None) == (where is None):
+        raise InvalidArgument("delete needs either row_ids or where; truncate() deletes all rows")
+    if where is not None:
+        return delete_where(session, name, where, returning=returning, transaction=transaction)
+    return _delete_by_id(session, name, row_ids, returning=returning, transaction=transaction)
+
+
+def _update_by_id(
+    session: Session,
+    name: TableName,
+    rows: Any,
+    row_ids: Any,
+    *,
+    returning: bool,
+    transaction: TransactionContext | None,
+) -> Written:
     """Update the rows whose ids are in `row_ids`, or in a column `rowid` of `rows`."""
-    transaction, table = _begin(session, name)
+    transaction, table = _begin(session, name, transaction)
     given, batches = to_batches(rows)
     if row_ids is not None:
         given, batches = _with_row_ids(given, batches, row_ids)
@@ -66,11 +111,17 @@ def update_by_id(session: Session, name: TableName, rows: Any, row_ids: Any, *, 
     return _write(session, "update", outgoing, transaction, lambda: conformed, returning=returning)
 
 
-def update_where(
-    session: Session, name: TableName, values: Mapping[str, Any], where: Where, *, returning: bool
+def _update_where(
+    session: Session,
+    name: TableName,
+    values: Mapping[str, Any],
+    where: Where,
+    *,
+    returning: bool,
+    transaction: TransactionContext | None,
 ) -> Written:
     """Set columns to values, or to what functions compute, in the rows that match `where`."""
-    transaction, table = _begin(session, name)
+    transaction, table = _begin(session, name, transaction)
     assignments = Assignments.of(table, values, returning=returning)
     selection = Selection(table, assignments.reads, where, repeated=[*assignments.unchanged, ROWID])
     written = _write_scanned(
@@ -79,9 +130,11 @@ def update_where(
     return Written(written.count, None if written.rows is None else written.rows.select(list(table.columns)))
 
 
-def delete_by_id(session: Session, name: TableName, row_ids: Any, *, returning: bool) -> Written:
+def _delete_by_id(
+    session: Session, name: TableName, row_ids: Any, *, returning: bool, transaction: TransactionContext | None
+) -> Written:
     """Delete the rows with these ids."""
-    transaction, table = _begin(session, name)
+    transaction, table = _begin(session, name, transaction)
     _check_rowid(table, "DELETE")
     outgoing = OutgoingColumns.of(table, [ROWID])
     ids = pa.record_batch([_id_array(row_ids)], names=[ROWID])
@@ -91,9 +144,16 @@ def delete_by_id(session: Session, name: TableName, row_ids: Any, *, returning: 
     )
 
 
-def delete_where(session: Session, name: TableName, where: Where, *, returning: bool) -> Written:
+def delete_where(
+    session: Session,
+    name: TableName,
+    where: Where,
+    *,
+    returning: bool,
+    transaction: TransactionContext | None = None,
+) -> Written:
     """Delete the rows that match `where`; all rows if it is None."""
-    transaction, table = _begin(session, name)
+    transaction, table = _begin(session, name, transaction)
     _check_rowid(table, "DELETE")
     outgoing = OutgoingColumns.of(table, [ROWID])
     selection = Selection(table, (), where, repeated=[ROWID])
@@ -107,9 +167,10 @@ def delete_where(session: Session, name: TableName, where: Where, *, returning: 
 # -- the exchange ------------------------------------------------------------------------------------------------------
 
 
-def _begin(session: Session, name: TableName) -> tuple[TransactionContext, Table]:
-    transaction = session.begin()
-    return transaction, session.listing().table(name)
+def _begin(
+    session: Session, name: TableName, transaction: TransactionContext | None
+) -> tuple[TransactionContext, Table]:
+    return transaction or session.begin(), session.listing().table(name)
 
 
 def _write(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["DeleteFileWriter", "WritingStatement", "check_write_modes", "is_merge_on_read"]
+__all__ = ["DeleteFileWriter", "WritingStatement", "check_write_modes", "delete_entry", "is_merge_on_read"]
 
 WritingStatement: TypeAlias = Literal["delete", "merge", "update"]
 """A statement for which a table can select merge-on-read."""
@@ -94,8 +94,6 @@ class DeleteFileWriter:
             self.abort()
 
     def _write_vectors(self) -> None:
-        from pyiceberg.manifest import FileFormat
-
         uri = self._location("puffin")
         blobs = [
             Blob(_VECTOR, data, [_ROW_POSITION], properties={"referenced-data-file": path, "cardinality": str(rows)})
@@ -104,13 +102,12 @@ class DeleteFileWriter:
         puffin = puffin_file(blobs)
         self._files.write(uri, puffin.data)
         for (path, _, rows), blob in zip(self._vectors, puffin.blobs, strict=True):
-            place = {"content_offset": blob["offset"], "content_size_in_bytes": blob["length"]}
-            self._made.append(_entry(uri, FileFormat.PUFFIN, path, rows, len(puffin.data), **place))
+            vector = (blob["offset"], blob["length"])
+            self._made.append(delete_entry(uri, path, rows=rows, size=len(puffin.data), vector=vector))
         self._vectors = []
 
     def _write_positions(self, path: str, positions: np.ndarray) -> None:
         from pyarrow.parquet import write_table
-        from pyiceberg.manifest import FileFormat
 
         uri = self._location("parquet")
         paths = pa.repeat(pa.scalar(path), len(positions))
@@ -119,10 +116,7 @@ class DeleteFileWriter:
             write_table(rows, sink, compression="zstd")
             size = sink.tell()
         self._files.seal(uri)
-        # Readers take a file for the deletes of one data file if the bounds of its paths are equal.
-        bound = {FILE_PATH_ID: path.encode()}
-        bounds = {"lower_bounds": bound, "upper_bounds": bound}
-        self._made.append(_entry(uri, FileFormat.PARQUET, path, len(positions), size, **bounds))
+        self._made.append(delete_entry(uri, path, rows=len(positions), size=size))
 
     def _location(self, suffix: str) -> str:
         uri = f"{self._folder}/{len(self._written):05d}-{self._name}-deletes.{suffix}"
@@ -130,14 +124,21 @@ class DeleteFileWriter:
         return uri
 
 
-def _entry(uri: str, of: Any, path: str, rows: int, size: int, **more: Any) -> DataFile:
-    from pyiceberg.manifest import DataFile, DataFileContent
+def delete_entry(uri: str, path: str, *, rows: int, size: int, vector: tuple[int, int] | None = None) -> DataFile:
+    """Describe a delete file for the rows of one data file, at `path`. `vector` is the offset and length of a deletion vector."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
+    if vector is None:
+        # Readers take a file for the deletes of one data file if the bounds of its paths are equal.
+        bound = {FILE_PATH_ID: path.encode()}
+        more: dict[str, Any] = {"lower_bounds": bound, "upper_bounds": bound}
+    else:
+        more = {"content_offset": vector[0], "content_size_in_bytes": vector[1]}
     return DataFile.from_args(
         _table_format_version=3,
         content=DataFileContent.POSITION_DELETES,
         file_path=uri,
-        file_format=of,
+        file_format=FileFormat.PARQUET if vector is None else FileFormat.PUFFIN,
         partition=None,
         record_count=rows,
         file_size_in_bytes=size,

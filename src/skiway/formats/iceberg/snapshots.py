@@ -90,14 +90,17 @@ class NewSnapshot:
 
         from skiway.formats.iceberg.manifest_files import entries, referenced_file, set_partition
 
-        removed, changed = set(paths), {str(referenced_file(each)): each for each in deletes}
+        removed = set(paths)
+        changed: dict[str, list[DataFile]] = {}
+        for each in deletes:
+            changed.setdefault(str(referenced_file(each)), []).append(each)
         missing = removed | changed.keys()
         for manifest in self._inherited(ManifestContent.DATA):
             if missing:
                 found = entries(manifest, self._io)
                 self._replace(manifest, found, lambda file: file.file_path in removed)
                 for entry in found:
-                    if (delete := changed.get(entry.data_file.file_path)) is not None:
+                    for delete in changed.get(entry.data_file.file_path, ()):
                         set_partition(delete, entry.data_file)
                 missing -= {entry.data_file.file_path for entry in found}
         if missing:

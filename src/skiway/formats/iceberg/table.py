@@ -111,9 +111,9 @@ class IcebergTable(TableHandle):
         found = super().plan(snapshot, filter, schema=schema)
         return self._in_partitions(found, filter, schema or self.schema_at(snapshot).arrow) if filter else found
 
-    def whole_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
+    def whole_files(self, snapshot: Snapshot, files: pa.Table, *, max_remote: int = 0) -> list[WholeFile] | None:
         # Other readers do not return variants as JSON.
-        return None if self._variants else super().whole_files(snapshot, files)
+        return None if self._variants else super().whole_files(snapshot, files, max_remote=max_remote)
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""

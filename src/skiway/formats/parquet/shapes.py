@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from skiway.airport.layouts import plain_type
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import file_columns
 from skiway.formats.parquet.reading import open_file
@@ -23,6 +25,31 @@ class FileShape:
     columns: pa.Schema
     paths: tuple[str, ...]
     physical_types: tuple[str, ...]
+
+    @property
+    def has_standard_lists(self) -> bool:
+        """Whether lists and maps are stored as the specification defines, which all readers understand alike.
+
+        Older forms lack a level, so the paths of leaves are shorter than their types need.
+        """
+        depths = [depth for column in self.columns for depth in _depths(column.type)]
+        return depths == [path.count(".") for path in self.paths]
+
+
+def _depths(of: pa.DataType) -> Iterator[int]:
+    """How many levels are below a column of this type, for each of its leaves."""
+    plain = plain_type(of)
+    if not plain.num_fields:
+        yield 0
+        return
+    levels = 1 if pa.types.is_struct(plain) else 2
+    fields = (
+        [plain.key_field, plain.item_field]
+        if pa.types.is_map(plain)
+        else [plain.field(i) for i in range(plain.num_fields)]
+    )
+    for field in fields:
+        yield from (levels + depth for depth in _depths(field.type))
 
 
 def read_shape(files: Files, path: str, *, etag: str | None) -> FileShape:

@@ -112,11 +112,12 @@ def sweep_transactions(
         found = Repository(stores, TRANSACTION).find_named(pointer.key)
         if found is None:
             continue
+        realm = Realm(stores, found.value.account_id, clock=clock)
+        unused = uncommitted_paths(realm, warehouse, found.value)
         if not dry_run:
-            realm = Realm(stores, found.value.account_id, clock=clock)
             with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
                 expire(realm, warehouse, found)
-        removed += [pointer.key, *uncommitted_paths(found.value)]
+        removed += [pointer.key, *unused]
     # The order is that of time, so what follows is not due either.
     return Slice(len(page.items), tuple(removed), next_token=page.next_token if len(due) == len(page.items) else None)
 

@@ -18,6 +18,7 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import listed
+from skiway.metastore.records.updates import copied
 from skiway.metastore.resources.ownership import writable_id
 from skiway.metastore.transactions import endings, staged_writes
 from skiway.metastore.transactions.staged_writes import RULES, TransactionRules
@@ -80,6 +81,7 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
     transaction_id = _checked_id(first.transaction_id)
     staged_writes.require_open(realm, staged_writes.find(realm, transaction_id).value)
     writable_id(realm, first.table_id, v1.RK_TABLE, field="table_id")
+    realm = realm.without_policies()  # which hide rows, but let callers insert some
     base = load(realm, area.files(), first.table_id)
     realm.require("table.write", base.table)
     with DataFileWriter(base.files, base.metadata, buffer_bytes=BUFFER_BYTES) as writer:
@@ -121,25 +123,39 @@ def commit(realm: Realm, request: v1.CommitTransactionRequest, *, area: StagingA
         replaced=request.replaced_table_ids,
         rules=area.rules,
     )
-    return v1.CommitTransactionResponse(transaction=done)
+    return v1.CommitTransactionResponse(transaction=_shown(realm, done))
 
 
 def abort(realm: Realm, request: v1.AbortTransactionRequest, *, area: StagingArea) -> v1.AbortTransactionResponse:
     """Discard the rows of all writes."""
     done = endings.abort(realm, area.files(), _checked_id(request.transaction_id), rules=area.rules)
-    return v1.AbortTransactionResponse(transaction=done)
+    return v1.AbortTransactionResponse(transaction=_shown(realm, done))
 
 
 def get(realm: Realm, request: v1.GetTransactionRequest) -> v1.GetTransactionResponse:
     """Return a transaction of the caller, in any state."""
-    return v1.GetTransactionResponse(transaction=staged_writes.find(realm, _checked_id(request.transaction_id)).value)
+    found = staged_writes.find(realm, _checked_id(request.transaction_id)).value
+    return v1.GetTransactionResponse(transaction=_shown(realm, found))
 
 
 def list_(realm: Realm, request: v1.ListTransactionsRequest) -> v1.ListTransactionsResponse:
     """List the open transactions of the caller."""
     prefix = keys.transaction_open(realm.account_id, realm.caller)
     found, page = listed(realm.all(TRANSACTION), prefix, request.page)
-    return v1.ListTransactionsResponse(transactions=found, page=page)
+    return v1.ListTransactionsResponse(transactions=[_shown(realm, each) for each in found], page=page)
+
+
+def _shown(realm: Realm, transaction: v1.Transaction) -> v1.Transaction:
+    """The transaction without the files of tables on which policies restrict the caller."""
+    policies = realm.policies
+    if policies is None or not any(policies.of_table(each.table_id.id) for each in transaction.writes):
+        return transaction
+    shown = copied(transaction)
+    for write in shown.writes:
+        if policies.of_table(write.table_id.id) is not None:
+            for each in ("data_files", "manifest", "manifest_length", "partition_spec_id", "change"):
+                write.ClearField(each)
+    return shown
 
 
 def _checked_id(transaction_id: str) -> str:

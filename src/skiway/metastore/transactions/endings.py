@@ -1,8 +1,8 @@
 """How transactions end: the commit publishes the staged writes, aborting and expiring delete their files.
 
-A commit appends the files to all tables and marks the transaction as committed in one batch. So it happens completely or not at
-all, and repeating it changes nothing. Aborting marks the transaction first, too, and deletes the files then: of a commit and an
-abort at the same time, one wins.
+A commit makes one snapshot of all writes to a table (`combined_writes`). It publishes the snapshots of all tables and marks the
+transaction as committed in one batch. So it happens completely or not at all, and repeating it changes nothing. Aborting marks
+the transaction first, too, and deletes the files then: of a commit and an abort at the same time, one wins.
 
 A commit may name the writes to include. The others are dropped: they are marked in the same batch, and their files are deleted.
 So a program that writes the same rows twice, because a part of it failed or was slow, commits each row once. A commit may also
@@ -14,22 +14,20 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from skiway.errors import Conflict, NotFound, SkiwayError
-from skiway.formats.iceberg.commits import Change, Producer, append, delete_all
-from skiway.formats.iceberg.metadata import commit_failed
-from skiway.formats.iceberg.staged_files import StagedManifest, read_staged
-from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.errors import Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.commits import TableChange, change_all
 from skiway.metastore.managed.states import ManagedTable, managed_record
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
+from skiway.metastore.records.policies import NOT_CHANGED, CallerPolicies
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied
+from skiway.metastore.transactions.combined_writes import manifest_of, producer_of
 from skiway.metastore.transactions.staged_writes import (
     ATTEMPTS,
     PAUSES,
@@ -46,11 +44,6 @@ from skiway.metastore.transactions.staged_writes import (
 from skiway.model import v1
 from skiway.storage import Operation
 
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-
-    from skiway.clock import Clock
-
 __all__ = ["abort", "commit", "expire"]
 
 
@@ -63,19 +56,23 @@ def commit(
     replaced: Sequence[v1.ResourceId] = (),
     rules: TransactionRules = RULES,
 ) -> v1.Transaction:
-    """Append all staged files to their tables with one compare-and-set. A committed transaction is returned as it is.
+    """Publish all writes to their tables with one compare-and-set. A committed transaction is returned as it is.
 
     With `only`, the writes with other ids are dropped. The files of `replaced` tables replace all rows that they have then.
     Raise `Conflict` if one of the tables does not allow it: then nothing is changed, and the transaction stays open.
+    Callers whom policies restrict commit what the policies let them write, but cannot replace rows that they may not see.
     """
     for table_id in replaced:
         realm.require("table.write", managed_record(realm, table_id).value)
+    policies, realm = realm.policies, realm.without_policies()
 
     def attempt() -> v1.Transaction:
         found = find(realm, transaction_id)
         if found.value.state == v1.TX_COMMITTED:
             return found.value
         require_open(realm, found.value)
+        if policies is not None:
+            _check_policies(policies, found.value)
         try:
             return _committed(realm, warehouse, _selected(found, only), replaced, rules)
         except Conflict:
@@ -94,6 +91,14 @@ def commit(
     )(attempt)
 
 
+def _check_policies(policies: CallerPolicies, transaction: v1.Transaction) -> None:
+    """Raise `PermissionDenied` if row filters hide rows of a table whose rows are changed: they may be newer than the change."""
+    for table_id in {each.table_id.id for each in transaction.writes if each.HasField("change")}:
+        found = policies.of_table(table_id)
+        if found is not None and (found.filters or found.missing):
+            raise found.refused(NOT_CHANGED)
+
+
 def _is_changed(error: BaseException) -> bool:
     return isinstance(error, Conflict) and error.key == "transaction.changed"
 
@@ -108,8 +113,13 @@ def _selected(found: Stored[v1.Transaction], only: Collection[str] | None) -> St
         raise failure(
             NotFound, "transaction.write", write_id=min(missing), transaction_id=marked.transaction_id, field="only"
         )
+    incomplete: set[str] = set()
     for write in marked.writes:
         write.dropped = write.write_id not in only
+        if write.dropped:
+            incomplete.add(write.table_id.id)
+        elif write.HasField("change") and write.table_id.id in incomplete:
+            raise failure(InvalidArgument, "transaction.write.incomplete", write_id=write.write_id, field="only")
     return replace(found, value=marked)
 
 
@@ -125,10 +135,16 @@ def _committed(
     for write in found.value.writes:
         if not write.dropped:
             by_table.setdefault(write.table_id.id, []).append(write)
+    for table_id in tables:
+        if any(write.HasField("change") for write in by_table[table_id]):
+            raise failure(InvalidArgument, "transaction.replaced", id=table_id, field="replaced_table_ids")
     outcome = copied(found.value)
     mark_ended(realm, outcome, v1.TX_COMMITTED, rules)
+    is_marked = False
 
     def also(published: Sequence[ManagedTable]) -> Sequence[Operation]:
+        nonlocal is_marked
+        is_marked = True
         del outcome.committed[:]
         for each in published:
             rows = sum(write.row_count for write in by_table[each.id])
@@ -141,32 +157,18 @@ def _committed(
 
     if by_table:
         changes = [
-            TableChange(tables.get(table_id) or writes[0].table_id, _producer(writes, replaces=table_id in tables))
+            TableChange(tables.get(table_id) or writes[0].table_id, producer_of(writes, replaces=table_id in tables))
             for table_id, writes in by_table.items()
         ]
         change_all(realm, warehouse, changes, also=also)
-    else:
+    if not is_marked:  # no table changes
         replace_record(realm, found, outcome)
     with suppress(SkiwayError):  # the commit is done, and garbage collection deletes what is left
         remove_uncommitted(realm, warehouse, outcome)
         for write in outcome.writes:
-            files_of_write(realm, warehouse, write).remove([write.manifest])
+            if manifest := manifest_of(write):
+                files_of_write(realm, warehouse, write).remove([manifest])
     return outcome
-
-
-def _producer(writes: Sequence[v1.StagedWrite], *, replaces: bool) -> Producer:
-    """One append of the files of all writes to a table, or one replacement of its rows, if the table is as they expect it."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        for write in writes:
-            current = metadata.current_snapshot_id or 0
-            if write.HasField("expected_snapshot_id") and write.expected_snapshot_id != current:
-                raise commit_failed(f"snapshot {write.expected_snapshot_id} is no longer the current one")
-        manifests = (StagedManifest(write.manifest, write.manifest_length, write.partition_spec_id) for write in writes)
-        added = [file for each in manifests for file in read_staged(files, each)]
-        return (delete_all(added) if replaces else append(added))(metadata, files, clock)
-
-    return produce
 
 
 def abort(

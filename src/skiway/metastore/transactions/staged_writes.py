@@ -1,6 +1,6 @@
-"""Staged writes: data files that are written for the tables of a transaction, and published by its commit.
+"""Staged writes: files that are written for the tables of a transaction, and published by its commit.
 
-A transaction is a record that lists the data files. Nothing else refers to the files until the commit.
+A transaction is a record that lists the files, and those that they replace. Nothing else refers to them until the commit.
 
 `endings` commits, aborts and expires transactions.
 
@@ -22,6 +22,7 @@ from tenacity import wait_random_exponential
 
 from skiway.errors import (
     AlreadyExists,
+    Conflict,
     Contention,
     LimitExceeded,
     NotFound,
@@ -39,6 +40,7 @@ from skiway.metastore.records.kinds import TRANSACTION
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
+from skiway.metastore.transactions.combined_writes import TransactionState, manifest_of, unused_files
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ __all__ = [
     "ATTEMPTS",
     "PAUSES",
     "RULES",
+    "StagedChange",
     "TransactionRules",
     "amended",
     "files_of_write",
@@ -168,6 +171,44 @@ def mark_ended(
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class StagedChange:
+    """What an UPDATE or DELETE removes from a table in the state that it has read."""
+
+    state: TransactionState
+    removed: Sequence[str] = ()
+    deletes: Sequence[DataFile] = ()
+
+    @property
+    def message(self) -> v1.StagedChange:
+        """The change as it is stored."""
+        return v1.StagedChange(
+            base_snapshot_id=self.state.base_id or 0,
+            removed_files=self.removed,
+            deletes=map(_staged_delete, self.deletes),
+        )
+
+    def check_last(self, transaction: v1.Transaction, table_id: str) -> None:
+        """Raise `Conflict` if another statement of the transaction has changed rows of the table since then."""
+        now = TransactionState.of(transaction, table_id, read=self.state.base_id)
+        if (now.base_id, now.changes) != (self.state.base_id, self.state.changes):
+            raise failure(Conflict, "transaction.statements", transaction_id=transaction.transaction_id)
+
+
+def _staged_delete(file: DataFile) -> v1.StagedDelete:
+    from skiway.formats.iceberg.manifest_files import referenced_file, vector_place
+
+    offset, length = vector_place(file) or (None, None)
+    return v1.StagedDelete(
+        path=file.file_path,
+        data_file=referenced_file(file) or "",
+        row_count=file.record_count,
+        size_bytes=file.file_size_in_bytes,
+        vector_offset=offset,
+        vector_length=length,
+    )
+
+
 def stage(
     realm: Realm,
     transaction_id: str,
@@ -175,28 +216,34 @@ def stage(
     added: Sequence[DataFile],
     *,
     row_count: int,
+    change: StagedChange | None = None,
     expected_snapshot_id: int | None = None,
     rules: TransactionRules = RULES,
 ) -> str:
-    """Add data files that were written for a table to an open transaction. The caller deletes them if this fails.
+    """Add data files that were written for a table to an open transaction, and the `change` of an UPDATE or DELETE.
 
-    Return the id of the write. With `expected_snapshot_id`, the commit fails unless this is still the table's current snapshot.
+    The caller deletes the files if this fails. Return the id of the write. With `expected_snapshot_id`, the commit fails unless
+    this is still the table's current snapshot.
     """
     realm.require("table.write", base.table)
-    manifest = write_staged(base.files, base.metadata, added)
+    manifest = write_staged(base.files, base.metadata, added) if added else None
     write = v1.StagedWrite(
         table_id=base.table.resource_id,
         row_count=row_count,
         data_files=[file.file_path for file in added],
-        manifest=manifest.location,
-        manifest_length=manifest.length,
-        partition_spec_id=manifest.spec_id,
         expected_snapshot_id=expected_snapshot_id,
         write_id=realm.ids(),
     )
+    if change is not None:
+        write.change.CopyFrom(change.message)
+    if manifest is not None:
+        (write if change is None else write.change).manifest = manifest.location
+        write.manifest_length, write.partition_spec_id = manifest.length, manifest.spec_id
 
     def edit(transaction: v1.Transaction) -> None:
         require_open(realm, transaction)
+        if change is not None:
+            change.check_last(transaction, base.id)
         if len(transaction.writes) >= rules.max_writes:
             raise failure(LimitExceeded, "transaction.too_large", limit=str(rules.max_writes))
         transaction.writes.append(write)
@@ -204,7 +251,7 @@ def stage(
     try:
         amended(realm, transaction_id, edit)
     except SkiwayError as error:
-        if is_certainly_undone(error):
+        if is_certainly_undone(error) and manifest is not None:
             base.files.remove([manifest.location])
         raise
     return write.write_id
@@ -224,25 +271,34 @@ def staged_locations(realm: Realm, table_id: str) -> set[Location]:
 
 
 def _paths(write: v1.StagedWrite) -> Iterator[str]:
-    yield write.manifest
+    """The files that were written for a write."""
+    yield from filter(None, [manifest_of(write)])
     yield from write.data_files
+    yield from dict.fromkeys(each.path for each in write.change.deletes)
 
 
 def files_of_write(realm: Realm, warehouse: Warehouse, write: v1.StagedWrite) -> TableFiles:
-    """The files of the table, which may have been dropped."""
-    table = v1.Table(resource_id=write.table_id, metadata_location=write.manifest)
+    """The files of the table, which may have been dropped. The write must have files."""
+    table = v1.Table(resource_id=write.table_id, metadata_location=next(_paths(write)))
     return files_of_table(realm, warehouse, table)
 
 
-def uncommitted_paths(transaction: v1.Transaction) -> list[str]:
-    """The files that nothing but the transaction refers to."""
-    return [path for each in _uncommitted(transaction) for path in _paths(each)]
+def uncommitted_paths(realm: Realm, warehouse: Warehouse, transaction: v1.Transaction) -> list[str]:
+    """The existing files that nothing but the transaction refers to."""
+    found = ((files_of_write(realm, warehouse, write), paths) for write, paths in _uncommitted(transaction))
+    return [path for files, paths in found for path in paths if files.find(path) is not None]
 
 
-def _uncommitted(transaction: v1.Transaction) -> list[v1.StagedWrite]:
-    return [each for each in transaction.writes if each.dropped or transaction.state != v1.TX_COMMITTED]
+def _uncommitted(transaction: v1.Transaction) -> Iterator[tuple[v1.StagedWrite, list[str]]]:
+    """The writes with files that did not become part of their tables, and these files."""
+    is_committed = transaction.state == v1.TX_COMMITTED
+    unused = frozenset(unused_files([each for each in transaction.writes if not each.dropped]) if is_committed else ())
+    for write in transaction.writes:
+        is_used = is_committed and not write.dropped
+        if paths := [path for path in _paths(write) if not is_used or path in unused]:
+            yield write, paths
 
 
 def remove_uncommitted(realm: Realm, warehouse: Warehouse, transaction: v1.Transaction) -> None:
-    for write in _uncommitted(transaction):
-        files_of_write(realm, warehouse, write).remove(_paths(write))
+    for write, paths in _uncommitted(transaction):
+        files_of_write(realm, warehouse, write).remove(paths)

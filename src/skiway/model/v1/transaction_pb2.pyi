@@ -45,6 +45,89 @@ TX_EXPIRED: TransactionState.ValueType  # 4
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
 
 @_typing.final
+class StagedDelete(_message.Message):
+    """Rows of a data file that are deleted by their positions, with a delete file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DATA_FILE_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    VECTOR_OFFSET_FIELD_NUMBER: _builtins.int
+    VECTOR_LENGTH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """of the delete file"""
+    data_file: _builtins.str
+    row_count: _builtins.int
+    size_bytes: _builtins.int
+    vector_offset: _builtins.int
+    """Where the deletion vector is in the delete file; missing if it is a position delete file."""
+    vector_length: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        data_file: _builtins.str = ...,
+        row_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        vector_offset: _builtins.int | None = ...,
+        vector_length: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_vector_length", b"_vector_length", "_vector_offset", b"_vector_offset", "vector_length", b"vector_length", "vector_offset", b"vector_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_vector_length", b"_vector_length", "_vector_offset", b"_vector_offset", "data_file", b"data_file", "path", b"path", "row_count", b"row_count", "size_bytes", b"size_bytes", "vector_length", b"vector_length", "vector_offset", b"vector_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__vector_length: _TypeAlias = _typing.Literal["vector_length"]  # noqa: Y015
+    _WhichOneofArgType__vector_length: _TypeAlias = _typing.Literal["_vector_length", b"_vector_length"]  # noqa: Y015
+    _WhichOneofReturnType__vector_offset: _TypeAlias = _typing.Literal["vector_offset"]  # noqa: Y015
+    _WhichOneofArgType__vector_offset: _TypeAlias = _typing.Literal["_vector_offset", b"_vector_offset"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_length) -> _WhichOneofReturnType__vector_length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_offset) -> _WhichOneofReturnType__vector_offset | None: ...
+
+Global___StagedDelete: _TypeAlias = StagedDelete  # noqa: Y015
+
+@_typing.final
+class StagedChange(_message.Message):
+    """What an UPDATE or DELETE removes. What it adds are the data files of the write; it may have none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    REMOVED_FILES_FIELD_NUMBER: _builtins.int
+    DELETES_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    base_snapshot_id: _builtins.int
+    """the snapshot that the transaction reads; 0 if the table had none"""
+    manifest: _builtins.str
+    """The file that describes the data files. It is not in `StagedWrite.manifest`, so that a server of an older version, which
+    would only add the files, rejects the commit.
+    """
+    @_builtins.property
+    def removed_files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of this snapshot, or of earlier writes of the transaction"""
+
+    @_builtins.property
+    def deletes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedDelete]: ...
+    def __init__(
+        self,
+        *,
+        base_snapshot_id: _builtins.int = ...,
+        removed_files: _abc.Iterable[_builtins.str] | None = ...,
+        deletes: _abc.Iterable[Global___StagedDelete] | None = ...,
+        manifest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_snapshot_id", b"base_snapshot_id", "deletes", b"deletes", "manifest", b"manifest", "removed_files", b"removed_files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedChange: _TypeAlias = StagedChange  # noqa: Y015
+
+@_typing.final
 class StagedWrite(_message.Message):
     """Rows that were written for a table and are not visible yet. Several writes to a table become one snapshot."""
 
@@ -59,9 +142,10 @@ class StagedWrite(_message.Message):
     EXPECTED_SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
     WRITE_ID_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     row_count: _builtins.int
     manifest: _builtins.str
-    """the file that describes the data files"""
+    """the file that describes the data files of an INSERT"""
     manifest_length: _builtins.int
     partition_spec_id: _builtins.int
     expected_snapshot_id: _builtins.int
@@ -73,6 +157,10 @@ class StagedWrite(_message.Message):
     def table_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
     def data_files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def change(self) -> Global___StagedChange:
+        """of an UPDATE or DELETE"""
+
     def __init__(
         self,
         *,
@@ -85,10 +173,11 @@ class StagedWrite(_message.Message):
         expected_snapshot_id: _builtins.int | None = ...,
         write_id: _builtins.str = ...,
         dropped: _builtins.bool = ...,
+        change: Global___StagedChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "expected_snapshot_id", b"expected_snapshot_id", "table_id", b"table_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "change", b"change", "expected_snapshot_id", b"expected_snapshot_id", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "data_files", b"data_files", "dropped", b"dropped", "expected_snapshot_id", b"expected_snapshot_id", "manifest", b"manifest", "manifest_length", b"manifest_length", "partition_spec_id", b"partition_spec_id", "row_count", b"row_count", "table_id", b"table_id", "write_id", b"write_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id", "change", b"change", "data_files", b"data_files", "dropped", b"dropped", "expected_snapshot_id", b"expected_snapshot_id", "manifest", b"manifest", "manifest_length", b"manifest_length", "partition_spec_id", b"partition_spec_id", "row_count", b"row_count", "table_id", b"table_id", "write_id", b"write_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_snapshot_id: _TypeAlias = _typing.Literal["expected_snapshot_id"]  # noqa: Y015
     _WhichOneofArgType__expected_snapshot_id: _TypeAlias = _typing.Literal["_expected_snapshot_id", b"_expected_snapshot_id"]  # noqa: Y015
