@@ -40,11 +40,19 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         }
 
 
+@pytest.fixture(scope="module")
+def new_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server of a newcomer, which other tests do not see."""
+    with started(tmp_path_factory.mktemp("newcomer") / "home") as server:
+        yield server
+
+
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda each: each.stem)
 def test_commands_produce_the_output_shown(
-    guide: Path, run: Run, other: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guide: Path, run: Run, new_lake: Server, other: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SKIWAY_SERVER", new_lake.address)
     page = guide.read_text()
     assert examples(page), "a guide shows how to begin"
     for address, stand_in in other.items():
@@ -63,10 +71,10 @@ def test_pictures_are_small_and_described() -> None:
         assert (800 <= width <= 1200, 400 <= height <= 1000, len(description) > 20) == (True, True, True), name
 
 
-def test_tour_runs(lake: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tour_runs(new_lake: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cell runs after the others, as in a notebook. The last line of a cell is its result."""
-    monkeypatch.setenv("SKIWAY_SERVER", lake.address)
-    monkeypatch.setenv("SKIWAY_HTTP", lake.addresses["http"])
+    monkeypatch.setenv("SKIWAY_SERVER", new_lake.address)
+    monkeypatch.setenv("SKIWAY_HTTP", new_lake.addresses["http"])
     notebook = json.loads((DOCS / "tour.ipynb").read_text())
     assert (notebook["nbformat"], {len(each.get("outputs", ())) for each in notebook["cells"]}) == (4, {0})
     names: dict[str, Any] = {}
