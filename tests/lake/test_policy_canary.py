@@ -295,6 +295,9 @@ def test_metastore(policed: PolicedLake, sent: Sent, by: str) -> None:
                 sent.check(answer)
                 refused = answer.code is grpc.StatusCode.PERMISSION_DENIED
                 assert refused == (operation in REFUSED[by]), (operation, answer.text)
+                if getattr(request, "with_sizes", False):  # the number of all rows tells how many are hidden
+                    assert len(everything.message.sizes) == 1
+                    assert len(answer.message.sizes) == (1 if by == "mask" else 0)
 
 
 STATISTICS = {f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListFileColumnStats")}
