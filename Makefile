@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-web dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-all test-web docs-images dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -42,6 +42,10 @@ test: setup  ## run the tests
 test-web: setup  ## test the explorer in Chromium (installs Debian's package if there is none); screenshots are in .cache/screenshots
 	@scripts/install_chromium.sh
 	SKIWAY_WEB=1 SKIWAY_SCREENSHOTS=.cache/screenshots $(BIN)/pytest -n 2 --override-ini testpaths=tests/browser $(ARGS)
+
+docs-images: setup  ## take the pictures of the documentation again, in Chromium
+	@scripts/install_chromium.sh
+	SKIWAY_WEB=1 SKIWAY_DOCS_IMAGES=docs/images $(BIN)/pytest tests/browser/test_five_minutes.py
 
 test-all: export SKIWAY_TESTS := all
 test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Run
+from runtime.servers import Server
 from skiway.cli.jobs import connector_names
 from skiway.cli.options import load_settings
-from skiway.errors import PermissionDenied, Unauthorized
+from skiway.client import Metastore
+from skiway.errors import LimitExceeded, PermissionDenied, Unauthorized
 from skiway.metastore.platform import AccountDirectory, TokenUses, token_uses
 from skiway.runtime.authentication import authenticator
 from skiway.runtime.stores import stores_of
@@ -30,6 +32,38 @@ def test_account_is_created_changed_listed_and_deleted(run: Run) -> None:
     assert (found["name"], found["description"], found["tags"]) == ("Acme Inc.", "anvils", {"plan": "paid"})
     assert run("accounts", "delete", "acme").out == "deleted account acme\n"
     assert {each["id"] for each in run("accounts", "list", "-o", "json").json} == {"default"}
+
+
+def call_often(lake: Metastore, times: int) -> None:
+    for _ in range(times):
+        list(lake.catalogs())
+
+
+def test_quotas_of_an_account_are_enforced(run: Run, lake: Server) -> None:
+    made = run("accounts", "create", "Small", "--id", "small", "--quota", "account.per_second=1", "-o", "json").json
+    assert made["quotas"] == {"account.per_second": 1.0}
+    with (
+        Metastore(lake.address, account="small") as small,
+        pytest.raises(LimitExceeded, match=r"1 calls per second.*the account can have a lower quota") as refused,
+    ):
+        call_often(small, 50)
+    assert refused.value.params["quota"] == "quotas.account.per_second"
+    with Metastore(lake.address) as other:
+        call_often(other, 5)
+    changed = run("accounts", "update", "small", "--quota", "caller.scans=3", "--quota", "caller.calls=0", "-o", "json")
+    assert changed.json["quotas"] == {"caller.scans": 3.0}
+    assert run("accounts", "update", "small", "--quota", "caller.scans=0", "-o", "json").json["quotas"] == {}
+    refusals = {
+        "caller.scan=3": "use caller.calls, caller.scans",
+        "caller.scans=0.5": "use a whole number from 1 on",
+        "account.per_second=nan": "use a number from 1 on",
+        "caller.scans=many": "is not a number",
+    }
+    for given, message in refusals.items():
+        failed = run("accounts", "update", "small", "--quota", given)
+        assert failed.code in (1, 2)
+        assert message in " ".join(failed.err.split())
+    assert run("accounts", "delete", "small").code == 0
 
 
 def test_account_is_created_with_a_description_and_a_random_id(run: Run) -> None:

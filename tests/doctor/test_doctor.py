@@ -103,6 +103,7 @@ def test_the_calls_of_a_server_are_checked_without_changing_anything(home: Path)
     assert findings["rpc calls"].evidence.endswith("methods answer")
     assert findings["airport actions"].evidence.endswith("actions answer")
     assert findings["rest routes"].evidence.endswith("routes answer")
+    assert findings["flight sql"].evidence == f"Skiway {__version__} runs queries"
     assert content() == before
 
 
@@ -302,7 +303,16 @@ def test_clock_that_differs_from_that_of_the_disk(home: Path, skew: float) -> No
 def test_server_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skiway.doctor.server.TIMEOUT_S", 0.5)
     down = ServerAddress(CLOSED_PORT, f"http://{CLOSED_PORT}")
-    for name in ("server", "readiness", "server clock", "caller", "rpc calls", "airport actions", "rest routes"):
+    for name in (
+        "server",
+        "readiness",
+        "server clock",
+        "caller",
+        "rpc calls",
+        "airport actions",
+        "rest routes",
+        "flight sql",
+    ):
         wrong(found(server_checks(down), name))
 
 
@@ -328,6 +338,7 @@ def test_caller_without_a_valid_token(tmp_path: Path) -> None:
         checks = server_checks(replace(address, token="stale"))
         wrong(found(checks, "caller"), "token", "unknown")
         assert found(checks, "rpc calls").state is State.ok, "calls that reject the caller are there"
+        wrong(found(checks, "flight sql"), "token", "see the check caller", state=State.skipped)
 
 
 def test_server_without_the_calls_of_this_version() -> None:
@@ -340,8 +351,20 @@ def test_server_without_the_calls_of_this_version() -> None:
             wrong(found(checks, "rpc calls"), "UNIMPLEMENTED", "more", "upgrade")
             wrong(found(checks, "airport actions"), "UNIMPLEMENTED", "upgrade")
             wrong(found(checks, "rest routes"), "UNIMPLEMENTED", "upgrade")
+            wrong(found(checks, "flight sql"), "GetSqlInfo", "UNIMPLEMENTED", "upgrade")
     finally:
         empty.stop(None)
+
+
+def test_server_whose_queries_fail(tmp_path: Path) -> None:
+    """Its memory is too small for a worker, which only a query shows."""
+    with served(tmp_path / "home", sql__memory_limit="1KB") as address:
+        wrong(found(server_checks(address), "flight sql"), "a query of Flight SQL: ", "log")
+
+
+def test_server_whose_queries_are_wrong(server: ServerAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skiway.doctor.server.QUERY", "SELECT 41 AS answer")
+    wrong(found(server_checks(server), "flight sql"), "returned [{'answer': 41}] instead of [{'answer': 42}]")
 
 
 def test_server_with_failing_routes() -> None:

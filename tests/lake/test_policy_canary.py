@@ -249,7 +249,10 @@ def requests_of(policed: PolicedLake) -> dict[str, list[Any]]:
     inputs = [v1.QueryInput(table_id=table)]
     begun = queries.begin(realm, v1.BeginQueryRequest(default_catalog_id=policed.catalog.resource_id, inputs=inputs))
     return {
-        "TableService/ListTables": [v1.ListTablesRequest(namespace_id=namespace)],
+        "TableService/ListTables": [
+            v1.ListTablesRequest(namespace_id=namespace),
+            v1.ListTablesRequest(namespace_id=namespace, with_sizes=True),
+        ],
         "TableService/GetTable": [v1.GetTableRequest(table_id=table), v1.GetTableRequest(table_id=table, snapshot=now)],
         "ViewService/ListViews": [v1.ListViewsRequest(namespace_id=namespace)],
         "SnapshotService/ListSnapshots": [v1.ListSnapshotsRequest(table_id=table)],
@@ -292,6 +295,9 @@ def test_metastore(policed: PolicedLake, sent: Sent, by: str) -> None:
                 sent.check(answer)
                 refused = answer.code is grpc.StatusCode.PERMISSION_DENIED
                 assert refused == (operation in REFUSED[by]), (operation, answer.text)
+                if getattr(request, "with_sizes", False):  # the number of all rows tells how many are hidden
+                    assert len(everything.message.sizes) == 1
+                    assert len(answer.message.sizes) == (1 if by == "mask" else 0)
 
 
 STATISTICS = {f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListFileColumnStats")}

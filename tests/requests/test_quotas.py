@@ -50,6 +50,56 @@ def test_open_calls_are_limited_by_kind(kind, whose) -> None:
     third.release()
 
 
+def test_quotas_of_an_account_only_lower_those_of_the_server() -> None:
+    own: dict[str, dict[str, float]] = {
+        "a1": {"caller.scans": 1, "account.scans": 99, "caller.per_second": 2.0},
+        "a2": {"caller.scans": 0},
+    }
+    clock = Clock()
+    quotas = Quotas(
+        Quota(scans=2, per_second=0),
+        Quota(scans=3, per_second=0),
+        clock=clock,
+        own=lambda account: own.get(account, {}),
+    )
+    held = quotas.enter(principal("ada"), "scans")
+    with pytest.raises(LimitExceeded, match=r"of this caller is used up \(1 scans are open\)"):
+        quotas.enter(principal("ada"), "scans")
+    more = [quotas.enter(principal(each), "scans") for each in ("bob", "eve")]
+    with pytest.raises(LimitExceeded, match=r"of this account is used up \(3 scans are open\)"):
+        quotas.enter(principal("joe"), "scans")
+    other = [quotas.enter(principal("ada", "a2"), "scans") for _ in range(2)]
+    for slot in (held, *more, *other):
+        slot.release()
+    for _ in range(3):  # a burst of twice the rate, of which one was used
+        quotas.enter(principal("ada"), "calls").release()
+    with pytest.raises(LimitExceeded, match="2 calls per second"):
+        quotas.enter(principal("ada"), "calls")
+
+
+def test_changed_quotas_of_an_account_take_effect_after_some_seconds() -> None:
+    own, clock, asked = {"caller.scans": 1.0}, Clock(), []
+    quotas = Quotas(NO_LIMIT, NO_LIMIT, clock=clock, own=lambda account: asked.append(account) or dict(own))
+    held = quotas.enter(principal("ada"), "scans")
+    own["caller.scans"] = 2.0
+    with pytest.raises(LimitExceeded):
+        quotas.enter(principal("ada"), "scans")
+    assert asked == ["a1"], "they are not read for each call"
+    clock.now += 5
+    quotas.enter(principal("ada"), "scans").release()
+    held.release()
+
+
+def test_quiet_callers_with_own_quotas_are_forgotten() -> None:
+    clock = Clock()
+    quotas = Quotas(Quota(per_second=100), NO_LIMIT, clock=clock, own=lambda _: {"caller.per_second": 1.0})
+    quotas.enter(principal("ada"), "calls").release()
+    for later in (1.0, 60.0):  # known, and expired
+        clock.now += later
+        quotas._forget(clock.now)
+    assert not quotas._usage
+
+
 def test_a_rejected_call_uses_nothing() -> None:
     quotas = Quotas(Quota(calls=5), Quota(calls=1))
     slot = quotas.enter(principal("ada"), "calls")

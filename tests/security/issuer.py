@@ -91,6 +91,10 @@ class Publisher:
     before_keys: Callable[[], object] = lambda: None
     exchange: Callable[[dict[str, str], str], tuple[int, Any]] = lambda _form, _authorization: (404, {})
     """The response to a form with a code, and to its header `authorization`."""
+    forms: dict[str, Callable[[dict[str, str]], tuple[int, Any]]] = field(default_factory=dict)
+    """The responses to forms sent to other paths."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """More of what the provider publishes about itself."""
     requests: Counter[str] = field(default_factory=Counter)
     pause_per_byte_s: float = 0.0
     closing: Event = field(default_factory=Event)
@@ -107,6 +111,7 @@ class Publisher:
                 "jwks_uri": self.jwks_uri or f"{self.url}/keys",
                 "authorization_endpoint": f"{self.url}/authorize",
                 "token_endpoint": f"{self.url}/token",
+                **self.metadata,
             }
             return 200, json.dumps(found).encode()
         return 404, b""
@@ -130,7 +135,12 @@ def publishing(**facts: Any) -> Iterator[Publisher]:
 
         def do_POST(self) -> None:
             sent = self.rfile.read(int(self.headers["content-length"])).decode()
-            status, found = publisher.exchange(dict(parse_qsl(sent)), self.headers.get("authorization", ""))
+            form = dict(parse_qsl(sent))
+            publisher.requests[self.path] += 1
+            if self.path in publisher.forms:
+                status, found = publisher.forms[self.path](form)
+            else:
+                status, found = publisher.exchange(form, self.headers.get("authorization", ""))
             body = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(body)))

@@ -15,18 +15,25 @@ CREDENTIAL = "SKIWAY_CREDENTIAL_IT_S_A_B_20"
 SECRET = "s3cr3t-canary"
 
 
+MAINTENANCE = {"maintenance.optimize": "auto", "maintenance.expire": "auto", "maintenance.expire.keep-last": "3"}
+
+
 def everything(folder: Path) -> dict[str, Any]:
     """The setup, with a connector to Parquet files in `folder`."""
     return {
         "version": 1,
-        "account": {"description": "The account: of tests", "tags": {"team": "data"}},
+        "account": {
+            "description": "The account: of tests",
+            "tags": {"team": "data"},
+            "quotas": {"caller": {"scans": 7, "per_second": 12.5}, "account": {"bytes_per_second": 200_000_000}},
+        },
         "catalogs": [
             {"name": "lake", "description": "Two lines\nof text\n", "properties": {"scan.mode": "auto"}},
             {"name": HOSTILE, "description": "# not a comment", "properties": {"owner": "on", "n": "1e3", "z": "null"}},
             {"name": "mirror", "connector_ref": "raw", "policy_ref": "x"},
         ],
         "namespaces": [
-            {"name": "lake.sales", "description": "yes", "policy_ref": "p", "properties": {"a": "b"}},
+            {"name": "lake.sales", "description": "yes", "policy_ref": "p", "properties": {"a": "b", **MAINTENANCE}},
             {"name": "lake.sales.deep"},
             {"name": f"{QUOTED}.{QUOTED}"},
             {"name": "mirror.raw"},
@@ -35,6 +42,7 @@ def everything(folder: Path) -> dict[str, Any]:
             {
                 "name": "lake.sales.people",
                 "description": "everybody",
+                "properties": {"maintenance.expire": "off"},
                 "columns": [
                     {"name": "id", "type": "long", "required": True, "doc": "a number"},
                     {"name": "email", "type": "string"},

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from setup.example import SECRET, everything, text_of
@@ -33,6 +33,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=3))
+@example(["\x85", "a\n\x85 b", "\u2028", "x\u2029\n"])
 def test_every_text_survives(texts: list[str]) -> None:
     setup = Setup(version=1, catalogs=tuple(Catalog(name=each, properties={each: each}) for each in texts))
     assert read(write(setup)).setup == setup

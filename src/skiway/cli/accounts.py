@@ -22,6 +22,10 @@ app = group("accounts", "Manage accounts, which own catalogs. Platform administr
 AccountName = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Id or name, such as default.")]
 Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Description for users.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Tag; repeatable.")]
+Quotas = Annotated[
+    list[str] | None,
+    typer.Option("--quota", metavar="KEY=NUMBER", help="Quota below the server's, such as caller.scans=4; repeatable."),
+]
 
 COLUMNS = ["id", "name", "description", "created_at"]
 
@@ -34,6 +38,7 @@ class AccountRecord:
     name: str
     description: str | None
     tags: dict[str, str]
+    quotas: dict[str, float]
     created_at: datetime | None
     updated_at: datetime | None
     damage: str | None = None
@@ -46,6 +51,7 @@ class AccountRecord:
             account.name,
             account.description,
             dict(account.tags),
+            dict(account.quotas),
             None if account.damage else account.created_at,
             None if account.damage else account.updated_at,
             account.damage or None,
@@ -73,10 +79,14 @@ def create_account(
     ] = None,
     description: Description = None,
     tags: Tags = None,
+    quotas: Quotas = None,
 ) -> None:
     """Create an empty account. Only platform administrators may."""
     pairs = key_values(tags, "--tag")
-    created = AccountRecord.of(call.lake.accounts.create(name, id=own_id, description=description, tags=pairs))
+    made = call.lake.accounts.create(
+        name, id=own_id, description=description, tags=pairs, quotas=_numbers(quotas) if quotas else None
+    )
+    created = AccountRecord.of(made)
     call.print_result(f"created account {created.id}", created)
 
 
@@ -87,17 +97,22 @@ def update_account(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="New name.")] = None,
     description: Description = None,
     tags: Tags = None,
+    quotas: Quotas = None,
 ) -> None:
-    """Change the name, description or tags of an account."""
+    """Change the name, description, tags or quotas of an account.
+
+    The given tags, or quotas, replace all others; a quota of 0 is none.
+    """
     from skiway.client.metastore.collection import KEEP
 
-    if name is None and description is None and tags is None:
-        raise InvalidArgument("nothing to change: give --name, --description or --tag")
+    if name is None and description is None and tags is None and quotas is None:
+        raise InvalidArgument("nothing to change: give --name, --description, --tag or --quota")
     changed = call.lake.accounts.update(
         _find(call, which).id,
         name=KEEP if name is None else name,
         description=KEEP if description is None else description,
         tags=KEEP if tags is None else key_values(tags, "--tag"),
+        quotas=KEEP if quotas is None else _numbers(quotas),
     )
     call.print_result(f"updated account {changed.id}", AccountRecord.of(changed))
 
@@ -108,6 +123,16 @@ def delete_account(call: Call, which: AccountName) -> None:
     deleted = AccountRecord.of(_find(call, which))
     call.lake.accounts.delete(deleted.id)
     call.print_result(f"deleted account {deleted.id}", deleted)
+
+
+def _numbers(given: list[str]) -> dict[str, float]:
+    found = {}
+    for name, text in key_values(given, "--quota", example="caller.scans=4").items():
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise typer.BadParameter(f"{name}={text} is not a number", param_hint="--quota") from None
+    return {name: value for name, value in found.items() if value}
 
 
 def _find(call: Call, id_or_name: str) -> Account:

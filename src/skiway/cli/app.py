@@ -37,6 +37,8 @@ class LazyGroup(NamedTuple):
 
 LAKE: Final = {
     "sql": LazyGroup("sql:app", "Run SQL on the lake with DuckDB."),
+    "login": LazyGroup("login:login_app", "Log in to a server, so that commands need no token."),
+    "logout": LazyGroup("login:logout_app", "Forget the login to a server."),
     "attach": LazyGroup("attach:app", "Print the statements that attach catalogs in DuckDB."),
     "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
     "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),

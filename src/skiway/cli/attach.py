@@ -43,8 +43,8 @@ def attach(
             raise NotFound(f"there is no catalog {name}{f'; {hint}' if hint else ''}")
     location = call.location
     statements = ["INSTALL airport FROM community;", "LOAD airport;"]
-    if call.token is not None:
-        statements.append(secret_statement(location, call.token if show_token else None))
+    if (token := call.access_token) is not None:
+        statements.append(secret_statement(location, token if show_token else None))
     statements += (attach_statement(name, location) for name in catalogs or visible)
     if call.is_for_people:
         typer.echo("\n".join(statements))

@@ -28,7 +28,7 @@ from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
 
-__all__ = ["DEFAULT_ACCOUNT", "READY_FILE", "Call", "command", "group", "run_command", "suggestion"]
+__all__ = ["DEFAULT_ACCOUNT", "READY_FILE", "TIMEOUT_S", "Call", "command", "group", "run_command", "suggestion"]
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
 DEFAULT_ACCOUNT: Final = "default"
@@ -46,7 +46,10 @@ HINTS: Final = {
 
 @dataclass(frozen=True)
 class Call:
-    """One run of a command: its clients, which connect at the first use, and its output."""
+    """One run of a command: its clients, which connect at the first use, and its output.
+
+    `token` is the given one; `access_token` is what the clients send.
+    """
 
     server: str | None = None
     token: str | None = None
@@ -73,6 +76,16 @@ class Call:
         return Location.with_scheme(self.address)
 
     @cached_property
+    def access_token(self) -> str | None:
+        """The token of the caller: the given one, else the one of the login to this server, if there is one."""
+        if self.token is not None:
+            return self.token
+        from skiway.cli.stored_logins import valid_login
+
+        found = valid_login(self.location)
+        return None if found is None else found.token
+
+    @cached_property
     def lake(self) -> Metastore:
         """The client of the metastore."""
         return self.metastore(timeout_s=TIMEOUT_S)
@@ -82,7 +95,7 @@ class Call:
         prepare_grpc()
         from skiway.client import Metastore
 
-        return Metastore(self.address, token=self.token, account=self.account, timeout_s=timeout_s)
+        return Metastore(self.address, token=self.access_token, account=self.account, timeout_s=timeout_s)
 
     def airport(self, catalog: str) -> AirportClient:
         """Return an Airport client of a catalog."""
@@ -91,7 +104,7 @@ class Call:
 
         if self.account not in (None, "", DEFAULT_ACCOUNT):
             raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
-        return AirportClient(self.location, catalog, token=self.token)
+        return AirportClient(self.location, catalog, token=self.access_token)
 
     def close(self) -> None:
         """Close the client of the metastore, if it was used."""
@@ -230,14 +243,25 @@ def _explain(call: Call, error: SkiwayError) -> SkiwayError:
         start = "start one with `skiway serve`, or name it with --server or SKIWAY_SERVER"
         return Unavailable(f"no server answers at {call.address}: {start}")
     if isinstance(error, Unauthorized):
-        return Unauthorized(
-            f"{error.message}; give a token with --token or SKIWAY_TOKEN (create one with skiway tokens new)"
-        )
+        return _with_login(call, error)
     if hint := HINTS.get(error.key):
         return type(error)(f"{error.message}; {hint}", key=error.key)
     if isinstance(error, NotFound):
         return _with_suggestion(call.lake, error)
     return error
+
+
+def _with_login(call: Call, error: Unauthorized) -> Unauthorized:
+    """Return the error with how to get a token."""
+    if error.key.startswith("login."):
+        return error
+    if call.token is None and call.__dict__.get("access_token"):
+        return Unauthorized(f"the server rejects your login: {error.message}; run skiway login again", key=error.key)
+    return Unauthorized(
+        f"{error.message}; log in with skiway login, or give a token with --token or SKIWAY_TOKEN (create one with "
+        "skiway tokens new)",
+        key=error.key,
+    )
 
 
 def _with_suggestion(lake: Metastore, error: NotFound) -> NotFound:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from skiway.cli.command import READY_FILE
+from skiway.cli.command import READY_FILE, Call
 from skiway.cli.options import load_settings, prepare_grpc
 from skiway.cli.output import Output, has_colors
 from skiway.cli.rendering import write_records
@@ -49,11 +49,15 @@ class Target:
     def address(self, running: Announced | None) -> ServerAddress | None:
         """The address of the server; None if none is named and none runs in the home."""
         if self.server is not None:
-            return ServerAddress(self.server, self.http, self.token, self.account)
+            return ServerAddress(self.server, self.http, self._token(self.server), self.account)
         if running is None:
             return None
-        http = self.http or running.addresses.get("http")
-        return ServerAddress(running.addresses["rpc"], http, self.token, self.account, running.version)
+        address, http = running.addresses["rpc"], self.http or running.addresses.get("http")
+        return ServerAddress(address, http, self._token(address), self.account, running.version)
+
+    def _token(self, server: str) -> str | None:
+        """The given token, or that of the login to the server."""
+        return Call(server, self.token).access_token
 
 
 def run(
@@ -90,7 +94,11 @@ def _findings(
     ready_file = home / READY_FILE
     if settings is not None:
         yield from examine(home_checks(settings, home, ready_file=ready_file))
-    address = target.address(read_announced(ready_file))
+    try:
+        address = target.address(read_announced(ready_file))
+    except SkiwayError as error:
+        yield Finding("login", State.failed, error.message, "run skiway login again")
+        return
     if address is not None:
         yield from examine(server_checks(address))
     else:

@@ -168,7 +168,18 @@ class Oidc:
         "Client ID of the explorer at the issuer: visitors can then log in there instead of entering a token.",
     )
     client_secret: Secret | None = setting(None, SECRET, "Secret of that client, unless it is a public one.")
-    scopes: str = setting("openid", TEXT, "Scopes that the explorer requests for its visitors, separated by spaces.")
+    device_client_id: str | None = setting(
+        None,
+        TEXT,
+        "Client ID of `skiway login` at the issuer, a public client that may use the device flow; unless set, `client_id`, "
+        "if that has no secret.",
+    )
+    scopes: str = setting(
+        "openid",
+        TEXT,
+        "Scopes that the explorer and `skiway login` request, separated by spaces. With `offline_access`, many issuers let "
+        "`skiway login` renew its token.",
+    )
     allow_http: bool = setting(
         False, FLAG, "Fetch keys over plain http from other machines; anyone on the network path can then forge tokens."
     )

@@ -1,7 +1,7 @@
 """Checks of a running server: it answers, its clock is right, the caller is known to it, and no call is missing.
 
 To see whether a call is there, it is sent a request that cannot be decoded, or a name that does not exist. The server
-rejects both before it does anything.
+rejects both before it does anything. Flight SQL has few calls, so a query shows that it works.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from skiway.doctor.findings import MAX_SKEW_S, Check, Problem, State
 if TYPE_CHECKING:
     import grpc
     import httpx
+    from google.protobuf.message import Message
 
 __all__ = ["ServerAddress", "server_checks"]
 
@@ -28,6 +29,9 @@ UNDECODABLE: Final = b"\xff\xff\xff"
 NOWHERE: Final = "skiway-doctor-no-such-name"
 FLIGHT: Final = "/arrow.flight.protocol.FlightService"
 SHOWN: Final = 3
+QUERY: Final = "SELECT 6 * 7 AS answer"
+ANSWER: Final = [{"answer": 42}]
+NOT_ACCEPTED: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def server_checks(server: ServerAddress, *, clock: Callable[[], float] = time.ti
         "rpc calls": lambda: rpc_calls(server),
         "airport actions": lambda: airport_actions(server),
         "rest routes": lambda: rest_routes(server),
+        "flight sql": lambda: flight_sql(server),
     }
 
 
@@ -167,6 +172,47 @@ def rest_routes(server: ServerAddress) -> str:
 
     _require_all((f"{route.method} {route.path}", status(route.method, route.path)) for route in ROUTES)
     return f"all {len(ROUTES)} routes answer"
+
+
+def flight_sql(server: ServerAddress) -> str:
+    """The server answers as BI tools need it: it says what it is, and runs a query."""
+    from skiway.model import flight_sql_pb2 as sql
+
+    with _channel(server) as channel:
+        info = _flight_sql_rows(server, channel, "GetSqlInfo", sql.CommandGetSqlInfo(info=[0, 1]))
+        name = " ".join(str(row["value"]) for row in info)
+        rows = _flight_sql_rows(server, channel, "a query", sql.CommandStatementQuery(query=QUERY))
+    if rows != ANSWER:
+        raise Problem(f"{QUERY} returned {str(rows)[:100]} instead of {ANSWER}", "see the log of the server")
+    return f"{name} runs queries"
+
+
+def _flight_sql_rows(server: ServerAddress, channel: grpc.Channel, what: str, command: Message) -> list[dict[str, Any]]:
+    """The rows of a command, requested and read as a driver does."""
+    import grpc
+
+    from skiway.airport.wire.frames import BatchReader
+    from skiway.flightsql.messages import encode
+    from skiway.model import flight_pb2 as flight
+
+    asked = flight.FlightDescriptor(type=flight.FlightDescriptor.CMD, cmd=encode(command)).SerializeToString()
+    get_info: Any = channel.unary_unary(f"{FLIGHT}/GetFlightInfo", None, flight.FlightInfo.FromString)
+    read: Any = channel.unary_stream(f"{FLIGHT}/DoGet")
+    metadata = _metadata(server)
+    try:
+        found = get_info(asked, metadata=metadata, timeout=TIMEOUT_S)
+        frames = read(found.endpoint[0].ticket.SerializeToString(), metadata=metadata, timeout=TIMEOUT_S)
+        return [row for batch in BatchReader(frames) for row in batch.to_pylist()]
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        if code.name in NOT_ACCEPTED:
+            raise Problem(
+                f"the caller may not use it: {error.details()}", "see the check caller", state=State.skipped
+            ) from None
+        raise Problem(
+            f"{what} of Flight SQL: {code.name} {error.details()}",
+            "if it is UNIMPLEMENTED, the server is older than this command: upgrade it; otherwise see its log",
+        ) from None
 
 
 def _require_all(statuses: Iterable[tuple[str, str]]) -> None:

@@ -13,9 +13,11 @@ from hashlib import sha256
 from secrets import token_bytes, token_hex
 from typing import Final
 
-from skiway.errors import Conflict, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, Internal, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import normal_text
+from skiway.metastore.records.repository import Repository
 from skiway.metastore.records.updates import delete_plain
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, Clock, Pointer, Stores, blob_uri, utc_now
@@ -25,6 +27,7 @@ __all__ = [
     "EndedSessions",
     "TokenUses",
     "account_ids",
+    "account_quotas",
     "blob_sizes",
     "forget_token",
     "move_signing_key",
@@ -67,6 +70,15 @@ def _account_id(pointer: Pointer | None) -> str | None:
 def account_ids(stores: Stores) -> Iterable[str]:
     """The ids of all accounts."""
     return (keys.last_segment(pointer.key) for pointer in stores.pointers.scan(keys.account()))
+
+
+def account_quotas(stores: Stores, account_id: str) -> Mapping[str, float]:
+    """The quotas that an account sets for itself; none if its record is missing or damaged."""
+    try:
+        found = Repository(stores, ACCOUNT).named(keys.account(account_id))
+    except Internal:
+        return {}
+    return {} if found is None else dict(found.quotas)
 
 
 def pointer_count(stores: Stores, account_id: str) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from skiway.client import AirportClient
 
-__all__ = ["first_rows", "json_values", "shown_rows"]
+__all__ = ["first_rows", "json_values", "shown_rows", "with_whole_numbers"]
+
+MAX_INT64: Final = 2**63 - 1
 
 
 def first_rows(lake: AirportClient, sql: str, limit: int) -> pa.Table:
@@ -24,7 +26,22 @@ def first_rows(lake: AirportClient, sql: str, limit: int) -> pa.Table:
             count += batches[-1].num_rows
             if count >= limit:
                 break
-        return pa.Table.from_batches(batches, rows.schema)
+        return with_whole_numbers(pa.Table.from_batches(batches, rows.schema))
+
+
+def with_whole_numbers(rows: pa.Table) -> pa.Table:
+    """The rows with columns of DuckDB's 128-bit integers, such as sums of BIGINT, as numbers: Arrow has them as bytes."""
+    for place, field in enumerate(rows.schema):
+        name = field.type.type_name if isinstance(field.type, pa.OpaqueType) else ""
+        if name in ("hugeint", "uhugeint"):
+            stored = rows.column(place).cast(field.type.storage_type).to_pylist()
+            values = [
+                None if each is None else int.from_bytes(each, "little", signed=name == "hugeint") for each in stored
+            ]
+            is_small = all(each is None or abs(each) <= MAX_INT64 for each in values)
+            column = pa.array(values, pa.int64() if is_small else pa.decimal256(39))
+            rows = rows.set_column(place, pa.field(field.name, column.type), column)
+    return rows
 
 
 def json_values(value: Any) -> Any:

@@ -1,27 +1,33 @@
 """Ranked search over catalogs, namespaces, tables, views, columns, tags and comments.
 
-Each caller has an index of what it may see. The feed of events keeps it up to date: only changed objects are read again.
+Each caller has an index of what it may see. It is built from listings, a thousand tables with their sizes per call. The feed of
+events keeps it up to date: only changed objects are read again. All indexes together have a limited size.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from sys import intern
 from threading import Lock
 from typing import Final
-
-from cachetools import LRUCache
 
 from skiway.client import Metastore
 from skiway.client.metastore import Event, Id, Namespace, Table, View
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed
+from skiway.model import v1
 from skiway.presentation.table_records import column_comments, table_format
 
 __all__ = ["Entry", "Found", "Index", "Indexes"]
 
 MAX_INDEXES: Final = 50
+MAX_ENTRIES: Final = 300_000
+"""The size of all indexes together. An index that exceeds it alone is kept until another one is needed."""
+MAX_REREAD: Final = 200
+"""How many changed objects are read one by one. Listings are faster for more."""
 MAX_RECENT: Final = 500
 FRESH_S: Final = 2.0
 """How long an index is used without a look at the feed."""
@@ -49,6 +55,11 @@ class Entry:
     size_bytes: int | None = None
     id: str = ""
     damage: str = ""
+    text: str = field(init=False, repr=False, compare=False, default="")
+    """All texts, in which a word must occur for a closer look."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", "\n".join((".".join(self.path), *self.columns, self.comment)).lower())
 
     @property
     def name(self) -> str:
@@ -76,7 +87,9 @@ class Index:
     """The tags of columns by the ids of their tables, for visitors who may manage policies."""
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     """The newest events of the feed."""
+    is_built: bool = False
     fresh_until: float = float("-inf")
+    updating: Lock = field(default_factory=Lock)
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Put these entries in the place of all others."""
@@ -84,27 +97,36 @@ class Index:
         self.entries = {(each.kind, each.path): each for each in found}
         self.by_id = {each.id: each for each in found if each.id}
 
-    def put(self, object_id: str, entry: Entry | None) -> None:
-        """Put an entry in the place of the one with this id; None removes that."""
-        before = self.by_id.pop(object_id, None)
-        entries = dict(self.entries)  # others may iterate over it now
-        if before is not None:
-            entries.pop((before.kind, before.path), None)
-        if entry is not None:
-            self.by_id[object_id] = entry
+    def change(self, removed: Iterable[str], added: Iterable[Entry]) -> None:
+        """Remove the entries with these ids, and add others."""
+        entries, by_id = dict(self.entries), dict(self.by_id)  # others may iterate over them now
+        for object_id in removed:
+            before = by_id.pop(object_id, None)
+            if before is not None:
+                entries.pop((before.kind, before.path), None)
+        for entry in added:
             entries[entry.kind, entry.path] = entry
-        self.entries = entries
+            if entry.id:
+                by_id[entry.id] = entry
+        self.entries, self.by_id = entries, by_id
 
     def find(self, text: str, *, limit: int = 50) -> list[Found]:
         """The best results for a text; each of its words must occur in the path, a column, a tag, or the comment."""
         words = text.lower().split()
         if not words:
             return []
-        tags = self.tags
-        matches = (_match(entry, words, tags.get(entry.id, ())) for entry in self.entries.values())
-        found = [each for each in matches if each is not None]
-        found.sort(key=lambda each: (-each.score, each.entry.path))
-        return found[:limit]
+        matches = (_match(entry, words, tags) for entry, tags in self._candidates(words))
+        found = (each for each in matches if each is not None)
+        return nsmallest(limit, found, key=lambda each: (-each.score, each.entry.path))
+
+    def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Entry, Tags]]:
+        """The entries whose texts contain all words, and those with tags, in which they may be, too."""
+        tags, (first, *others) = self.tags, words
+        for entry in self.entries.values():
+            if tags and (own := tags.get(entry.id)):
+                yield entry, own
+            elif first in entry.text and all(word in entry.text for word in others):
+                yield entry, ()
 
 
 def _match(entry: Entry, words: Sequence[str], tags: Tags) -> Found | None:
@@ -145,44 +167,97 @@ def _closeness(word: str, name: str, path: str) -> float:
 class Indexes:
     """The indexes of the callers who came last."""
 
-    def __init__(self) -> None:
-        self._known: LRUCache[str, Index] = LRUCache(MAX_INDEXES)
+    def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
+        self._known: OrderedDict[str, Index] = OrderedDict()
+        self._max_entries = max_entries
         self._lock = Lock()
 
     def of(self, token: str, lake: Metastore) -> Index:
         """The index of the caller with a token, up to date. `lake` is the metastore as the caller may see it."""
         with self._lock:
             index = self._known.setdefault(token, Index())
-        if time.monotonic() >= index.fresh_until:
-            index.fresh_until = _update(index, lake) + time.monotonic()
+            self._known.move_to_end(token)
+        with index.updating:  # whoever types a word sends several requests: one of them updates, the others wait
+            if time.monotonic() >= index.fresh_until:
+                index.fresh_until = _update(index, lake) + time.monotonic()
+                self._limit()
         return index
+
+    def _limit(self) -> None:
+        """Forget the indexes that were not used for longest, but never the last one."""
+        with self._lock:
+            total = sum(len(each.entries) for each in self._known.values())
+            while len(self._known) > 1 and (len(self._known) > MAX_INDEXES or total > self._max_entries):
+                _, forgotten = self._known.popitem(last=False)
+                total -= len(forgotten.entries)
 
 
 def _update(index: Index, lake: Metastore) -> float:
     """Read everything the first time. Later, read the objects of new events again. Returns how long the index is fresh."""
     index.tags = _tags(lake)
     try:
-        changes = list(lake.events(after=index.cursor))
+        changes = _changes(index, lake)
     except PermissionDenied:  # the caller may not read the feed
         index.replace(_everything(lake))
         return FRESH_WITHOUT_FEED_S
-    index.recent.extend(changes)
-    if not index.cursor or any(each.kind in ("catalog", "namespace") for each in changes):
+    if changes is None or len(changes) > MAX_REREAD or not all(map(_is_small, changes)):
         index.replace(_everything(lake))
-    else:
-        for kind, object_id in {(each.kind, each.message.object_id): None for each in changes}:
-            if kind in ("table", "view"):
-                index.put(object_id, _reread(lake, kind, object_id))
-    if changes:
-        index.cursor = changes[-1].sequence
+    elif changes:
+        gone = [object_id for _, object_id, _ in changes]
+        index.change(gone, [entry for change in changes for entry in _reread(lake, *change)])
+    index.is_built = True
     return FRESH_S
 
 
-def _reread(lake: Metastore, kind: str, object_id: str) -> Entry | None:
-    try:
-        return _table(lake.tables.get(Id(object_id))) if kind == "table" else _view(lake.views.get(Id(object_id)))
-    except (NotFound, PermissionDenied):
+Change = tuple[str, str, str]
+"""The kind and the id of a changed object, and what happened to it last."""
+
+
+def _changes(index: Index, lake: Metastore) -> list[Change] | None:
+    """What has changed since the last look at the feed; None if that is unknown."""
+    events = None
+    if index.is_built:
+        try:
+            events = list(lake.events(after=index.cursor))
+        except PreconditionFailed as error:  # the events since then are no longer stored
+            if error.key != "events.expired":
+                raise
+    if events is None:
+        newest, index.cursor = lake.events.newest(MAX_RECENT)
+        index.recent = deque(newest, MAX_RECENT)
         return None
+    if events:
+        index.recent.extend(events)
+        index.cursor = events[-1].sequence
+    relevant = [each for each in events if each.kind in KINDS]
+    return [
+        (kind, object_id, action)
+        for (kind, object_id), action in {(each.kind, each.message.object_id): each.action for each in relevant}.items()
+    ]
+
+
+def _is_small(change: Change) -> bool:
+    """Whether the change concerns the object only, and not the paths of others."""
+    kind, _, action = change
+    return kind in ("table", "view") or action == "created"
+
+
+def _reread(lake: Metastore, kind: str, object_id: str, _: str) -> Iterator[Entry]:
+    """The entries of an object as it is now."""
+    own = Id(object_id)
+    try:
+        match kind:
+            case "table":
+                yield _table(table := lake.tables.get(own), table.path)
+            case "view":
+                yield _view(view := lake.views.get(own), view.path)
+            case "namespace":
+                yield from _namespace(lake, lake.namespaces.get(own))
+            case _:
+                catalog = lake.catalogs.get(own)
+                yield Entry("catalog", catalog.path, comment=catalog.description or "")
+    except (NotFound, PermissionDenied):
+        return
 
 
 def _tags(lake: Metastore) -> Mapping[str, Tags]:
@@ -199,33 +274,47 @@ def _everything(lake: Metastore) -> Iterator[Entry]:
     for catalog in lake.catalogs():
         yield Entry("catalog", catalog.path, comment=catalog.description or "")
         for namespace in lake.namespaces(catalog, recursive=True, page_size=PAGE_SIZE):
-            yield Entry("namespace", namespace.path, comment=namespace.description or "")
-            try:
-                yield from _members(lake, namespace)
-            except (NotFound, PermissionDenied):
-                continue  # it was deleted meanwhile
+            yield from _namespace(lake, namespace)
 
 
-def _members(lake: Metastore, namespace: Namespace) -> Iterator[Entry]:
-    yield from map(_table, lake.tables(namespace, page_size=PAGE_SIZE))
-    yield from map(_view, lake.views(namespace, page_size=PAGE_SIZE))
-
-
-def _table(table: Table) -> Entry:
+def _namespace(lake: Metastore, namespace: Namespace) -> Iterator[Entry]:
+    """The namespace, with its tables and views. Their paths are known, so the server is not asked for them."""
+    path = namespace.path
+    yield Entry("namespace", path, comment=namespace.description or "")
     try:
-        return _entry(table, table.stats.row_count, table.stats.total_size_bytes)
+        for table, size in lake.tables.with_sizes(namespace, page_size=PAGE_SIZE):
+            yield _listed(table, (*path, table.name), size)
+        for view in lake.views(namespace, page_size=PAGE_SIZE):
+            yield _view(view, (*path, view.name))
+    except (NotFound, PermissionDenied):
+        return  # it was deleted meanwhile
+
+
+def _table(table: Table, path: tuple[str, ...]) -> Entry:
+    """The entry of one table, whose size is requested."""
+    try:
+        return _entry(table, path, table.stats.row_count, table.stats.total_size_bytes)
     except PreconditionFailed as error:
         if error.key != "resource.damaged":
             raise
-        return _entry(table, None, None, damage=error.message)
+        return _entry(table, path, damage=error.message)
 
 
-def _entry(table: Table, rows: int | None, size_bytes: int | None, *, damage: str = "") -> Entry:
+def _listed(table: Table, path: tuple[str, ...], size: v1.TableSize | None) -> Entry:
+    """The entry of a table in a listing."""
+    if size is None or size.damage:
+        return _entry(table, path, damage=size.damage if size else "")
+    return _entry(table, path, size.row_count, size.total_size_bytes)
+
+
+def _entry(
+    table: Table, path: tuple[str, ...], rows: int | None = None, size_bytes: int | None = None, *, damage: str = ""
+) -> Entry:
     comments = column_comments(table)
     return Entry(
         "table",
-        table.path,
-        tuple(comments),
+        path,
+        tuple(map(intern, comments)),  # tables often have columns with the same names
         " ".join(filter(None, (table.description, *comments.values()))),
         table_format(table),
         rows,
@@ -235,5 +324,5 @@ def _entry(table: Table, rows: int | None, size_bytes: int | None, *, damage: st
     )
 
 
-def _view(view: View) -> Entry:
-    return Entry("view", view.path, comment=view.description or "", id=str(view.id), damage=view.damage)
+def _view(view: View, path: tuple[str, ...]) -> Entry:
+    return Entry("view", path, comment=view.description or "", id=str(view.id), damage=view.damage)

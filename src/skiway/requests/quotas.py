@@ -1,7 +1,7 @@
 """Quotas: what a caller, and all callers of an account together, may use of a server at a time and per second.
 
 They are counted by each server process on its own. A server with several processes, or several servers of one store, allow as
-many times as much.
+many times as much. An account can have quotas of its own, which only lower those of the server.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
+
+from cachetools import TTLCache
 
 from skiway.config.quotas import Quota
 from skiway.errors import LimitExceeded
@@ -30,12 +32,18 @@ _IN_LANES: Final = frozenset({"calls", "scans", "queries"})
 
 _FORGET_EVERY: Final = 10_000
 
+_OWN_S: Final = 5.0
+"""How long the quotas of an account are used before they are read again."""
+_MAX_ACCOUNTS: Final = 10_000
+
 
 class Quotas:
     """Counts the open calls, the rate and the bytes of each caller and each account.
 
     A call that is too much waits for about `pause_s` before it is rejected: a client that calls again at once would otherwise keep
     the server busy with rejecting. It waits on a thread of its own lane, so nobody else waits.
+
+    `own` returns the quotas that an account sets for itself, such as `caller.scans`.
     """
 
     def __init__(
@@ -47,10 +55,12 @@ class Quotas:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = random.random,
+        own: Callable[[str], Mapping[str, float]] = lambda _: {},
     ) -> None:
         self._pause_s, self._sleep, self._random = pause_s, sleep, random
         self._limits = {"caller": caller or Quota(), "account": account or Quota()}
-        self._clock = clock
+        self._clock, self._own = clock, own
+        self._lowered: TTLCache[str, Mapping[str, Quota]] = TTLCache(_MAX_ACCOUNTS, _OWN_S, clock)
         self._usage: dict[tuple[str, str, str], _Usage] = {}
         self._lock = threading.Lock()
         self._admitted = 0
@@ -69,6 +79,7 @@ class Quotas:
             ("caller", principal.account_id, principal.subject),
             ("account", principal.account_id, ""),
         )
+        limits = self._limits_of(principal.account_id)
         now = self._clock()
         with self._lock:
             self._admitted += 1
@@ -76,14 +87,24 @@ class Quotas:
                 self._forget(now)
             usages = [(owner, self._usage.setdefault(owner, _Usage(now))) for owner in owners]
             for (whose, *_), usage in usages:
-                usage.refill(self._limits[whose], now)
-                self._check(whose, usage, kind)
+                usage.refill(limits[whose], now)
+                self._check(whose, limits[whose], usage, kind)
             for _, usage in usages:
                 usage.enter(kind)
         return Slot(self, kind, tuple(usage for _, usage in usages))
 
-    def _check(self, whose: str, usage: _Usage, kind: Kind) -> None:
-        limits = self._limits[whose]
+    def _limits_of(self, account_id: str) -> Mapping[str, Quota]:
+        """The quotas of an account and its callers. They are read outside of the lock, as the store may be slow."""
+        with self._lock:
+            found = self._lowered.get(account_id)
+        if found is None:
+            own = self._own(account_id)
+            found = {whose: _lowered(limits, whose, own) for whose, limits in self._limits.items()}
+            with self._lock:
+                self._lowered[account_id] = found
+        return found
+
+    def _check(self, whose: str, limits: Quota, usage: _Usage, kind: Kind) -> None:
         most: int = getattr(limits, kind)
         if most and usage.open.get(kind, 0) >= most:
             raise _exceeded(whose, kind, f"{most} {kind} are open", "wait until some of them have ended")
@@ -103,9 +124,21 @@ class Quotas:
     def _forget(self, now: float) -> None:
         """Drop what callers used who are quiet, and whose rate is complete again."""
         for owner, usage in list(self._usage.items()):
-            usage.refill(self._limits[owner[0]], now)
-            if not usage.open and usage.is_full(self._limits[owner[0]]):
+            limits = self._lowered.get(owner[1], self._limits)[owner[0]]
+            usage.refill(limits, now)
+            if not usage.open and usage.is_full(limits):
                 del self._usage[owner]
+
+
+def _lowered(limits: Quota, whose: str, own: Mapping[str, float]) -> Quota:
+    """The quotas of the server, or those of the account where they are lower."""
+    given = {each.name: own.get(f"{whose}.{each.name}", 0.0) for each in fields(Quota)}
+    lower = {
+        name: type(getattr(limits, name))(value)
+        for name, value in given.items()
+        if value and not 0 < getattr(limits, name) <= value
+    }
+    return replace(limits, **lower) if lower else limits
 
 
 @dataclass(slots=True)
@@ -167,7 +200,8 @@ def _exceeded(whose: str, what: str, found: str, advice: str) -> LimitExceeded:
     """The error for a quota that is used up; the setting that the operator can raise is in its parameters."""
     assert what in {each.name for each in fields(Quota)}
     return LimitExceeded(
-        f"the quota of this {whose} is used up ({found}): {advice}, or ask the operator to raise quotas.{whose}.{what}",
+        f"the quota of this {whose} is used up ({found}): {advice}, or ask for more: the operator sets quotas.{whose}.{what}, "
+        f"and the account can have a lower quota {whose}.{what}",
         key="quota.exceeded",
         quota=f"quotas.{whose}.{what}",
     )

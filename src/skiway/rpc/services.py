@@ -105,7 +105,7 @@ def tables_of(create: CreateTable) -> Service:
         table_pb2.DESCRIPTOR.services_by_name["TableService"],
         category="table",
         rules={
-            "ListTables": reads(tables.list_, "table.read"),
+            "ListTables": reads(statistics.list_tables, "table.read"),
             "GetTable": reads(tables.get, "table.read"),
             "CreateTable": changes(create, "table.write"),
             "UpdateTable": changes(tables.update, "table.write"),

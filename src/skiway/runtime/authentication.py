@@ -133,4 +133,15 @@ def _text(public_key: Path | None) -> str:
 
 def _headers(settings: Settings) -> TokenHeaders:
     interceptor = settings.interceptor
-    return TokenHeaders(session=interceptor.session.header or "", authorization=interceptor.authorization.header)
+    return TokenHeaders(
+        session=interceptor.session.header or "", authorization=interceptor.authorization.header, login=_login(settings)
+    )
+
+
+def _login(settings: Settings) -> dict[str, str]:
+    """Where `skiway login` gets a token, and as which client: a public one, since the command line can keep no secret."""
+    oidc = settings.auth.oidc
+    if settings.auth.mode != "oidc" or not oidc.issuer:
+        return {}
+    client_id = oidc.device_client_id or (oidc.client_id if not oidc.client_secret else None)
+    return {"login_issuer": oidc.issuer, "login_client_id": client_id or "", "login_scopes": oidc.scopes}

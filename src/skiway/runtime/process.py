@@ -34,7 +34,7 @@ from skiway.metastore import Realm, managed
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.planning.planner import Planner
-from skiway.metastore.platform import AccountDirectory, EndedSessions, TokenUses, signing_key
+from skiway.metastore.platform import AccountDirectory, EndedSessions, TokenUses, account_quotas, signing_key
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding.catalog import seed_demo, seed_home
@@ -213,7 +213,7 @@ def access_of(settings: Settings, stores: Stores, secrets: SecretsStore | None =
         ),
         authorizer(settings),
         credential_headers(settings),
-        Quotas(settings.quotas.caller, settings.quotas.account, pause_s=REFUSAL_S),
+        Quotas(settings.quotas.caller, settings.quotas.account, pause_s=REFUSAL_S, own=partial(account_quotas, stores)),
         Lanes(credential_headers(settings)),
         MemoryBudget(memory_budget(settings.server)),
     )

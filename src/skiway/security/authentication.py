@@ -37,10 +37,14 @@ class Authenticator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenHeaders:
-    """The headers that may contain a token. The session header, if configured and sent, takes precedence."""
+    """The headers that may contain a token. The session header, if configured and sent, takes precedence.
+
+    `login` says how to get one. These parameters of the error for a call without a token let `skiway login` begin.
+    """
 
     session: str = ""
     authorization: str = "authorization"
+    login: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "session", self.session.strip().lower())
@@ -69,6 +73,7 @@ class TokenHeaders:
         raise Unauthorized(
             f"the call has no token: send it in header {either}, as `{self.authorization}: Bearer <token>`",
             key="token.missing",
+            **self.login,
         )
 
 

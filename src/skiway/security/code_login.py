@@ -16,12 +16,11 @@ from urllib.parse import quote, urlencode, urlsplit
 from cachetools import TTLCache
 
 from skiway.errors import Unauthorized
-from skiway.security.identity_provider import LOGIN, check_url, metadata_of, post_form, unavailable
+from skiway.security.identity_provider import LOGIN, check_url, metadata_of, post_form, quoted_error, unavailable
 
 __all__ = ["CodeLogin"]
 
 METADATA_S: Final = 300.0
-MAX_QUOTED: Final = 200
 
 
 class CodeLogin:
@@ -80,7 +79,7 @@ class CodeLogin:
         status, answer = post_form(self._endpoint("token_endpoint"), form, user=user, timeout_s=self._timeout_s)
         if status != 200:
             raise Unauthorized(
-                f"the identity provider refused the login: {_quoted(answer)}; log in again", key="login.refused"
+                f"the identity provider refused the login: {quoted_error(answer)}; log in again", key="login.refused"
             )
         found = [answer.get(name) for name in ("access_token", "id_token")]
         tokens = [each for each in found if isinstance(each, str) and each]
@@ -107,10 +106,3 @@ class CodeLogin:
             with self._lock:
                 self._metadata[self._issuer] = found
         return found
-
-
-def _quoted(answer: Mapping[str, Any]) -> str:
-    """The error in a response of the provider, as far as it can be printed."""
-    parts = [answer.get("error"), answer.get("error_description")]
-    text = ": ".join(each for each in parts if isinstance(each, str) and each) or "it gave no reason"
-    return "".join(each if each.isprintable() else " " for each in text)[:MAX_QUOTED]

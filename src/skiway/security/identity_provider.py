@@ -1,4 +1,4 @@
-"""Requests to an identity provider: its metadata, its keys, and tokens for authorization codes.
+"""Requests to an identity provider: its metadata, its keys, and tokens for the codes of logins.
 
 Callers wait for these requests, so redirects are not followed, and responses are limited in size and time. Plain http is
 allowed only on the loopback interface: on a network, others could read or change the requests and responses.
@@ -18,13 +18,29 @@ import httpx
 from skiway.causes import cause_of
 from skiway.errors import InvalidArgument, Unavailable
 
-__all__ = ["LOGIN", "MAX_BYTES", "check_url", "get_json", "metadata_of", "post_form", "unavailable"]
+__all__ = [
+    "DEVICE",
+    "LOGIN",
+    "MAX_BYTES",
+    "check_url",
+    "get_json",
+    "is_private",
+    "metadata_of",
+    "post_form",
+    "quoted_error",
+    "unavailable",
+]
 
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 CHECK_URL: Final = "check auth.oidc.issuer and auth.oidc.jwks_url"
 MAX_BYTES: Final = 1_048_576
 KEYS: Final = "the keys that verify tokens cannot be fetched from the identity provider"
 LOGIN: Final = "the identity provider cannot complete logins"
+DEVICE: Final = "the login at the identity provider failed"
+"""The beginnings of messages: on a server that checks tokens, in its explorer, and on the command line."""
+NETWORK: Final = {DEVICE: "check the network of this machine, or ask the operator of the server"}
+"""What to do if the provider cannot be reached, unless it is to check the settings and the network of the server."""
+MAX_QUOTED: Final = 200
 
 
 def metadata_of(issuer: str, *, timeout_s: float, problem: str = KEYS) -> Mapping[str, Any]:
@@ -47,10 +63,20 @@ def get_json(url: str, *, timeout_s: float, problem: str = KEYS) -> Mapping[str,
 
 
 def post_form(
-    url: str, form: Mapping[str, str], *, user: tuple[str, str] | None, timeout_s: float
+    url: str,
+    form: Mapping[str, str],
+    *,
+    user: tuple[str, str] | None,
+    timeout_s: float,
+    problem: str = LOGIN,
+    needs_body: bool = True,
 ) -> tuple[int, Mapping[str, Any]]:
-    """Send a form, as `user` with a password if that is given. Returns the status and the JSON object in the response."""
-    return _requested("POST", url, {"data": form, "auth": user}, timeout_s=timeout_s, problem=LOGIN)
+    """Send a form, as `user` with a password if that is given. Returns the status and the JSON object in the response.
+
+    Unless it `needs_body`, the response may be empty.
+    """
+    content = {"data": form, "auth": user}
+    return _requested("POST", url, content, timeout_s=timeout_s, problem=problem, needs_body=needs_body)
 
 
 def check_url(url: str, *, allow_http: bool) -> None:
@@ -58,22 +84,37 @@ def check_url(url: str, *, allow_http: bool) -> None:
     parts = urlsplit(url)
     if not parts.hostname or parts.scheme not in ("http", "https"):
         raise InvalidArgument(f"keys cannot be fetched from {url!r}: use a URL that starts with https://")
-    if parts.scheme == "http" and not (allow_http or _is_loopback(parts.hostname)):
+    if not (allow_http or is_private(url)):
         raise InvalidArgument(
             f"{url} would transfer keys without TLS, and anyone who modifies them in transit can sign any token: use "
             "https://, or set auth.oidc.allow_http on a trusted network"
         )
 
 
+def is_private(url: str) -> bool:
+    """Whether nobody on the network can read or change requests to `url`: it uses TLS or the loopback interface."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname or ""))
+    )
+
+
+def quoted_error(answer: Mapping[str, Any]) -> str:
+    """The error in a response of the provider, as far as it can be printed."""
+    parts = [answer.get("error"), answer.get("error_description")]
+    text = ": ".join(each for each in parts if isinstance(each, str) and each) or "it gave no reason"
+    return "".join(each if each.isprintable() else " " for each in text)[:MAX_QUOTED]
+
+
 def _requested(
-    method: str, url: str, content: Mapping[str, Any], *, timeout_s: float, problem: str
+    method: str, url: str, content: Mapping[str, Any], *, timeout_s: float, problem: str, needs_body: bool = True
 ) -> tuple[int, Mapping[str, Any]]:
     deadline = time.monotonic() + timeout_s
     try:
         with httpx.stream(
             method, url, timeout=timeout_s, headers={"accept": "application/json"}, **content
         ) as response:
-            if not response.is_success and method == "GET":
+            if not needs_body or (not response.is_success and method == "GET"):
                 return response.status_code, {}
             document = json.loads(_body(response, url, deadline, problem))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -81,7 +122,7 @@ def _requested(
         if cause is not None:
             raise unavailable(url, cause.problem, problem=problem, remedy=cause.remedy, detail=detail) from None
         found = "it did not answer in time" if isinstance(error, httpx.TimeoutException) else "it cannot be reached"
-        remedy = f"{CHECK_URL}, and the network of this server"
+        remedy = NETWORK.get(problem, f"{CHECK_URL}, and the network of this server")
         raise unavailable(url, found, problem=problem, remedy=remedy, detail=detail) from None
     except (ValueError, RecursionError):
         raise unavailable(url, "the response is not JSON", problem=problem) from None
@@ -109,10 +150,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def unavailable(url: str, found: str, *, problem: str = KEYS, remedy: str = CHECK_URL, detail: str = "") -> Unavailable:
+def unavailable(url: str, found: str, *, problem: str = KEYS, remedy: str = "", detail: str = "") -> Unavailable:
     """The error for callers: what failed and what was found. The URL is only in the detail, for the log."""
     return Unavailable(
-        f"{problem}: {found}; {remedy}",
+        f"{problem}: {found}; {remedy or NETWORK.get(problem, CHECK_URL)}",
         key="token.keys.unavailable" if problem == KEYS else "login.unavailable",
         detail=f"{url}: {detail}" if detail else url,
     )

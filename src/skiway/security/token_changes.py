@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from skiway.errors import InvalidArgument, NotFound, Unavailable
+from skiway.errors import InvalidArgument, NotFound
+from skiway.security.private_files import changing, replace_file
 from skiway.security.tokens import TokenEntry, TokenFile
 
 __all__ = ["add_token", "remove_token", "token_id"]
@@ -33,14 +31,14 @@ def add_token(path: Path, entry: TokenEntry) -> None:
     """Append an entry to a TOML file, which is created if it does not exist."""
     if path.suffix.lower() == ".json":
         raise InvalidArgument(f"cannot add tokens to the JSON file {path}: use a TOML file")
-    with _changing(path), _appending(path) as file:
+    with changing(path, "the tokens file"), _appending(path) as file:
         TokenFile(path)  # raises if the existing content is invalid
         file.write(f"\n{entry.toml()}".encode())  # one write, so that readers never see half an entry
 
 
 def remove_token(path: Path, name_or_id: str, *, every: bool = False) -> Sequence[TokenEntry]:
     """Remove the token with this name or id, and return it. If several have the name, `every` removes them all."""
-    with _changing(path):
+    with changing(path, "the tokens file"):
         entries = TokenFile(path).entries()
         chosen = _chosen(entries, name_or_id, path)
         if len(chosen) > 1 and not every:
@@ -49,7 +47,7 @@ def remove_token(path: Path, name_or_id: str, *, every: bool = False) -> Sequenc
                 f"{len(chosen)} tokens are called {name_or_id}: name one of {ids}, or revoke them all with --all",
                 key="token.ambiguous",
             )
-        _replace(path, _without(path, entries, chosen))
+        replace_file(path, _without(path, entries, chosen))
         return chosen
 
 
@@ -84,34 +82,5 @@ def _is(text: str, entries: Sequence[TokenEntry]) -> bool:
         return False
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Replace the file at once, so that readers see the old or the new content."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def _appending(path: Path) -> io.FileIO:
     return io.FileIO(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "rb+")
-
-
-@contextmanager
-def _changing(path: Path) -> Iterator[None]:
-    """A lock between commands, and errors of the file system in words."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
-    except OSError as error:
-        raise Unavailable(f"cannot write the tokens file {path}: {error.strerror}") from error

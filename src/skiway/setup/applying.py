@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client import Metastore
@@ -177,7 +178,15 @@ def _changed(change: Change, item: Any, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _change_account(lake: Metastore, account_id: Id, item: Account) -> None:
-    lake.accounts.update(account_id, description=item.description or None, tags=item.tags or None)
+    quotas = {
+        f"{whose}.{name}": float(value)
+        for whose in ("caller", "account")
+        for name, value in msgspec.structs.asdict(getattr(item.quotas, whose)).items()
+        if value
+    }
+    lake.accounts.update(
+        account_id, description=item.description or None, tags=item.tags or None, quotas=quotas or None
+    )
 
 
 def _catalog(lake: Metastore, change: Change, item: Catalog) -> None:

@@ -25,6 +25,8 @@ __all__ = [
     "Namespace",
     "Object",
     "Policy",
+    "Quota",
+    "Quotas",
     "Schedule",
     "SecretRef",
     "Setup",
@@ -51,11 +53,34 @@ FullName: TypeAlias = Annotated[
 Caller: TypeAlias = Annotated[str, Meta(description="everyone, user:<subject>, group:<name> or role:<name>")]
 
 
+Amount: TypeAlias = Annotated[int, Meta(description="A whole number; 0 is no quota of the account.", ge=0)]
+
+
+class Quota(Declaration, frozen=True):
+    """Quotas below those of the server."""
+
+    calls: Amount = 0
+    scans: Amount = 0
+    exchanges: Amount = 0
+    handshakes: Amount = 0
+    queries: Amount = 0
+    per_second: Annotated[float, Meta(description="Calls per second; 0 is no quota of the account.", ge=0)] = 0.0
+    bytes_per_second: Amount = 0
+
+
+class Quotas(Declaration, frozen=True):
+    """The quotas that the account sets for each of its callers, and for all of them together."""
+
+    caller: Quota = Quota()
+    account: Quota = Quota()
+
+
 class Account(Declaration, frozen=True):
     """The account itself."""
 
     description: Description = ""
     tags: Annotated[Properties, Meta(description="Labels of the account.")] = {}
+    quotas: Quotas = Quotas()
 
 
 class Catalog(Declaration, frozen=True):

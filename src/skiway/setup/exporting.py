@@ -34,6 +34,8 @@ from skiway.setup.declarations import (
     Namespace,
     Object,
     Policy,
+    Quota,
+    Quotas,
     Schedule,
     Setup,
     Source,
@@ -241,7 +243,13 @@ def _is_managed(table: StoredTable, managed_catalogs: set[str]) -> bool:
 
 
 def _account(message: v1.Account) -> Account:
-    return Account(description=message.description, tags=dict(message.tags))
+    quotas = Quotas(caller=_quota(message, "caller"), account=_quota(message, "account"))
+    return Account(description=message.description, tags=dict(message.tags), quotas=quotas)
+
+
+def _quota(message: v1.Account, whose: str) -> Quota:
+    own = {name.partition(".")[2]: value for name, value in message.quotas.items() if name.startswith(f"{whose}.")}
+    return Quota(**{name: value if name == "per_second" else int(value) for name, value in own.items()})  # type: ignore[arg-type]
 
 
 def _catalog(message: v1.Catalog) -> Catalog:

@@ -5,6 +5,7 @@ Messages name keys and expected types. They never quote values, because a value 
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ WORDS: Final = {
     f"{TAG}int": "a number",
     f"{TAG}float": "a number",
 }
+DECIMAL: Final = re.compile(r"\d+(\.\d+)?")
 UNIONS: Final = (Union, types.UnionType)
 
 
@@ -137,6 +139,8 @@ class _Reader:
             return text.lower() == "true"
         if wanted is int and node.tag == f"{TAG}int" and text.isdecimal():
             return int(text)
+        if wanted is float and node.tag in (f"{TAG}int", f"{TAG}float") and DECIMAL.fullmatch(text):
+            return float(text)
         # Words such as `on` and times are text: only numbers, true and false have to be quoted.
         is_number = node.tag in (f"{TAG}int", f"{TAG}float") or text.lower() in ("true", "false")
         if wanted is str and (node.style or not is_number):
@@ -206,7 +210,9 @@ def _where(path: Path) -> str:
 
 
 def _title(wanted: Any) -> str:
-    return {str: "text", bool: "true or false", int: "a whole number, 0 or more"}.get(wanted, "a value")
+    return {str: "text", bool: "true or false", int: "a whole number, 0 or more", float: "a number, 0 or more"}.get(
+        wanted, "a value"
+    )
 
 
 def _or(words: Sequence[str]) -> str:

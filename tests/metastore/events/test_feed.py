@@ -439,3 +439,31 @@ def test_journal_keeps_names_of_several_objects_apart(factory: ResourceFactory) 
     entries = Journal(factory.clock).entries([*name("t1", "one"), *name("t2", "two/2")])
     found = [v1.PendingEvent.FromString(urlsafe_b64decode(put.blob_uri)).event for put in entries]
     assert [(each.object_id, each.name) for each in found] == [("t1", "one"), ("t2", "two/2")]
+
+
+def test_newest_events_end_where_the_feed_does(factory: ResourceFactory) -> None:
+    everything = [factory.table(f"t{number}") and read(factory.home, 0, 1000) for number in range(4)][-1]
+    found = events.list_(factory.home, v1.ListEventsRequest(newest=True, limit=2, after=999))
+    assert (list(found.events), found.cursor) == (everything[-2:], everything[-1].sequence)
+    assert read(factory.home, found.cursor) == []
+    assert list(events.list_(factory.home, v1.ListEventsRequest(newest=True, limit=1000)).events) == everything
+
+
+def test_newest_events_of_an_empty_feed(factory: ResourceFactory) -> None:
+    found = events.list_(replace(factory.home, account_id="nobody"), v1.ListEventsRequest(newest=True))
+    assert (list(found.events), found.cursor) == ([], 0)
+
+
+def test_many_events_are_listed_twice_and_not_once_per_batch(
+    factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        factory.table(f"t{number}")
+    listings: list[str] = []
+    listed = feed._listed
+    monkeypatch.setattr(feed, "_listed", lambda *given: listings.append("") or listed(*given))
+    monkeypatch.setattr(type(factory.home.stores.pointers), "max_batch", 7)
+    done = feed.sequence_pending(factory.home.stores.pointers, factory.home.account_id)
+    assert done > 12
+    assert [each.sequence for each in read(factory.home, 0, 1000)] == [*range(1, done + 1)]
+    assert len(listings) <= 6  # two, and one that finds nothing, for each of the two calls

@@ -238,5 +238,8 @@ def test_damaged_statistics_are_explained(populated: ResourceFactory):
     statistics.put_table(populated.home, request)
     lose(populated, keys.statistics("a1", table.resource_id.id, 2, of="table"))
     wanted = v1.GetTableStatsRequest(table_id=table.resource_id, snapshot=v1.SnapshotRef(snapshot_id=2))
-    with expect_error(PreconditionFailed, "resource.damaged", damage=LOST):
+    with expect_error(PreconditionFailed, "resource.damaged", damage=LOST) as error:
         statistics.get_table(populated.home, wanted)
+    listed = v1.ListTablesRequest(namespace_id=table.namespace_id, with_sizes=True)
+    (size,) = statistics.list_tables(populated.home, listed).sizes
+    assert (size.table_id, size.row_count, size.damage) == (table.resource_id, 0, error.value.message)

@@ -4,6 +4,7 @@ import pytest
 
 from metastore.resource_factory import behavior, expect_error, key, mask, names
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PermissionDenied
+from skiway.metastore.platform import account_quotas
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.resources import accounts, catalogs
@@ -135,3 +136,24 @@ def test_empty_account_is_deleted_and_its_name_is_free(factory):
     left = [pointer.key for pointer in factory.stores.pointers.scan()]
     assert [key for key in left if not key.startswith("/events/")] == [], "only its events stay, until they expire"
     factory.account("a1")
+
+
+def test_quotas_are_stored_replaced_and_cleared(factory):
+    made = accounts.create(factory.platform, Create(spec=Spec(display_name="q", quotas={"caller.scans": 4})))
+    account_id = made.account.resource_id
+    assert account_quotas(factory.home.stores, account_id.id) == {"caller.scans": 4}
+    request = v1.UpdateAccountRequest(account_id=account_id, update_mask=mask("quotas"))
+    request.spec.quotas["account.per_second"] = 1.5
+    assert dict(accounts.update(factory.platform, request).account.quotas) == {"account.per_second": 1.5}
+    request.spec.ClearField("quotas")
+    assert not accounts.update(factory.platform, request).account.quotas
+    assert account_quotas(factory.home.stores, "unknown") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scans", 1), ("caller.scans", 0), ("caller.scans", 1.5), ("account.per_second", float("inf")), ("x.calls", 2)],
+)
+def test_invalid_quotas_are_rejected(factory, name, value):
+    with expect_error(InvalidArgument, "field.invalid"):
+        accounts.create(factory.platform, Create(spec=Spec(display_name="q", quotas={name: value})))

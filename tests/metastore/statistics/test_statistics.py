@@ -400,3 +400,35 @@ def test_statistics_of_a_snapshot_use_three_pointers_regardless_of_size(factory,
     calls.reset()
     put_files(factory, table, *(file(f"g{number}") for number in range(100)))
     assert calls.total == 8
+
+
+# --- sizes of tables --------------------------------------------------------------------------------------------------
+
+
+def test_listing_has_the_sizes_of_current_snapshots(factory: ResourceFactory, table: v1.Table) -> None:
+    factory.snapshot(table, 2, at=2)
+    factory.table("empty")
+    for snapshot_id, rows in ((1, 10), (2, 20)):
+        put_table(factory, table, snapshot_id, row_count=rows, data_file_count=2, total_size_bytes=300)
+    request = v1.ListTablesRequest(namespace_id=table.namespace_id)
+    plain = statistics.list_tables(factory.home, request)
+    request.with_sizes = True
+    found = statistics.list_tables(factory.home, request)
+    assert (list(found.tables), found.page) == (list(plain.tables), plain.page)
+    assert not plain.sizes
+    wanted = v1.TableSize(
+        table_id=table.resource_id, snapshot_id=2, row_count=20, data_file_count=2, total_size_bytes=300
+    )
+    assert list(found.sizes) == [wanted]
+
+
+def test_sizes_belong_to_the_tables_of_the_page(factory: ResourceFactory) -> None:
+    for name in ("a", "b", "c"):
+        made = factory.table(name)
+        factory.snapshot(made, 1, at=1)
+        put_table(factory, made, row_count=1)
+    request = v1.ListTablesRequest(namespace_id=made.namespace_id, with_sizes=True, page=v1.PageRequest(page_size=2))
+    first = statistics.list_tables(factory.home, request)
+    assert [each.table_id for each in first.sizes] == [each.resource_id for each in first.tables]
+    request.page.page_token = first.page.next_page_token
+    assert [each.table_id for each in statistics.list_tables(factory.home, request).sizes] == [made.resource_id]

@@ -245,9 +245,13 @@ def attach_statement(catalog: str, location: str) -> str:
     return f"ATTACH {text_literal(catalog)} {alias}(TYPE airport, LOCATION {text_literal(location)});"
 
 
-def secret_statement(location: str, token: str | None = None) -> str:
-    """The statement that stores a token for all calls to a server; without a token, it has a placeholder."""
-    return f"CREATE SECRET (TYPE airport, auth_token {text_literal(token or '…')}, SCOPE {text_literal(location)});"
+def secret_statement(location: str, token: str | None = None, *, persistent_name: str = "") -> str:
+    """The statement that stores a token for all calls to a server; without a token, it has a placeholder.
+
+    With a name, the secret outlives the session, and replaces the one of that name.
+    """
+    secret = f"OR REPLACE PERSISTENT SECRET {identifier(persistent_name)}" if persistent_name else "SECRET"
+    return f"CREATE {secret} (TYPE airport, auth_token {text_literal(token or '…')}, SCOPE {text_literal(location)});"
 
 
 def blob_literal(data: bytes) -> str:

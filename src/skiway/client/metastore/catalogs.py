@@ -42,11 +42,12 @@ class Accounts(Collection[Account]):
         id: str | None = None,  # noqa: A002 - an id
         description: str | None = None,
         tags: Mapping[str, str] | None = None,
+        quotas: Mapping[str, float] | None = None,
         idempotency_key: str | None = None,
     ) -> Account:
         """Create an account. `id` sets an id that other systems know; by default it is random."""
         own_id = None if id is None else v1.ResourceId(id=id, kind=v1.RK_ACCOUNT)
-        spec = {"display_name": name, "description": description, "tags": tags}
+        spec = {"display_name": name, "description": description, "tags": tags, "quotas": quotas}
         return self._create(spec, idempotency_key, account_id=own_id)
 
     def update(
@@ -56,11 +57,12 @@ class Accounts(Collection[Account]):
         name: str | Keep = KEEP,
         description: str | Keep | None = KEEP,
         tags: Mapping[str, str] | Keep | None = KEEP,
+        quotas: Mapping[str, float] | Keep | None = KEEP,
         if_version: int | None = None,
         if_etag: str | None = None,
     ) -> Account:
-        """Change the given values; None clears a value."""
-        changes = {"display_name": name, "description": description, "tags": tags}
+        """Change the given values; None clears a value. `quotas`, such as `{"caller.scans": 4}`, lower those of the server."""
+        changes = {"display_name": name, "description": description, "tags": tags, "quotas": quotas}
         return self._change(ref, changes, if_version, if_etag)
 
     def _id(self, ref: Ref) -> v1.ResourceId:

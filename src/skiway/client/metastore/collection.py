@@ -28,6 +28,7 @@ __all__ = [
     "KEEP",
     "Area",
     "Collection",
+    "FetchPage",
     "Json",
     "Keep",
     "Listing",

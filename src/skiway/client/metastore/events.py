@@ -63,19 +63,17 @@ class Events(Area):
                 return
             cursor = response.cursor
 
+    def newest(self, limit: int = 100) -> tuple[list[Event], int]:
+        """Return the newest events, at most 1000, and the position of the end of the feed."""
+        response = self._calls.rpc("ListEvents", limit=limit, newest=True)
+        return [*map(Event, response.events)], response.cursor
+
     def watch(self, *, after: int | None = None) -> Iterator[Event]:
         """Yield the events after a position, and wait for more. None is the end of the feed."""
-        cursor = self._end() if after is None else after
+        cursor = self.newest(1)[1] if after is None else after
         while True:
             for response in self._calls.stream(
                 v1.WatchEventsRequest(after=cursor, wait_seconds=20), v1.WatchEventsResponse
             ):
                 yield from map(Event, response.events)
                 cursor = response.cursor
-
-    def _end(self) -> int:
-        cursor, last = 0, -1
-        while cursor != last:
-            last = cursor
-            cursor = self._calls.rpc("ListEvents", after=cursor, limit=1000).cursor
-        return cursor

@@ -195,6 +195,11 @@ class Account(Resource[v1.Account]):
         """The labels of the account."""
         return dict(self.message.tags)
 
+    @property
+    def quotas(self) -> Mapping[str, float]:
+        """The quotas that the account sets for itself."""
+        return dict(self.message.quotas)
+
 
 P = TypeVar("P", v1.Catalog, v1.Namespace, v1.Table, v1.View)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.collection import KEEP, Collection, Json, Keep, Listing, build, schema_text
+from skiway.client.metastore.collection import KEEP, Collection, FetchPage, Json, Keep, Listing, build, schema_text
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.names import Name, Ref, name_ref, namespace_id, namespace_of, table_id, view_id
 from skiway.client.metastore.resources import Parents, Table, View
@@ -29,6 +29,22 @@ class Tables(Collection[Table]):
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[Table]:
         """List the tables of a namespace by name."""
         return self._list(lambda: {"namespace_id": namespace_id(self._calls, namespace)}, page_size)
+
+    def with_sizes(self, namespace: Ref, *, page_size: int | None = None) -> Listing[tuple[Table, v1.TableSize | None]]:
+        """List the tables of a namespace by name, each with its size; None if that is unknown, or hidden by policies."""
+
+        def start_iteration() -> FetchPage[tuple[Table, v1.TableSize | None]]:
+            parents, key = Parents(self._calls), namespace_id(self._calls, namespace)
+
+            def fetch(page: v1.PageRequest) -> tuple[Sequence[tuple[Table, v1.TableSize | None]], v1.PageResponse]:
+                response = self._calls.rpc("ListTables", namespace_id=key, page=page, with_sizes=True)
+                sizes = {each.table_id.id: each for each in response.sizes}
+                tables = ((self._wrap(each, None, parents), each.resource_id.id) for each in response.tables)
+                return [(table, sizes.get(table_id)) for table, table_id in tables], response.page
+
+            return fetch
+
+        return Listing(start_iteration, page_size)
 
     def get(self, ref: Ref, *, at: At = None) -> Table:
         """Return the table, with its schema `at` a snapshot or time; raise `NotFound` if there is none."""

@@ -37,9 +37,9 @@ RULES: Final = EventRules()
 
 
 def list_(realm: Realm, request: v1.ListEventsRequest) -> v1.ListEventsResponse:
-    """Return the next events after a position, and where to continue."""
+    """Return the next events after a position, or the newest ones, and where to continue."""
     limit = min(request.limit, MAX_LIMIT) if request.limit > 0 else DEFAULT_LIMIT
-    events, cursor = _next(realm, _checked(request.after), limit)
+    events, cursor = _newest(realm, limit) if request.newest else _next(realm, _checked(request.after), limit)
     return v1.ListEventsResponse(events=events, cursor=cursor)
 
 
@@ -70,6 +70,16 @@ def _next(realm: Realm, after: int, limit: int) -> tuple[list[v1.Event], int]:
     first = found[0].sequence if found else last + 1
     if after and first != after + 1:
         raise failure(PreconditionFailed, "events.expired", after=str(after), first=str(first))
+    cursor = found[-1].sequence if found else last
+    return [event for event in found if _is_visible(realm, event)], cursor
+
+
+def _newest(realm: Realm, limit: int) -> tuple[list[v1.Event], int]:
+    """The last events of the feed that the caller may see, and its end."""
+    pointers = realm.stores.pointers
+    feed.sequence_pending(pointers, realm.account_id)
+    last = feed.head(pointers, realm.account_id)
+    found = feed.read(pointers, realm.account_id, after=max(last - limit, 0), limit=limit)
     cursor = found[-1].sequence if found else last
     return [event for event in found if _is_visible(realm, event)], cursor
 

@@ -63,11 +63,13 @@ def sequence_pending(pointers: PointerStore, account_id: str) -> int:
         pending = _complete(pointers, account_id)
         if not pending:
             break
-        # The pointer to the end takes one place of the batch, and each event two.
-        some = list(_ordered(pending))[: (pointers.max_batch - 1) // 2]
+        ordered = list(_ordered(pending))
+        size = (pointers.max_batch - 1) // 2  # the pointer to the end takes one place of the batch, and each event two
         with suppress(Conflict, NotFound):  # another reader was faster
-            pointers.apply(_numbering(account_id, last, some))
-            done += len(some)
+            for start in range(0, len(ordered), size):
+                some = ordered[start : start + size]
+                *_, last = pointers.apply(_numbering(account_id, last, some))
+                done += len(some)
     return done
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Final
 
+from skiway.config.quotas import Quota
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
@@ -19,7 +24,10 @@ from skiway.storage import Operation, Pointer
 
 __all__ = ["create", "delete", "get", "list_", "update"]
 
-MUTABLE = ("display_name", "description", "tags")
+MUTABLE = ("display_name", "description", "tags", "quotas")
+QUOTAS: Final = tuple(f"{whose}.{each.name}" for whose in ("caller", "account") for each in fields(Quota))
+MIN_QUOTA: Final = 1.0
+"""An account with less could not call any more, and so not raise it again."""
 # Ids are part of keys and of paths in a bucket, so only plain characters are allowed. Three ids are reserved.
 PLAIN_ID = re.compile(r"(?!by-id$|by-name$)[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
@@ -59,6 +67,8 @@ def update(realm: Realm, request: v1.UpdateAccountRequest) -> v1.UpdateAccountRe
         spec.display_name = exact_name(spec.display_name, resource="account")
     if "tags" in paths:
         refuse_secrets(spec.tags, field="tags")
+    if "quotas" in paths:
+        _check_quotas(spec.quotas)
 
     def edit(account: v1.Account) -> None:
         for path in paths:
@@ -106,9 +116,21 @@ def _normal(request: v1.CreateAccountRequest) -> v1.CreateAccountRequest:
     wanted = v1.CreateAccountRequest(spec=request.spec)
     wanted.spec.display_name = exact_name(request.spec.display_name, resource="account")
     refuse_secrets(request.spec.tags, field="tags")
+    _check_quotas(request.spec.quotas)
     if request.HasField("account_id"):
         wanted.account_id.CopyFrom(v1.ResourceId(id=_chosen_id(request.account_id), kind=v1.RK_ACCOUNT))
     return wanted
+
+
+def _check_quotas(given: Mapping[str, float]) -> None:
+    for name, value in given.items():
+        if name not in QUOTAS:
+            wanted = f"use {', '.join(QUOTAS)}"
+            raise failure(InvalidArgument, "field.invalid", field="quotas", found=name, wanted=wanted)
+        is_whole = value == int(value) if math.isfinite(value) else False
+        if not (math.isfinite(value) and value >= MIN_QUOTA) or not (is_whole or name.endswith(".per_second")):
+            wanted = "use a number from 1 on" if name.endswith(".per_second") else "use a whole number from 1 on"
+            raise failure(InvalidArgument, "field.invalid", field=f"quotas.{name}", found=f"{value:g}", wanted=wanted)
 
 
 def _chosen_id(given: v1.ResourceId) -> str:
@@ -132,6 +154,7 @@ def _create(
         display_name=wanted.spec.display_name,
         description=wanted.spec.description if wanted.spec.HasField("description") else None,
         tags=wanted.spec.tags,
+        quotas=wanted.spec.quotas,
         created_at=now,
         updated_at=now,
     )

@@ -16,6 +16,7 @@ from skiway.metastore.statistics.api import (
     put_table,
     table_statistics,
 )
+from skiway.metastore.statistics.sizes import list_tables
 
 __all__ = [
     "column_statistics",
@@ -25,6 +26,7 @@ __all__ = [
     "has_column_statistics",
     "list_columns",
     "list_files",
+    "list_tables",
     "put_columns",
     "put_files",
     "put_table",

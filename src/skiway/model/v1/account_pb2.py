@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17skiway/v1/account.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xbe\x02\n\x07\x41\x63\x63ount\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12*\n\x04tags\x18\x04 \x03(\x0b\x32\x1c.skiway.v1.Account.TagsEntry\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description\"\xc0\x01\n\x0b\x41\x63\x63ountSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12.\n\x04tags\x18\x03 \x03(\x0b\x32 .skiway.v1.AccountSpec.TagsEntry\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_description\";\n\x13ListAccountsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"c\n\x14ListAccountsResponse\x12$\n\x08\x61\x63\x63ounts\x18\x01 \x03(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\">\n\x11GetAccountRequest\x12)\n\naccount_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"`\n\x12GetAccountResponse\x12#\n\x07\x61\x63\x63ount\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xab\x01\n\x14\x43reateAccountRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.skiway.v1.AccountSpec\x12.\n\naccount_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x88\x01\x01\x12.\n\x0bidempotency\x18\x03 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKeyB\r\n\x0b_account_id\"c\n\x15\x43reateAccountResponse\x12#\n\x07\x61\x63\x63ount\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc7\x01\n\x14UpdateAccountRequest\x12)\n\naccount_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.skiway.v1.AccountSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"c\n\x15UpdateAccountResponse\x12#\n\x07\x61\x63\x63ount\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x14\x44\x65leteAccountRequest\x12)\n\naccount_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\">\n\x15\x44\x65leteAccountResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\xa8\x03\n\x0e\x41\x63\x63ountService\x12O\n\x0cListAccounts\x12\x1e.skiway.v1.ListAccountsRequest\x1a\x1f.skiway.v1.ListAccountsResponse\x12I\n\nGetAccount\x12\x1c.skiway.v1.GetAccountRequest\x1a\x1d.skiway.v1.GetAccountResponse\x12R\n\rCreateAccount\x12\x1f.skiway.v1.CreateAccountRequest\x1a .skiway.v1.CreateAccountResponse\x12R\n\rUpdateAccount\x12\x1f.skiway.v1.UpdateAccountRequest\x1a .skiway.v1.UpdateAccountResponse\x12R\n\rDeleteAccount\x12\x1f.skiway.v1.DeleteAccountRequest\x1a .skiway.v1.DeleteAccountResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17skiway/v1/account.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\x9d\x03\n\x07\x41\x63\x63ount\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12*\n\x04tags\x18\x04 \x03(\x0b\x32\x1c.skiway.v1.Account.TagsEntry\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x12.\n\x06quotas\x18\x08 \x03(\x0b\x32\x1e.skiway.v1.Account.QuotasEntry\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_description\"\xa3\x02\n\x0b\x41\x63\x63ountSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12.\n\x04tags\x18\x03 \x03(\x0b\x32 .skiway.v1.AccountSpec.TagsEntry\x12\x32\n\x06quotas\x18\x04 \x03(\x0b\x32\".skiway.v1.AccountSpec.QuotasEntry\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_description\";\n\x13ListAccountsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"c\n\x14ListAccountsResponse\x12$\n\x08\x61\x63\x63ounts\x18\x01 \x03(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\">\n\x11GetAccountRequest\x12)\n\naccount_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"`\n\x12GetAccountResponse\x12#\n\x07\x61\x63\x63ount\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xab\x01\n\x14\x43reateAccountRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.skiway.v1.AccountSpec\x12.\n\naccount_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x88\x01\x01\x12.\n\x0bidempotency\x18\x03 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKeyB\r\n\x0b_account_id\"c\n\x15\x43reateAccountResponse\x12#\n\x07\x61\x63\x63ount\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc7\x01\n\x14UpdateAccountRequest\x12)\n\naccount_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.skiway.v1.AccountSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"c\n\x15UpdateAccountResponse\x12#\n\x07\x61\x63\x63ount\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Account\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x14\x44\x65leteAccountRequest\x12)\n\naccount_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\">\n\x15\x44\x65leteAccountResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\xa8\x03\n\x0e\x41\x63\x63ountService\x12O\n\x0cListAccounts\x12\x1e.skiway.v1.ListAccountsRequest\x1a\x1f.skiway.v1.ListAccountsResponse\x12I\n\nGetAccount\x12\x1c.skiway.v1.GetAccountRequest\x1a\x1d.skiway.v1.GetAccountResponse\x12R\n\rCreateAccount\x12\x1f.skiway.v1.CreateAccountRequest\x1a .skiway.v1.CreateAccountResponse\x12R\n\rUpdateAccount\x12\x1f.skiway.v1.UpdateAccountRequest\x1a .skiway.v1.UpdateAccountResponse\x12R\n\rDeleteAccount\x12\x1f.skiway.v1.DeleteAccountRequest\x1a .skiway.v1.DeleteAccountResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,36 +36,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ACCOUNT_TAGSENTRY']._loaded_options = None
   _globals['_ACCOUNT_TAGSENTRY']._serialized_options = b'8\001'
+  _globals['_ACCOUNT_QUOTASENTRY']._loaded_options = None
+  _globals['_ACCOUNT_QUOTASENTRY']._serialized_options = b'8\001'
   _globals['_ACCOUNTSPEC_TAGSENTRY']._loaded_options = None
   _globals['_ACCOUNTSPEC_TAGSENTRY']._serialized_options = b'8\001'
+  _globals['_ACCOUNTSPEC_QUOTASENTRY']._loaded_options = None
+  _globals['_ACCOUNTSPEC_QUOTASENTRY']._serialized_options = b'8\001'
   _globals['_ACCOUNT']._serialized_start=130
-  _globals['_ACCOUNT']._serialized_end=448
-  _globals['_ACCOUNT_TAGSENTRY']._serialized_start=389
-  _globals['_ACCOUNT_TAGSENTRY']._serialized_end=432
-  _globals['_ACCOUNTSPEC']._serialized_start=451
-  _globals['_ACCOUNTSPEC']._serialized_end=643
-  _globals['_ACCOUNTSPEC_TAGSENTRY']._serialized_start=389
-  _globals['_ACCOUNTSPEC_TAGSENTRY']._serialized_end=432
-  _globals['_LISTACCOUNTSREQUEST']._serialized_start=645
-  _globals['_LISTACCOUNTSREQUEST']._serialized_end=704
-  _globals['_LISTACCOUNTSRESPONSE']._serialized_start=706
-  _globals['_LISTACCOUNTSRESPONSE']._serialized_end=805
-  _globals['_GETACCOUNTREQUEST']._serialized_start=807
-  _globals['_GETACCOUNTREQUEST']._serialized_end=869
-  _globals['_GETACCOUNTRESPONSE']._serialized_start=871
-  _globals['_GETACCOUNTRESPONSE']._serialized_end=967
-  _globals['_CREATEACCOUNTREQUEST']._serialized_start=970
-  _globals['_CREATEACCOUNTREQUEST']._serialized_end=1141
-  _globals['_CREATEACCOUNTRESPONSE']._serialized_start=1143
-  _globals['_CREATEACCOUNTRESPONSE']._serialized_end=1242
-  _globals['_UPDATEACCOUNTREQUEST']._serialized_start=1245
-  _globals['_UPDATEACCOUNTREQUEST']._serialized_end=1444
-  _globals['_UPDATEACCOUNTRESPONSE']._serialized_start=1446
-  _globals['_UPDATEACCOUNTRESPONSE']._serialized_end=1545
-  _globals['_DELETEACCOUNTREQUEST']._serialized_start=1547
-  _globals['_DELETEACCOUNTREQUEST']._serialized_end=1659
-  _globals['_DELETEACCOUNTRESPONSE']._serialized_start=1661
-  _globals['_DELETEACCOUNTRESPONSE']._serialized_end=1723
-  _globals['_ACCOUNTSERVICE']._serialized_start=1726
-  _globals['_ACCOUNTSERVICE']._serialized_end=2150
+  _globals['_ACCOUNT']._serialized_end=543
+  _globals['_ACCOUNT_TAGSENTRY']._serialized_start=437
+  _globals['_ACCOUNT_TAGSENTRY']._serialized_end=480
+  _globals['_ACCOUNT_QUOTASENTRY']._serialized_start=482
+  _globals['_ACCOUNT_QUOTASENTRY']._serialized_end=527
+  _globals['_ACCOUNTSPEC']._serialized_start=546
+  _globals['_ACCOUNTSPEC']._serialized_end=837
+  _globals['_ACCOUNTSPEC_TAGSENTRY']._serialized_start=437
+  _globals['_ACCOUNTSPEC_TAGSENTRY']._serialized_end=480
+  _globals['_ACCOUNTSPEC_QUOTASENTRY']._serialized_start=482
+  _globals['_ACCOUNTSPEC_QUOTASENTRY']._serialized_end=527
+  _globals['_LISTACCOUNTSREQUEST']._serialized_start=839
+  _globals['_LISTACCOUNTSREQUEST']._serialized_end=898
+  _globals['_LISTACCOUNTSRESPONSE']._serialized_start=900
+  _globals['_LISTACCOUNTSRESPONSE']._serialized_end=999
+  _globals['_GETACCOUNTREQUEST']._serialized_start=1001
+  _globals['_GETACCOUNTREQUEST']._serialized_end=1063
+  _globals['_GETACCOUNTRESPONSE']._serialized_start=1065
+  _globals['_GETACCOUNTRESPONSE']._serialized_end=1161
+  _globals['_CREATEACCOUNTREQUEST']._serialized_start=1164
+  _globals['_CREATEACCOUNTREQUEST']._serialized_end=1335
+  _globals['_CREATEACCOUNTRESPONSE']._serialized_start=1337
+  _globals['_CREATEACCOUNTRESPONSE']._serialized_end=1436
+  _globals['_UPDATEACCOUNTREQUEST']._serialized_start=1439
+  _globals['_UPDATEACCOUNTREQUEST']._serialized_end=1638
+  _globals['_UPDATEACCOUNTRESPONSE']._serialized_start=1640
+  _globals['_UPDATEACCOUNTRESPONSE']._serialized_end=1739
+  _globals['_DELETEACCOUNTREQUEST']._serialized_start=1741
+  _globals['_DELETEACCOUNTREQUEST']._serialized_end=1853
+  _globals['_DELETEACCOUNTRESPONSE']._serialized_start=1855
+  _globals['_DELETEACCOUNTRESPONSE']._serialized_end=1917
+  _globals['_ACCOUNTSERVICE']._serialized_start=1920
+  _globals['_ACCOUNTSERVICE']._serialized_end=2344
 # @@protoc_insertion_point(module_scope)

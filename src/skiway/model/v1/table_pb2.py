@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/table.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\x8c\x02\n\x0bUpstreamRef\x12\x30\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x88\x01\x01\x12\x0b\n\x03uri\x18\x02 \x01(\t\x12\x16\n\x0enamespace_path\x18\x03 \x03(\t\x12\x1a\n\x12table_display_name\x18\x04 \x01(\t\x12&\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x16.skiway.v1.TableFormat\x12\x16\n\x0epartition_keys\x18\x06 \x03(\t\x12\x39\n\x13\x63olumn_id_algorithm\x18\x07 \x01(\x0e\x32\x1c.skiway.v1.ColumnIdAlgorithmB\x0f\n\r_connector_id\"\xfe\x03\n\x05Table\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12)\n\ncatalog_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0bschema_json\x18\x06 \x01(\t\x12(\n\x08upstream\x18\x07 \x01(\x0b\x32\x16.skiway.v1.UpstreamRef\x12\x34\n\nproperties\x18\x08 \x03(\x0b\x32 .skiway.v1.Table.PropertiesEntry\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11metadata_location\x18\x0b \x01(\t\x12\x0e\n\x06\x64\x61mage\x18\x0c \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description\"\xfa\x02\n\tTableSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12)\n\ncatalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x18\n\x0bschema_json\x18\x05 \x01(\tH\x02\x88\x01\x01\x12(\n\x08upstream\x18\x06 \x01(\x0b\x32\x16.skiway.v1.UpstreamRef\x12\x38\n\nproperties\x18\x07 \x03(\x0b\x32$.skiway.v1.TableSpec.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x0e\n\x0c_schema_json\"f\n\x11ListTablesRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04page\x18\x02 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"]\n\x12ListTablesResponse\x12 \n\x06tables\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"v\n\x0fGetTableRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x08snapshot\x18\x02 \x01(\x0b\x32\x16.skiway.v1.SnapshotRefH\x00\x88\x01\x01\x42\x0b\n\t_snapshot\"Z\n\x10GetTableResponse\x12\x1f\n\x05table\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"h\n\x12\x43reateTableRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.skiway.v1.TableSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"]\n\x13\x43reateTableResponse\x12\x1f\n\x05table\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc1\x01\n\x12UpdateTableRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.skiway.v1.TableSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"]\n\x13UpdateTableResponse\x12\x1f\n\x05table\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"l\n\x12\x44\x65leteTableRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\"<\n\x13\x44\x65leteTableResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta*_\n\x0bTableFormat\x12\x12\n\x0eTF_UNSPECIFIED\x10\x00\x12\x0e\n\nTF_ICEBERG\x10\x01\x12\x0c\n\x08TF_DELTA\x10\x02\x12\x0e\n\nTF_PARQUET\x10\x03\x12\x0e\n\nTF_UNKNOWN\x10\n*a\n\x11\x43olumnIdAlgorithm\x12\x13\n\x0f\x43ID_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43ID_FIELD_ID\x10\x01\x12\x14\n\x10\x43ID_PATH_ORDINAL\x10\x02\x12\x0f\n\x0b\x43ID_UNKNOWN\x10\x32\x32\x88\x03\n\x0cTableService\x12I\n\nListTables\x12\x1c.skiway.v1.ListTablesRequest\x1a\x1d.skiway.v1.ListTablesResponse\x12\x43\n\x08GetTable\x12\x1a.skiway.v1.GetTableRequest\x1a\x1b.skiway.v1.GetTableResponse\x12L\n\x0b\x43reateTable\x12\x1d.skiway.v1.CreateTableRequest\x1a\x1e.skiway.v1.CreateTableResponse\x12L\n\x0bUpdateTable\x12\x1d.skiway.v1.UpdateTableRequest\x1a\x1e.skiway.v1.UpdateTableResponse\x12L\n\x0b\x44\x65leteTable\x12\x1d.skiway.v1.DeleteTableRequest\x1a\x1e.skiway.v1.DeleteTableResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/table.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\x8c\x02\n\x0bUpstreamRef\x12\x30\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceIdH\x00\x88\x01\x01\x12\x0b\n\x03uri\x18\x02 \x01(\t\x12\x16\n\x0enamespace_path\x18\x03 \x03(\t\x12\x1a\n\x12table_display_name\x18\x04 \x01(\t\x12&\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x16.skiway.v1.TableFormat\x12\x16\n\x0epartition_keys\x18\x06 \x03(\t\x12\x39\n\x13\x63olumn_id_algorithm\x18\x07 \x01(\x0e\x32\x1c.skiway.v1.ColumnIdAlgorithmB\x0f\n\r_connector_id\"\xfe\x03\n\x05Table\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12)\n\ncatalog_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0bschema_json\x18\x06 \x01(\t\x12(\n\x08upstream\x18\x07 \x01(\x0b\x32\x16.skiway.v1.UpstreamRef\x12\x34\n\nproperties\x18\x08 \x03(\x0b\x32 .skiway.v1.Table.PropertiesEntry\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11metadata_location\x18\x0b \x01(\t\x12\x0e\n\x06\x64\x61mage\x18\x0c \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description\"\xfa\x02\n\tTableSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12)\n\ncatalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x18\n\x0bschema_json\x18\x05 \x01(\tH\x02\x88\x01\x01\x12(\n\x08upstream\x18\x06 \x01(\x0b\x32\x16.skiway.v1.UpstreamRef\x12\x38\n\nproperties\x18\x07 \x03(\x0b\x32$.skiway.v1.TableSpec.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x0e\n\x0c_schema_json\"z\n\x11ListTablesRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04page\x18\x02 \x01(\x0b\x32\x16.skiway.v1.PageRequest\x12\x12\n\nwith_sizes\x18\x03 \x01(\x08\"\x82\x01\n\x12ListTablesResponse\x12 \n\x06tables\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\x12#\n\x05sizes\x18\x03 \x03(\x0b\x32\x14.skiway.v1.TableSize\"\x9f\x01\n\tTableSize\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x11\n\trow_count\x18\x03 \x01(\x03\x12\x17\n\x0f\x64\x61ta_file_count\x18\x04 \x01(\x03\x12\x18\n\x10total_size_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06\x64\x61mage\x18\x06 \x01(\t\"v\n\x0fGetTableRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x08snapshot\x18\x02 \x01(\x0b\x32\x16.skiway.v1.SnapshotRefH\x00\x88\x01\x01\x42\x0b\n\t_snapshot\"Z\n\x10GetTableResponse\x12\x1f\n\x05table\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"h\n\x12\x43reateTableRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.skiway.v1.TableSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"]\n\x13\x43reateTableResponse\x12\x1f\n\x05table\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc1\x01\n\x12UpdateTableRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.skiway.v1.TableSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"]\n\x13UpdateTableResponse\x12\x1f\n\x05table\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Table\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"l\n\x12\x44\x65leteTableRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\"<\n\x13\x44\x65leteTableResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta*_\n\x0bTableFormat\x12\x12\n\x0eTF_UNSPECIFIED\x10\x00\x12\x0e\n\nTF_ICEBERG\x10\x01\x12\x0c\n\x08TF_DELTA\x10\x02\x12\x0e\n\nTF_PARQUET\x10\x03\x12\x0e\n\nTF_UNKNOWN\x10\n*a\n\x11\x43olumnIdAlgorithm\x12\x13\n\x0f\x43ID_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43ID_FIELD_ID\x10\x01\x12\x14\n\x10\x43ID_PATH_ORDINAL\x10\x02\x12\x0f\n\x0b\x43ID_UNKNOWN\x10\x32\x32\x88\x03\n\x0cTableService\x12I\n\nListTables\x12\x1c.skiway.v1.ListTablesRequest\x1a\x1d.skiway.v1.ListTablesResponse\x12\x43\n\x08GetTable\x12\x1a.skiway.v1.GetTableRequest\x1a\x1b.skiway.v1.GetTableResponse\x12L\n\x0b\x43reateTable\x12\x1d.skiway.v1.CreateTableRequest\x1a\x1e.skiway.v1.CreateTableResponse\x12L\n\x0bUpdateTable\x12\x1d.skiway.v1.UpdateTableRequest\x1a\x1e.skiway.v1.UpdateTableResponse\x12L\n\x0b\x44\x65leteTable\x12\x1d.skiway.v1.DeleteTableRequest\x1a\x1e.skiway.v1.DeleteTableResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,10 +38,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLE_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_TABLESPEC_PROPERTIESENTRY']._loaded_options = None
   _globals['_TABLESPEC_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_TABLEFORMAT']._serialized_start=2367
-  _globals['_TABLEFORMAT']._serialized_end=2462
-  _globals['_COLUMNIDALGORITHM']._serialized_start=2464
-  _globals['_COLUMNIDALGORITHM']._serialized_end=2561
+  _globals['_TABLEFORMAT']._serialized_start=2587
+  _globals['_TABLEFORMAT']._serialized_end=2682
+  _globals['_COLUMNIDALGORITHM']._serialized_start=2684
+  _globals['_COLUMNIDALGORITHM']._serialized_end=2781
   _globals['_UPSTREAMREF']._serialized_start=128
   _globals['_UPSTREAMREF']._serialized_end=396
   _globals['_TABLE']._serialized_start=399
@@ -53,25 +53,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLESPEC_PROPERTIESENTRY']._serialized_start=844
   _globals['_TABLESPEC_PROPERTIESENTRY']._serialized_end=893
   _globals['_LISTTABLESREQUEST']._serialized_start=1292
-  _globals['_LISTTABLESREQUEST']._serialized_end=1394
-  _globals['_LISTTABLESRESPONSE']._serialized_start=1396
-  _globals['_LISTTABLESRESPONSE']._serialized_end=1489
-  _globals['_GETTABLEREQUEST']._serialized_start=1491
-  _globals['_GETTABLEREQUEST']._serialized_end=1609
-  _globals['_GETTABLERESPONSE']._serialized_start=1611
-  _globals['_GETTABLERESPONSE']._serialized_end=1701
-  _globals['_CREATETABLEREQUEST']._serialized_start=1703
-  _globals['_CREATETABLEREQUEST']._serialized_end=1807
-  _globals['_CREATETABLERESPONSE']._serialized_start=1809
-  _globals['_CREATETABLERESPONSE']._serialized_end=1902
-  _globals['_UPDATETABLEREQUEST']._serialized_start=1905
-  _globals['_UPDATETABLEREQUEST']._serialized_end=2098
-  _globals['_UPDATETABLERESPONSE']._serialized_start=2100
-  _globals['_UPDATETABLERESPONSE']._serialized_end=2193
-  _globals['_DELETETABLEREQUEST']._serialized_start=2195
-  _globals['_DELETETABLEREQUEST']._serialized_end=2303
-  _globals['_DELETETABLERESPONSE']._serialized_start=2305
-  _globals['_DELETETABLERESPONSE']._serialized_end=2365
-  _globals['_TABLESERVICE']._serialized_start=2564
-  _globals['_TABLESERVICE']._serialized_end=2956
+  _globals['_LISTTABLESREQUEST']._serialized_end=1414
+  _globals['_LISTTABLESRESPONSE']._serialized_start=1417
+  _globals['_LISTTABLESRESPONSE']._serialized_end=1547
+  _globals['_TABLESIZE']._serialized_start=1550
+  _globals['_TABLESIZE']._serialized_end=1709
+  _globals['_GETTABLEREQUEST']._serialized_start=1711
+  _globals['_GETTABLEREQUEST']._serialized_end=1829
+  _globals['_GETTABLERESPONSE']._serialized_start=1831
+  _globals['_GETTABLERESPONSE']._serialized_end=1921
+  _globals['_CREATETABLEREQUEST']._serialized_start=1923
+  _globals['_CREATETABLEREQUEST']._serialized_end=2027
+  _globals['_CREATETABLERESPONSE']._serialized_start=2029
+  _globals['_CREATETABLERESPONSE']._serialized_end=2122
+  _globals['_UPDATETABLEREQUEST']._serialized_start=2125
+  _globals['_UPDATETABLEREQUEST']._serialized_end=2318
+  _globals['_UPDATETABLERESPONSE']._serialized_start=2320
+  _globals['_UPDATETABLERESPONSE']._serialized_end=2413
+  _globals['_DELETETABLEREQUEST']._serialized_start=2415
+  _globals['_DELETETABLEREQUEST']._serialized_end=2523
+  _globals['_DELETETABLERESPONSE']._serialized_start=2525
+  _globals['_DELETETABLERESPONSE']._serialized_end=2585
+  _globals['_TABLESERVICE']._serialized_start=2784
+  _globals['_TABLESERVICE']._serialized_end=3176
 # @@protoc_insertion_point(module_scope)

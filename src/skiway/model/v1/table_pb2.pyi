@@ -267,6 +267,8 @@ class ListTablesRequest(_message.Message):
 
     NAMESPACE_ID_FIELD_NUMBER: _builtins.int
     PAGE_FIELD_NUMBER: _builtins.int
+    WITH_SIZES_FIELD_NUMBER: _builtins.int
+    with_sizes: _builtins.bool
     @_builtins.property
     def namespace_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -276,10 +278,11 @@ class ListTablesRequest(_message.Message):
         *,
         namespace_id: _common_pb2.ResourceId | None = ...,
         page: _common_pb2.PageRequest | None = ...,
+        with_sizes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["namespace_id", b"namespace_id", "page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace_id", b"namespace_id", "page", b"page"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace_id", b"namespace_id", "page", b"page", "with_sizes", b"with_sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -287,27 +290,70 @@ Global___ListTablesRequest: _TypeAlias = ListTablesRequest  # noqa: Y015
 
 @_typing.final
 class ListTablesResponse(_message.Message):
+    """The sizes are those that are known and that the caller may see; there are none unless the request asks for them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLES_FIELD_NUMBER: _builtins.int
     PAGE_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Table]: ...
     @_builtins.property
     def page(self) -> _common_pb2.PageResponse: ...
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableSize]: ...
     def __init__(
         self,
         *,
         tables: _abc.Iterable[Global___Table] | None = ...,
         page: _common_pb2.PageResponse | None = ...,
+        sizes: _abc.Iterable[Global___TableSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "sizes", b"sizes", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTablesResponse: _TypeAlias = ListTablesResponse  # noqa: Y015
+
+@_typing.final
+class TableSize(_message.Message):
+    """The size of a table in its current snapshot, from its statistics; `damage` is set if they cannot be read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_FIELD_NUMBER: _builtins.int
+    DATA_FILE_COUNT_FIELD_NUMBER: _builtins.int
+    TOTAL_SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
+    snapshot_id: _builtins.int
+    row_count: _builtins.int
+    data_file_count: _builtins.int
+    total_size_bytes: _builtins.int
+    damage: _builtins.str
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
+    def __init__(
+        self,
+        *,
+        table_id: _common_pb2.ResourceId | None = ...,
+        snapshot_id: _builtins.int = ...,
+        row_count: _builtins.int = ...,
+        data_file_count: _builtins.int = ...,
+        total_size_bytes: _builtins.int = ...,
+        damage: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "data_file_count", b"data_file_count", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "table_id", b"table_id", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableSize: _TypeAlias = TableSize  # noqa: Y015
 
 @_typing.final
 class GetTableRequest(_message.Message):

@@ -1,0 +1,223 @@
+"""`skiway login` and `skiway logout`: get a token once, and use it in all commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from skiway.cli.command import TIMEOUT_S, Call, command, group
+from skiway.cli.progress import progress
+from skiway.cli.stored_logins import StoredLogin, forget_login, store_login, valid_login
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError, Unauthorized, Unsupported
+from skiway.security.device_login import DeviceLogin, IssuedTokens
+
+__all__ = ["login_app", "logout_app"]
+
+PASTE: Final = "store one with: skiway login --token-file -"
+MAX_TOKEN_BYTES: Final = 65_536
+
+login_app = group("login", None)
+logout_app = group("logout", None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRecord:
+    """A login in the output, without its token."""
+
+    server: str
+    issuer: str | None
+    expires_at: datetime | None
+    renews: bool
+    duckdb_secret: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogoutRecord:
+    """The end of a login in the output. `revoked` says whether the identity provider has confirmed it."""
+
+    server: str
+    revoked: bool
+
+
+@command(login_app, "login")
+def login(
+    call: Call,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Store the token in a file instead, or the one on standard input (-)."),
+    ] = None,
+    duckdb: Annotated[
+        bool, typer.Option("--duckdb", help="Store the token as a persistent secret of DuckDB, too.")
+    ] = False,
+) -> None:
+    """Log in to the server, so that commands need no token.
+
+    It prints a page to open in any browser, and a code to enter there. The token is stored for this user and this server.
+    """
+    location = call.location
+    if call.token is not None:
+        typer.echo("note: --token or SKIWAY_TOKEN is set, and takes precedence over this login", err=True)
+    if token_file is not None:
+        stored = _checked(location, StoredLogin(location, _token_in(token_file)))
+    else:
+        stored = (_current(location) if duckdb else None) or _new_login(location)
+    store_login(stored)
+    secret = None
+    if duckdb:
+        from skiway.cli.duckdb_secrets import store_secret
+
+        with progress("storing the secret of DuckDB"):
+            secret = store_secret(location, stored.token)
+    record = LoginRecord(location, stored.issuer or None, stored.expires_at, bool(stored.refresh_token), secret)
+    call.print_result(_summary(record), record)
+
+
+@command(logout_app, "logout")
+def logout(
+    call: Call,
+    duckdb: Annotated[bool, typer.Option("--duckdb", help="Remove the persistent secret of DuckDB, too.")] = False,
+) -> None:
+    """Forget the login to the server."""
+    location = call.location
+    existed, found = forget_login(location)
+    if duckdb:
+        from skiway.cli.duckdb_secrets import drop_secret
+
+        drop_secret(location)
+    if not existed and not duckdb:
+        raise NotFound(f"you are not logged in to {location}")
+    revoked = False
+    if found is not None and found.refresh_token:
+        with suppress(SkiwayError):  # the login is forgotten here in any case
+            revoked = found.provider().revoke(found.refresh_token)
+    call.print_result(f"logged out of {location}", LogoutRecord(location, revoked))
+
+
+def _current(location: str) -> StoredLogin | None:
+    """The existing login, if it is still good: DuckDB then gets its token without another login."""
+    with suppress(SkiwayError):
+        found = valid_login(location)
+        return _checked(location, found) if found is not None else None
+    return None
+
+
+def _new_login(location: str) -> StoredLogin:
+    """Log in at the identity provider that the server names."""
+    issuer, client_id, scopes = _advertised(location)
+    provider = DeviceLogin(issuer, client_id, scopes=scopes)
+    code = provider.begin()
+    _say(
+        f"to log in to {location}, open this page in any browser:\n\n  {code.uri}\n\nand enter the code {code.user_code}"
+    )
+    if code.direct_uri:
+        _say(f"\nor open {code.direct_uri}\nand compare the code")
+    minutes = max(round(code.lifetime_s / 60), 1)
+    _say(f"\nwaiting for {provider.name}; the code expires in {minutes} min (Ctrl-C cancels)")
+    with progress(f"waiting for {provider.name}"):
+        tokens = provider.wait(
+            code, slower=lambda interval_s: _say(f"the identity provider is busy: asking every {interval_s:g} s")
+        )
+    return _accepted(StoredLogin(location, "", issuer=issuer, client_id=client_id, scopes=scopes), tokens)
+
+
+def _accepted(login: StoredLogin, tokens: IssuedTokens) -> StoredLogin:
+    """The login with the token that the server accepts. Some providers issue access tokens that only they can read."""
+    import msgspec
+
+    now, refusal = datetime.now(UTC), None
+    for uses_id_token in [False] * bool(tokens.access_token) + [True] * bool(tokens.id_token):
+        found = msgspec.structs.replace(login, uses_id_token=uses_id_token).renewed(tokens, now)
+        try:
+            return _checked(login.server, found)
+        except Unauthorized as error:
+            refusal = refusal or error
+    raise refusal or Unauthorized(f"{login.issuer} issued no token")
+
+
+def _advertised(location: str) -> tuple[str, str, str]:
+    """The issuer, the client and the scopes of logins, which the server names to callers without a token."""
+    try:
+        _call(location, None)
+    except Unauthorized as error:
+        refused = error
+    else:
+        raise Unsupported(f"{location} requires no token: there is no need to log in", key="login.unneeded")
+    issuer, client_id = refused.params.get("login_issuer", ""), refused.params.get("login_client_id", "")
+    if not issuer:
+        raise Unsupported(
+            f"{location} accepts tokens of its operator, and has no identity provider to log in at: ask for a token, and {PASTE}",
+            key="login.unsupported",
+        )
+    if not client_id:
+        raise Unsupported(
+            f"{location} accepts tokens of {issuer}, but names no client for logins on the command line: ask its operator to set "
+            f"auth.oidc.device_client_id, or get a token in another way, and {PASTE}",
+            key="login.unsupported",
+        )
+    return issuer, client_id, refused.params.get("login_scopes", "") or "openid"
+
+
+def _checked(location: str, login: StoredLogin) -> StoredLogin:
+    """The login, if the server accepts its token, whatever its owner may see."""
+    with _without_hint():
+        _call(location, login.token)
+    return login
+
+
+def _call(location: str, token: str | None) -> None:
+    from skiway.client import Metastore
+
+    with Metastore(location, token=token, timeout_s=TIMEOUT_S) as lake, suppress(PermissionDenied):
+        next(iter(lake.catalogs(page_size=1)), None)
+
+
+@contextmanager
+def _without_hint() -> Iterator[None]:
+    """Say that it is the new token which was rejected, and keep commands from adding that one is needed."""
+    try:
+        yield
+    except Unauthorized as error:
+        refused = Unauthorized(f"the server rejects this token: {error.message}", key="login.rejected")
+        raise refused from error
+
+
+def _token_in(file: Path) -> str:
+    if str(file) == "-":
+        is_terminal = sys.stdin.isatty()
+        text = typer.prompt("token", hide_input=True, err=True) if is_terminal else sys.stdin.read(MAX_TOKEN_BYTES)
+    else:
+        try:
+            with file.expanduser().open(encoding="utf-8") as opened:
+                text = opened.read(MAX_TOKEN_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise InvalidArgument(f"the token file {file} cannot be read: {reason}") from None
+    token = text.strip().removeprefix("Bearer ").strip()
+    if not token or len(token.split()) != 1:
+        raise InvalidArgument(
+            f"{'standard input' if str(file) == '-' else file} contains no token: give one, on one line"
+        )
+    return token
+
+
+def _summary(record: LoginRecord) -> str:
+    lines = [f"logged in to {record.server}; commands use this login until skiway logout"]
+    if record.expires_at is not None and not record.renews:
+        lines = [f"logged in to {record.server} until {record.expires_at:%Y-%m-%d %H:%M} UTC"]
+    if record.duckdb_secret:
+        lines.append(f"DuckDB sends the token to this server (secret {record.duckdb_secret})")
+        if record.expires_at is not None:
+            until = f"{record.expires_at:%Y-%m-%d %H:%M} UTC"
+            lines.append(f"DuckDB cannot renew it: after {until}, run skiway login --duckdb again")
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

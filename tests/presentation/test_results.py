@@ -1,0 +1,34 @@
+"""Results of queries as people and programs see them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from skiway.presentation.results import shown_rows, with_whole_numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "shown"),
+    [
+        ("hugeint", [78312, -1, None], "int64"),
+        ("hugeint", [2**127 - 1, -(2**127)], "decimal256(39, 0)"),
+        ("uhugeint", [2**128 - 1, None], "decimal256(39, 0)"),
+        ("hugeint", [None], "int64"),
+    ],
+)
+def test_sums_of_duckdb_are_numbers(name: str, values: list[int | None], shown: str) -> None:
+    stored = [None if each is None else each.to_bytes(16, "little", signed=name == "hugeint") for each in values]
+    kind = pa.opaque(pa.binary(16), name, "DuckDB")
+    column = pa.ExtensionArray.from_storage(kind, pa.array(stored, pa.binary(16)))
+    rows = with_whole_numbers(pa.table({"n": range(len(values)), "total": column}))
+    found = shown_rows(rows)
+    assert [each["type"] for each in found["columns"]] == ["int64", shown]
+    assert [row[1] for row in found["rows"]] == values
+    assert [row[0] for row in found["rows"]] == list(range(len(values)))
+
+
+def test_other_opaque_values_stay_as_they_are() -> None:
+    kind = pa.opaque(pa.binary(), "bit", "DuckDB")
+    rows = pa.table({"bits": pa.ExtensionArray.from_storage(kind, pa.array([b"x"]))})
+    assert with_whole_numbers(rows).equals(rows)
