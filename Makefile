@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-web docs-images dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -31,7 +31,9 @@ demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run th
 SPARK_TESTS := tests/test_stack.py tests/pipeline
 OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
-test: setup  ## run the tests
+# CI has fifteen minutes on two cores, so tests that take long are in a list of their own.
+test: export SKIWAY_TESTS ?= quick
+test: setup  ## run the tests, without those in tests/slow_tests.txt
 	@mkdir -p .cache
 	@$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
@@ -46,6 +48,10 @@ test-web: setup  ## test the explorer in Chromium (installs Debian's package if 
 docs-images: setup  ## take the pictures of the documentation again, in Chromium
 	@scripts/install_chromium.sh
 	SKIWAY_WEB=1 SKIWAY_DOCS_IMAGES=docs/images $(BIN)/pytest tests/browser/test_five_minutes.py
+
+test-slow: export SKIWAY_TESTS := slow
+test-slow: setup  ## run the tests in tests/slow_tests.txt
+	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS) $(ARGS)
 
 test-all: export SKIWAY_TESTS := all
 test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)

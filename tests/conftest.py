@@ -112,9 +112,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((place for place, group in enumerate(SLOW) if item.nodeid.startswith(group)), 99))
-    if not (scope.ALL or scope.FAULTS):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=[item for item in items if not scope.is_wanted(item)])
+    items[:] = filter(scope.is_wanted, items)
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may need the part

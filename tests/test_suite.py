@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import scope
 from runtime.servers import eventually
 from watchdog import processes
 
@@ -99,3 +100,18 @@ def test_killed_run_leaves_no_processes(tmp_path: Path) -> None:
         assert any("skiway" in command or "python" in command for command in commands)
         pytest_run.kill()
     eventually(lambda: processes(run) == [])
+
+
+def test_slow_tests_exist() -> None:
+    for line in scope.SLOW_TESTS:
+        file, *_, name = line.split("::")
+        assert f"def {name}(" in (Path(__file__).parents[1] / file).read_text(), line
+
+
+def test_make_test_leaves_out_slow_tests_and_pytest_does_not() -> None:
+    line = min(scope.SLOW_TESTS)
+    for wanted, found in (("quick", 0), ("slow", 1), ("", 1)):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", line]
+        env = {**os.environ, "SKIWAY_TESTS": wanted}
+        run = subprocess.run(command, env=env, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+        assert run.stdout.count(line) == found, run.stdout

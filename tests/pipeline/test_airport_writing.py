@@ -212,7 +212,7 @@ def test_mirrored_table_is_read_only(lake: AirportClient, table: str) -> None:
     assert no_transaction_is_open(lake)
 
 
-def test_callers_need_rights_and_must_not_be_under_policies(tmp_path: Path) -> None:
+def test_callers_need_rights_and_cannot_replace_rows_that_policies_hide(tmp_path: Path) -> None:
     with with_tokens(tmp_path / "home") as (server, tokens):
         location = server.addresses["airport"]
         with AirportClient(location, "lake", token=tokens["ada"]) as db:
@@ -224,15 +224,21 @@ def test_callers_need_rights_and_must_not_be_under_policies(tmp_path: Path) -> N
             metastore.grants.add("lake.hr.hidden", "user:eve", "write")
             metastore.policies.create("own", to=["user:eve"], on=["lake.hr.hidden"], row_filter="id > 3")
 
-        def writer(table: str) -> None:
+        def writer(table: str, *, replaces: bool) -> Any:
             given = {"location": f"{location}/lake", "table": table, "token": tokens["eve"]}
-            begin(given, "id long, note string", replaces=True)
+            return begin(given, "id long, note string", replaces=replaces)
 
-        with pytest.raises(PermissionDenied) as refused:
-            writer("hr.people")
-        assert "table.write" in str(refused.value)
+        for replaces in (True, False):
+            with pytest.raises(PermissionDenied) as refused:
+                writer("hr.people", replaces=replaces)
+            assert "table.write" in str(refused.value)
+        rows = pa.table({"id": [1], "note": ["x"]}, COLUMNS).to_batches()
+        adding, replacing = writer("hr.hidden", replaces=False), writer("hr.hidden", replaces=True)
+        adding.commit([adding.write(iter(rows))])
         with pytest.raises(PermissionDenied, match="ask a caller without this policy"):
-            writer("hr.hidden")
+            replacing.commit([replacing.write(iter(rows))])
+        with AirportClient(location, "lake", token=tokens["ada"]) as db:
+            assert db.count("hr.hidden") == 1
 
 
 def test_other_airport_servers_are_refused() -> None:

@@ -25,7 +25,7 @@ def everything(folder: Path) -> dict[str, Any]:
         "account": {
             "description": "The account: of tests",
             "tags": {"team": "data"},
-            "quotas": {"caller": {"scans": 7, "per_second": 12.5}, "account": {"bytes_per_second": 200_000_000}},
+            "quotas": {"caller": {"scans": 7, "per_second": 1250.5}, "account": {"bytes_per_second": 200_000_000}},
         },
         "catalogs": [
             {"name": "lake", "description": "Two lines\nof text\n", "properties": {"scan.mode": "auto"}},
