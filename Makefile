@@ -50,8 +50,7 @@ docs-images: setup  ## take the pictures of the documentation again, in Chromium
 	SKIWAY_WEB=1 SKIWAY_DOCS_IMAGES=docs/images $(BIN)/pytest tests/browser/test_five_minutes.py
 
 test-slow: export SKIWAY_TESTS := slow
-test-slow: setup  ## run the tests in tests/slow_tests.txt
-	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS) $(ARGS)
+test-slow: test  ## run the tests in tests/slow_tests.txt
 
 test-all: export SKIWAY_TESTS := all
 test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)
