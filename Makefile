@@ -32,10 +32,10 @@ SPARK_TESTS := tests/test_stack.py tests/pipeline
 OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
 # CI has fifteen minutes on two cores, so tests that take long are in a list of their own.
-test: export SKIWAY_TESTS ?= quick
 test: setup  ## run the tests, without those in tests/slow_tests.txt
 	@mkdir -p .cache
-	@$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
+	@export SKIWAY_TESTS=$${SKIWAY_TESTS:-quick}; \
+	$(BIN)/pytest $(SPARK_TESTS) > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
 	$(BIN)/pytest --collect-only --quiet $(OTHER_TESTS) > /dev/null; \
 	$(BIN)/pytest --numprocesses auto $(OTHER_TESTS); status=$$?; \
