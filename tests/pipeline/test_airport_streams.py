@@ -84,6 +84,7 @@ def test_stream_continues_after_a_failed_batch_with_the_same_rows(
         run()
     insert(lake, table, 5)
     fails = False
+    run()  # repeats the batch that failed
     run()
     assert seen == [(0, [1, 2, 3]), (1, [4]), (1, [4]), (2, [5])]
 
