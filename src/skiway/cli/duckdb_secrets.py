@@ -70,7 +70,7 @@ def drop_secret(location: str) -> None:
 
 
 def _programs() -> Iterator[list[str]]:
-    """The user's own DuckDB, whose version has the extension most likely, then the one of this installation."""
+    """The `duckdb` on the path, which most likely has the extension, then the installed Python package."""
     if own := shutil.which("duckdb"):
         yield [own, "-batch", "-bail", "-init", "/dev/null"]
     yield [sys.executable, "-c", RUNNER]

@@ -55,7 +55,7 @@ def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Pa
     console = Console(file=sys.stderr)
 
     def greet(addresses: Mapping[str, str]) -> None:
-        gc.freeze()  # what was imported lives as long as the process: no collection has to look at it again
+        gc.freeze()  # imported modules live as long as the process, so no collection needs to visit them
         gc.enable()
         if console.is_terminal:
             console.print(_banner(settings, home, addresses), soft_wrap=True)

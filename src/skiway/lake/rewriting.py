@@ -60,9 +60,10 @@ class _ByRowId(Statement):
         *,
         snapshot: Snapshot,
         handle: IcebergTable,
+        known: Columns,
         staged: TransactionState | None = None,
     ) -> None:
-        self._changes = changes
+        self._changes, self._known = changes, known
         self._staged = staged  # what an explicit transaction has made of the table before
         self._own = frozenset[str]() if staged is None else staged.own_files
         self._base = changes.load()
@@ -91,6 +92,10 @@ class _ByRowId(Statement):
         self._writers = [self._writer]
         self._removed: list[str] = []
         self._alone = False  # whether the commit fails if others have changed the table meanwhile
+        self._prepare(write)
+
+    def _prepare(self, write: Write) -> None:
+        """Prepare what only this kind of statement needs."""
 
     def commit(self) -> int:
         """Commit the change, and return the number of rows. Each row counts once."""
@@ -215,19 +220,6 @@ class DeleteRows(_ByRowId):
 
     _kind = "delete"
 
-    def __init__(
-        self,
-        changes: Changes,
-        write: Write,
-        *,
-        snapshot: Snapshot,
-        handle: IcebergTable,
-        known: Columns,
-        staged: TransactionState | None = None,
-    ) -> None:
-        super().__init__(changes, write, snapshot=snapshot, handle=handle, staged=staged)
-        self._known = known
-
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take the ids of rows to delete; with RETURNING, read and return the rows."""
         ids = self._take(rows, rows.select([]))
@@ -274,18 +266,9 @@ class UpdateRows(_ByRowId):
 
     _kind: ClassVar[WritingStatement] = "update"
 
-    def __init__(
-        self,
-        changes: Changes,
-        write: Write,
-        *,
-        snapshot: Snapshot,
-        handle: IcebergTable,
-        known: Columns,
-        staged: TransactionState | None = None,
-    ) -> None:
-        super().__init__(changes, write, snapshot=snapshot, handle=handle, staged=staged)
-        self._incoming = Incoming(changes.record.display_name, write.schema, known=known, now=self._now)
+    def _prepare(self, write: Write) -> None:
+        name = self._changes.record.display_name
+        self._incoming = Incoming(name, write.schema, known=self._known, now=self._now)
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take new values of rows."""

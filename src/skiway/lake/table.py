@@ -1,8 +1,4 @@
-"""A table of the lake as clients read it: managed or mirrored, in its current state or at a point in time.
-
-Time travel names a snapshot by id, by name (a branch or tag of Iceberg, a version of Delta, the number of a Parquet
-listing), or by the time at which it was current. A range of snapshots has the rows that were appended (`appended_rows`).
-"""
+"""A table of the lake as clients read it: managed or mirrored, in its current state or at a point in time (`time_travel`)."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, OpenedTable, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
-from skiway.lake.appended_rows import AppendedRange
 from skiway.lake.bindings import Binding
 from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, Columns, columns_of
@@ -44,6 +39,7 @@ from skiway.lake.direct_files import MAX_FILES, MAX_REMOTE_FILES, file_groups, i
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
 from skiway.lake.row_ids import RowIds, WithRowIds
 from skiway.lake.scans import Part, Plan, split
+from skiway.lake.time_travel import AppendedRange, snapshot_at, snapshot_with_id
 from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
 from skiway.metastore import Realm, snapshots, statistics
@@ -54,54 +50,7 @@ from skiway.model import v1
 from skiway.sandbox.queries import FileGroup
 from skiway.sql import CountsRows, DirectFiles
 
-__all__ = ["LakeTable", "snapshot_as_of", "snapshot_at", "snapshot_with_id"]
-
-
-def snapshot_with_id(table: OpenedTable, snapshot_id: int) -> Snapshot:
-    """The snapshot with this id."""
-    for snapshot in table.snapshots:
-        if snapshot.id == snapshot_id:
-            return snapshot
-    raise _none(table, f"with id {snapshot_id}")
-
-
-def snapshot_at(table: OpenedTable, point: TimePoint) -> Snapshot:
-    """The snapshot that `AT (…)` names."""
-    if point.unit == "timestamp":
-        found = snapshot_as_of(table, point.timestamp())
-        if found is None:
-            raise _none(table, f"as old as {point.value}")
-        return found
-    named = table.handle.refs.get(point.value)
-    if named is not None:
-        return snapshot_with_id(table, named)
-    between = AppendedRange.parse(point.value)
-    if between is not None:
-        return between.last(table)
-    if not point.value.isdecimal():
-        names = ", ".join(sorted(table.handle.refs)) or "none"
-        raise _none(table, f"called {point.value!r} (named ones: {names})")
-    return snapshot_with_id(table, int(point.value))
-
-
-def snapshot_as_of(table: OpenedTable, moment: datetime) -> Snapshot | None:
-    """The snapshot that was current at `moment`; None if there was none yet."""
-    if isinstance(table.handle, IcebergTable):
-        log = table.handle.metadata.snapshot_log
-        earlier = [
-            entry.snapshot_id for entry in log if datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC) <= moment
-        ]
-        return snapshot_with_id(table, earlier[-1]) if earlier else None
-    found = [snapshot for snapshot in table.snapshots if snapshot.created_at <= moment]
-    return found[-1] if found else None
-
-
-def _none(table: OpenedTable, which: str) -> NotFound:
-    return NotFound(
-        f"table {table.handle.name.name!r} has no snapshot {which}: skiway.snapshots lists its snapshots",
-        key="snapshot.not_found",
-        table=table.handle.name.name,
-    )
+__all__ = ["LakeTable"]
 
 
 BATCH_ROWS = 65_536

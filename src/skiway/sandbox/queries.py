@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -42,8 +43,6 @@ __all__ = [
     "StoredQuery",
     "TableName",
 ]
-
-Socket: TypeAlias = socket.socket
 
 WORKER: Final = "skiway.sandbox.query_worker"
 _MAX_LINE: Final = 1 << 20
@@ -480,49 +479,42 @@ class _ScanServer:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError), self.socket.makefile("rb") as requests:
             while line := requests.readline(_MAX_LINE):
                 wanted = json.loads(line)
-                if "files" in wanted:
-                    self._open_channel()
+                if "files" in wanted:  # a channel in which the process asks for ranges of the remote files of its query
+                    channel, own = socket.socketpair()
+                    self._hand_over(channel.detach(), partial(serve_channel, own, self.remote, self.failures))
                     continue
                 relation = self.relations[int(wanted["relation"])]
                 columns = [relation.schema.field(str(name)).name for name in wanted["columns"]]
-                self._open.acquire()
-                theirs, ours = os.pipe()
-                try:
-                    socket.send_fds(self.socket, [b"."], [theirs])
-                finally:
-                    os.close(theirs)
-                run = self.context.copy().run
-                arguments = (self._send, relation, columns, ours, self.failures)
-                threading.Thread(target=run, args=arguments, name="query-scan", daemon=True).start()
+                pipe, ours = os.pipe()
+                self._hand_over(pipe, partial(_send, relation, columns, ours, self.failures))
 
-    def _open_channel(self) -> None:
-        """Give the process a channel in which it asks for ranges of the remote files of its query."""
+    def _hand_over(self, descriptor: int, serve: Callable[[], None]) -> None:
+        """Give one end of a connection to the process, and serve the other one on a thread, in the context of the caller."""
         self._open.acquire()
-        theirs, ours = socket.socketpair()
         try:
-            socket.send_fds(self.socket, [b"."], [theirs.fileno()])
+            socket.send_fds(self.socket, [b"."], [descriptor])
         finally:
-            theirs.close()
-        run = self.context.copy().run
-        arguments = (self._serve_files, ours, self.remote, self.failures)
-        threading.Thread(target=run, args=arguments, name="query-files", daemon=True).start()
+            os.close(descriptor)
 
-    def _serve_files(self, channel: Socket, files: RemoteFiles, failures: list[BaseException]) -> None:
-        serve_channel(channel, files, failures)
-        self._open.release()
+        def run() -> None:
+            serve()
+            self._open.release()
 
-    def _send(self, relation: Relation, columns: Sequence[str], pipe: int, failures: list[BaseException]) -> None:
-        schema = pa.schema([relation.schema.field(name) for name in columns])
-        batches = _until_failure(relation.scan, columns, failures)
-        with (
-            contextlib.suppress(OSError),  # the process may stop reading at any time
-            contextlib.closing(batches),
-            os.fdopen(pipe, "wb") as file,
-            pa.ipc.new_stream(file, schema) as writer,
-        ):
-            for batch in batches:
-                writer.write_batch(batch)
-        self._open.release()
+        threading.Thread(target=self.context.copy().run, args=(run,), name="query-scan", daemon=True).start()
+
+
+def _send(relation: Relation, columns: Sequence[str], pipe: int, failures: list[BaseException]) -> None:
+    """Write the rows of a scan to a pipe, until the process stops reading."""
+    schema = pa.schema([relation.schema.field(name) for name in columns])
+    batches = _until_failure(relation.scan, columns, failures)
+    with (
+        contextlib.suppress(OSError),  # the process may stop reading at any time
+        contextlib.closing(batches),
+        os.fdopen(pipe, "wb") as file,
+        pa.ipc.new_stream(file, schema) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def _until_failure(

@@ -1,4 +1,4 @@
-"""Transactions whose statements take effect together, at the end of the block, or never."""
+"""Transactions: all statements of a block take effect together when it ends, or none does."""
 
 from __future__ import annotations
 

@@ -13,12 +13,13 @@ Two measures keep concurrent commits from wasting work. Neither affects correctn
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
 from skiway.formats.iceberg.commits import Change, Producer, append, plain
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCK_TIMEOUT_S",
+    "PAUSES",
     "TableChange",
     "TableCreation",
     "append_with_retry",
@@ -62,8 +64,9 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 40
-FIRST_PAUSE_S: Final = 0.005
-LONGEST_PAUSE_S: Final = 0.5
+PAUSES: Final = wait_random_exponential(multiplier=0.005, max=0.5)
+"""The times between attempts that lose races."""
+
 LOCK_TIMEOUT_S: Final = 10.0
 """After this time a commit proceeds without the lock: whoever holds it may be waiting for a store that hangs."""
 
@@ -198,17 +201,20 @@ def _change(
                 locks.enter_context(warehouse.lock(folder, timeout_s=LOCK_TIMEOUT_S))
             return _committed(realm, warehouse, changes, creations, also)
 
-    lost = 0
-    while True:
-        try:
-            return attempt()
-        except _LostRace as error:
-            lost += 1
-            if lost == ATTEMPTS:
-                for new in error.staged:
-                    forget_staged(realm, new)
-                raise _too_many_races(error.tables) from error
-        sleep(random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**lost)))  # noqa: S311 - no secret
+    def give_up(state: RetryCallState) -> NoReturn:
+        error = state.outcome.exception() if state.outcome else None
+        assert isinstance(error, _LostRace)
+        for new in error.staged:
+            forget_staged(realm, new)
+        raise _too_many_races(error.tables) from error
+
+    return Retrying(
+        retry=retry_if_exception_type(_LostRace),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=PAUSES,
+        sleep=sleep,
+        retry_error_callback=give_up,
+    )(attempt)
 
 
 class _LostRace(Exception):

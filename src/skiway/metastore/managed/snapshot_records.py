@@ -6,7 +6,7 @@ exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,10 +33,22 @@ __all__ = ["added", "current", "leftover", "removed"]
 
 
 def added(
-    realm: Realm, table: v1.Table, handle: IcebergTable, base: TableMetadata | None, table_files: TableFiles
+    realm: Realm,
+    table: v1.Table,
+    now: TableMetadata,
+    base: TableMetadata | None,
+    table_files: TableFiles,
+    *,
+    opened: Callable[[], IcebergTable],
 ) -> Iterator[Operation]:
-    """The operations that publish the snapshots that `base` does not have, each with the statistics of its files."""
+    """The operations that publish the snapshots that `base` does not have, each with the statistics of its files.
+
+    The table is `opened`, which takes 0.3 ms, only if there are such snapshots.
+    """
     known = set() if base is None else {each.snapshot_id for each in base.snapshots}
+    if all(each.snapshot_id in known for each in now.snapshots):
+        return
+    handle = opened()
     for snapshot in handle.snapshots():
         if snapshot.id not in known:
             files = handle.files(snapshot)

@@ -127,9 +127,9 @@ def _check_quotas(given: Mapping[str, float]) -> None:
         if name not in QUOTAS:
             wanted = f"use {', '.join(QUOTAS)}"
             raise failure(InvalidArgument, "field.invalid", field="quotas", found=name, wanted=wanted)
-        is_whole = value == int(value) if math.isfinite(value) else False
-        if not (math.isfinite(value) and value >= MIN_QUOTA) or not (is_whole or name.endswith(".per_second")):
-            wanted = "use a number from 1 on" if name.endswith(".per_second") else "use a whole number from 1 on"
+        is_rate = name.endswith(".per_second")
+        if not (math.isfinite(value) and value >= MIN_QUOTA and (is_rate or value.is_integer())):
+            wanted = "use a number from 1 on" if is_rate else "use a whole number from 1 on"
             raise failure(InvalidArgument, "field.invalid", field=f"quotas.{name}", found=f"{value:g}", wanted=wanted)
 
 

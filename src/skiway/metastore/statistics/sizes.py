@@ -24,7 +24,7 @@ def list_tables(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesRes
 
 
 def _sizes(realm: Realm, found: Iterable[v1.Table]) -> Iterator[v1.TableSize]:
-    """The sizes that are known. The repository hides those of tables whose rows policies filter: they count all rows."""
+    """The known sizes. A size counts all rows, so the repository hides it from callers under a row filter."""
     for table in found:
         if table.damage:
             continue

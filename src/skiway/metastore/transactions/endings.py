@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore.managed.commits import TableChange, change_all
+from skiway.metastore.managed.commits import PAUSES, TableChange, change_all
 from skiway.metastore.managed.states import ManagedTable, managed_record
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
@@ -30,7 +30,6 @@ from skiway.metastore.records.updates import copied
 from skiway.metastore.transactions.combined_writes import manifest_of, producer_of
 from skiway.metastore.transactions.staged_writes import (
     ATTEMPTS,
-    PAUSES,
     RULES,
     TransactionRules,
     amended,

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from tenacity import wait_random_exponential
-
 from skiway.errors import (
     AlreadyExists,
     Conflict,
@@ -32,6 +30,7 @@ from skiway.errors import (
 from skiway.formats import location
 from skiway.formats.iceberg.staged_files import write_staged
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.metastore.managed.commits import PAUSES
 from skiway.metastore.managed.places import files_of_table
 from skiway.metastore.managed.states import ManagedTable, is_certainly_undone
 from skiway.metastore.records import keys
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTEMPTS",
-    "PAUSES",
     "RULES",
     "StagedChange",
     "TransactionRules",
@@ -68,7 +66,6 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 40
-PAUSES: Final = wait_random_exponential(multiplier=0.005, max=0.5)
 """Many writers may add to a transaction at once: the tasks of a Spark job finish together."""
 _ENDED: Final = {v1.TX_COMMITTED: "committed", v1.TX_ABORTED: "aborted", v1.TX_EXPIRED: "expired"}
 
