@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -344,6 +345,16 @@ def test_columns_come_from_the_file_or_are_constant(file: WholeFile, expected: l
     assert found is not None
     assert [(each.stored_as, each.value) for each in found[0].columns] == expected
     assert [(each.name, each.type) for each in found[0].columns] == [("a", "BIGINT"), ("b", "VARCHAR")]
+
+
+def test_files_with_the_same_columns_can_have_different_constants() -> None:
+    plain = _file(A)
+    files = [plain, replace(plain, constants={2: pa.scalar("x")}), plain, replace(plain, constants={2: pa.scalar("y")})]
+    for order in (files, files[::-1]):
+        found = file_groups(SCHEMA, order)
+        assert found is not None
+        values = {group.columns[1].value: len(group.files) for group in found}
+        assert values == {None: 2, "x": 1, "y": 1}
 
 
 @pytest.mark.parametrize(

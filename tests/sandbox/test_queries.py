@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from skiway.errors import InvalidArgument, LimitExceeded, NotFound, SkiwayError, TimedOut, Unavailable
+from sandbox.running_queries import NAME, ROWS, open_descriptors, result, scanned
+from skiway.errors import InvalidArgument, LimitExceeded, NotFound, TimedOut, Unavailable
 from skiway.sandbox import Sandbox, pool
 from skiway.sandbox import queries as module
-from skiway.sandbox.queries import FileColumn, FileGroup, Queries, QueryProcess, Relation
-
-ROWS = pa.table(
-    {
-        "id": range(30),
-        "v": [math.nan if i % 10 == 0 else i / 2 for i in range(30)],
-        "text": [None if i % 7 == 0 else f"t{i % 3}" for i in range(30)],
-    }
-)
-NAME = ("lake", "s", "t")
-
-
-@pytest.fixture(scope="module")
-def queries() -> Iterator[Queries]:
-    made = Queries(memory_limit="300MB", timeout_s=60, workers=2, threads=1)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def process(queries: Queries) -> Iterator[QueryProcess]:
-    found = queries.start()
-    yield found
-    found.close()
-
-
-def scanned(rows: pa.Table = ROWS, asked: list[Any] | None = None) -> Relation:
-    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        if asked is not None:
-            asked.append(list(columns))
-        yield from rows.select(columns).to_batches(max_chunksize=7)
-
-    return Relation(NAME, rows.schema, scan)
-
-
-def result(process: QueryProcess, sql: str, *relations: Relation) -> list[dict[str, Any]]:
-    parsed = process.parse(sql)
-    found = process.run(parsed.sql, relations, default=["lake"])
-    rows: list[dict[str, Any]] = pa.Table.from_batches(found[1], found[0]).to_pylist()
-    return rows
+from skiway.sandbox.queries import Queries, QueryProcess
+from skiway.sandbox.relations import Relation
 
 
 def test_query_reads_the_columns_that_it_needs(process: QueryProcess) -> None:
@@ -245,10 +203,6 @@ def test_scan_ends_with_its_query(queries: Queries) -> None:
     assert ended.wait(20)
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_no_descriptors_are_left_open(queries: Queries) -> None:
     def use() -> None:
         process = queries.start()
@@ -271,105 +225,6 @@ def test_process_that_cannot_start_is_no_question_of_memory(monkeypatch: pytest.
     for _ in range(2):  # the failed one does not count as running
         with pytest.raises(Unavailable, match="could not be started"):
             queries.start()
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-COLUMNS = [FileColumn("id", "BIGINT", "id"), FileColumn("v", "DOUBLE", "v"), FileColumn("text", "VARCHAR", "text")]
-
-
-def group(columns: Sequence[FileColumn], *paths: Path) -> FileGroup:
-    return FileGroup([partial(os.open, path, os.O_RDONLY) for path in paths], columns)
-
-
-def in_files(*groups: FileGroup) -> Relation:
-    def scan(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        raise AssertionError("DuckDB reads the files itself")
-
-    return Relation(NAME, ROWS.schema, scan, groups)
-
-
-def test_columns_of_files_have_names_of_their_own_and_constant_values(process: QueryProcess, tmp_path: Path) -> None:
-    now, then = tmp_path / "it's now.parquet", tmp_path / "then.parquet"
-    pq.write_table(ROWS, now, row_group_size=5)
-    pq.write_table(pa.table({"nu'm\"ber": pa.array([100], pa.int32()), "text": [7], "id": [8]}), then)
-    older = [
-        FileColumn("id", "BIGINT", "nu'm\"ber", is_widened=True),
-        FileColumn("v", "DOUBLE"),
-        FileColumn("text", "VARCHAR", value="it's"),
-    ]
-    relation = in_files(group(COLUMNS, now), group(older, then))
-    assert result(process, "SELECT count(*) AS n, max(id) AS m FROM s.t", relation) == [{"n": 31, "m": 100}]
-    assert result(process, "SELECT count(*) AS n FROM s.t WHERE v > 1000", relation) == [{"n": 3}]
-    assert result(process, "SELECT * FROM s.t WHERE id = 100", relation) == [{"id": 100, "v": None, "text": "it's"}]
-    assert result(process, "SELECT count(*) AS n FROM s.t WHERE text = 'it''s'", relation) == [{"n": 1}]
-
-
-def test_description_of_a_query_over_files_opens_none_of_them(process: QueryProcess, tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    values = pa.table({"id": [1], "small": [2], "v": [0.5], "text": ["a"], "deep": [{"at": [datetime(2026, 1, 1)]}]})
-    pq.write_table(values, path)
-    columns = [
-        *COLUMNS,
-        FileColumn("deep", 'STRUCT("at" TIMESTAMP[])', "deep"),
-        FileColumn("key", "UUID"),
-        FileColumn("wide", "HUGEINT", "small", is_widened=True),
-    ]
-    sql = "SELECT *, id + 1 AS next FROM s.t"
-    unread = in_files(group(columns, tmp_path / "missing.parquet"))
-    described, rows = process.run(sql, [unread], default=["lake"], describe=True)
-    assert list(rows) == []
-    found, rows = process.run(sql, [in_files(group(columns, path))], default=["lake"])
-    assert described.equals(found, check_metadata=True)
-    assert [batch.num_rows for batch in rows] == [1]
-
-
-def test_more_files_than_fit_into_one_message(process: QueryProcess, tmp_path: Path) -> None:
-    pq.write_table(ROWS, tmp_path / "a.parquet")
-    relation = in_files(group(COLUMNS, *[tmp_path / "a.parquet"] * 250), group(COLUMNS, tmp_path / "a.parquet"))
-    before = open_descriptors()
-    for _ in range(5):  # the process closes its files, too: it may have as many again
-        assert result(process, "SELECT count(*) AS n FROM s.t", relation) == [{"n": 30 * 251}]
-    assert open_descriptors() <= before
-
-
-def test_file_that_cannot_be_opened_ends_the_query_and_its_process(queries: Queries, tmp_path: Path) -> None:
-    pq.write_table(ROWS, tmp_path / "a.parquet")
-    process = queries.start()
-    process.parse("SELECT * FROM s.t")
-    relation = in_files(group(COLUMNS, *[tmp_path / "a.parquet"] * 150, tmp_path / "missing.parquet"))
-    with pytest.raises(FileNotFoundError):
-        process.run("SELECT * FROM s.t", [relation], default=["lake"])
-    process.close()
-    assert not process.is_alive, "it waits for files, and would take those of the next query for them"
-
-
-def test_files_can_be_replaced_after_they_were_opened(process: QueryProcess, tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(ROWS, path)
-
-    def opened() -> int:
-        descriptor = os.open(path, os.O_RDONLY)
-        path.unlink()
-        return descriptor
-
-    relation = in_files(FileGroup([opened], COLUMNS))
-    assert result(process, "SELECT count(*) AS n FROM s.t", relation) == [{"n": 30}]
-
-
-def test_only_files_of_relations_can_be_read(process: QueryProcess, tmp_path: Path) -> None:
-    for name in ("mine", "other"):
-        pq.write_table(ROWS, tmp_path / f"{name}.parquet")
-    relation = in_files(group(COLUMNS, tmp_path / "mine.parquet"))
-    for sql in (
-        f"SELECT * FROM '{tmp_path}/other.parquet'",
-        f"SELECT * FROM '{tmp_path}/*.parquet'",
-        f'SELECT * FROM "{tmp_path}/mine.parquet/../other.parquet"',
-        "SELECT * FROM '/proc/self/fd/0'",
-        "SELECT * FROM '/proc/self/environ'",
-    ):
-        with pytest.raises(SkiwayError, match=r"disabled by configuration|does not exist"):
-            result(process, sql, relation)
 
 
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(100_000) a, range(10_000_000_000) b"

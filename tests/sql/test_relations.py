@@ -10,7 +10,7 @@ import pytest
 
 from skiway.airport import ScanOptions, Table
 from skiway.errors import InvalidArgument
-from skiway.sandbox.queries import NamedTable, Parsed, QueryProcess, Relation, StoredQuery
+from skiway.sandbox.relations import NamedTable, Parsed, Relation, StoredQuery
 from skiway.sql.relations import SqlView, resolved
 
 
@@ -43,11 +43,9 @@ class Numbers(Table):
         return self.schema.empty_table()
 
 
-class Process:
-    """Parses a text as the name of the only table of a query."""
-
-    def parse(self, sql: str, *, prefix: str = "") -> Parsed:
-        return Parsed(f"FROM {sql}", [NamedTable(("c", "s", sql))])
+def parse(sql: str, _prefix: str) -> Parsed:
+    """Take a text for the name of the only table of a query."""
+    return Parsed(f"FROM {sql}", [NamedTable(("c", "s", sql))])
 
 
 def find(depth: int) -> Callable[[str, str, str], Table | None]:
@@ -61,8 +59,7 @@ def find(depth: int) -> Callable[[str, str, str], Table | None]:
 
 
 def resolve(named: NamedTable, depth: int) -> tuple[list[Relation], list[StoredQuery]]:
-    process = cast(QueryProcess, Process())
-    return resolved(process, Parsed("SELECT", [named]), cast(Any, find(depth)), ("c", "s"), plan=False)
+    return resolved(parse, Parsed("SELECT", [named]), cast(Any, find(depth)), ("c", "s"), plan=False)
 
 
 def test_each_view_follows_what_it_reads() -> None:
@@ -104,6 +101,6 @@ def test_condition_reaches_a_table_that_only_this_part_of_the_query_reads(
         return View(name, "numbers") if name == "v0" else numbers
 
     parsed = Parsed(sql, [NamedTable(("c", "s", name)) for name in names])
-    (relation,), _ = resolved(cast(QueryProcess, Process()), parsed, cast(Any, found), ("c", "s"), plan=True)
+    (relation,), _ = resolved(parse, parsed, cast(Any, found), ("c", "s"), plan=True)
     assert list(relation.scan(["n"])) == []
     assert numbers.conditions == [has_condition]

@@ -146,9 +146,9 @@ class WholeFile:
     """A Parquet file without deleted rows.
 
     `columns` are those of the file that belong to the table, as they are stored, and `constants` are the values of other
-    columns, both by field id. `open` returns a descriptor for another process; it fails if the file has changed. With
-    `may_change`, that can happen, because other programs write the file. A file in an object store has `open_remote` instead,
-    which opens it in this process.
+    columns, both by field id. Files with the same columns share `columns`. `open` returns a descriptor for another process;
+    it fails if the file has changed. With `may_change`, that can happen, because other programs write the file. A file in an
+    object store has `open_remote` instead, which opens it in this process.
     """
 
     path: str
@@ -294,6 +294,9 @@ class TableHandle(ABC):
             return None
         assign_ids = self._id_assigner(snapshot)
         found = []
+        known: dict[
+            int, tuple[pa.Schema, Mapping[int, pa.Field]]
+        ] = {}  # by the identity of the schema, which files share
         for file in self._data_files(snapshot, files):
             is_whole = file.deleted is None and not file.deleted_keys
             is_remote = not self._files.can_open_descriptor(file.path)
@@ -302,13 +305,15 @@ class TableHandle(ABC):
             shape = self.file_shape(file.path, etag=file.etag)
             if "INT96" in shape.physical_types or not shape.has_standard_lists:  # readers differ in what these mean
                 return None
-            stored = assign_ids(shape.columns, file.path)
-            columns = {number: each for each in stored if (number := field_id(each)) is not None}
+            if id(shape.columns) not in known:
+                stored = assign_ids(shape.columns, file.path)
+                columns = {number: each for each in stored if (number := field_id(each)) is not None}
+                known[id(shape.columns)] = (shape.columns, columns)
             opens = partial(self._files.open_descriptor, file.path, file.etag)
             found.append(
                 WholeFile(
                     file.path,
-                    columns,
+                    known[id(shape.columns)][1],
                     file.constants,
                     opens,
                     may_change=file.etag is not None,

@@ -18,7 +18,7 @@ import pyarrow as pa
 from skiway.airport.layouts import plain_type
 from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
 from skiway.formats import WholeFile, field_id
-from skiway.sandbox.queries import FileColumn, FileGroup
+from skiway.sandbox.relations import FileColumn, FileGroup
 
 __all__ = ["DIRECT_TYPES", "MAX_FILES", "MAX_REMOTE_FILES", "file_groups", "is_direct", "is_nested"]
 
@@ -100,18 +100,31 @@ def file_groups(schema: pa.Schema, files: Sequence[WholeFile]) -> list[FileGroup
     if not files or len(files) > MAX_FILES or not all(is_direct(column.type) for column in schema):
         return None
     groups: dict[tuple[FileColumn, ...], list[WholeFile]] = {}
-    has_nested = any(is_nested(column.type) for column in schema)
+    known: dict[int, tuple[FileColumn, ...] | None] = {}  # of files without constants, by the identity of their columns
     for file in files:
-        columns = [_column(each, file) for each in schema]
-        found = tuple(each for each in columns if each is not None)
-        if len(found) < len(columns) or not _is_unambiguous(file.columns, found):
+        if file.constants:
+            found = _file_columns(schema, file)
+        else:
+            if id(file.columns) not in known:
+                known[id(file.columns)] = _file_columns(schema, file)
+            found = known[id(file.columns)]
+        if found is None:
             return None
-        if has_nested and any(each.is_widened for each in found):
-            return None  # the schema that converts types would have to describe nested columns, too
         groups.setdefault(found, []).append(file)
         if len(groups) > _MAX_GROUPS:
             return None
     return [_group(columns, alike) for columns, alike in groups.items()]
+
+
+def _file_columns(schema: pa.Schema, file: WholeFile) -> tuple[FileColumn, ...] | None:
+    """How DuckDB gets all columns of the table from a file; None if it cannot."""
+    columns = [_column(each, file) for each in schema]
+    found = tuple(each for each in columns if each is not None)
+    if len(found) < len(columns) or not _is_unambiguous(file.columns, found):
+        return None
+    if any(each.is_widened for each in found) and any(is_nested(column.type) for column in schema):
+        return None  # the schema that converts types would have to describe nested columns, too
+    return found
 
 
 def _group(columns: Sequence[FileColumn], files: Sequence[WholeFile]) -> FileGroup:

@@ -26,7 +26,7 @@ from skiway.lake.columns import ROWID
 from skiway.lake.context import Context
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
-from skiway.sandbox.queries import Expression
+from skiway.sandbox.relations import Expression
 from skiway.sql import Find, Query, including
 from skiway.sql.merge import MERGE_ROWID
 

@@ -15,7 +15,7 @@ from skiway.lake.columns import columns_of
 from skiway.metastore.records.policies import Subject, column_matches
 from skiway.metastore.resources.policies import Relation
 from skiway.model import v1
-from skiway.sandbox.queries import Expression
+from skiway.sandbox.relations import Expression
 from skiway.sql import Query, QueryEngine
 
 __all__ = ["PolicyChecks"]

@@ -47,7 +47,7 @@ from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
 from skiway.metastore.transactions.combined_writes import TransactionState
 from skiway.model import v1
-from skiway.sandbox.queries import FileGroup
+from skiway.sandbox.relations import FileGroup
 from skiway.sql import CountsRows, DirectFiles
 
 __all__ = ["LakeTable"]

@@ -7,11 +7,13 @@ tree may read columns and constants, and call scalar functions. `caller('name')`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
 import duckdb
+
+from skiway.sandbox.syntax import nodes, single_value
 
 __all__ = ["RefusedExpression", "compiled"]
 
@@ -64,12 +66,12 @@ def _compiled(database: duckdb.DuckDBPyConnection, text: str, claims: Mapping[st
     _check(database, expression)
     columns = sorted(_columns(expression) - _parameters(expression))
     node["select_list"] = [_with_claims(database, expression, claims)]
-    written = _one(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
+    written = single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
     return {"sql": written.removeprefix("SELECT "), "columns": columns}
 
 
 def _check(database: duckdb.DuckDBPyConnection, expression: Any) -> None:
-    for node in _nodes(expression):
+    for node in nodes(expression):
         kind = node.get("class")
         if kind in _FORBIDDEN:
             raise RefusedExpression(
@@ -96,12 +98,12 @@ def _claim_name(node: Mapping[str, Any]) -> str:
 
 
 def _columns(expression: Any) -> set[str]:
-    return {str(node["column_names"][0]) for node in _nodes(expression) if node.get("class") == "COLUMN_REF"}
+    return {str(node["column_names"][0]) for node in nodes(expression) if node.get("class") == "COLUMN_REF"}
 
 
 def _parameters(expression: Any) -> set[str]:
     """The parameters of lambda functions, which look like columns."""
-    return {name for node in _nodes(expression) if node.get("class") == "LAMBDA" for name in _columns(node["lhs"])}
+    return {name for node in nodes(expression) if node.get("class") == "LAMBDA" for name in _columns(node["lhs"])}
 
 
 def _with_claims(database: duckdb.DuckDBPyConnection, node: Any, claims: Mapping[str, Any]) -> Any:
@@ -140,7 +142,7 @@ def _tree(database: duckdb.DuckDBPyConnection, sql: str) -> Any:
 
 
 def _parsed(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    tree: dict[str, Any] = json.loads(_one(database, "SELECT json_serialize_sql(?)", sql))
+    tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
     if tree.get("error"):
         raise RefusedExpression(str(tree.get("error_message", "this is not an expression")))
     return tree
@@ -151,19 +153,3 @@ def _aggregates(database: duckdb.DuckDBPyConnection) -> frozenset[str]:
     """The names of the functions that read several rows."""
     found = database.execute("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
     return frozenset(str(name).lower() for (name,) in found.fetchall())
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-        for each in tree.values():
-            yield from _nodes(each)
-    elif isinstance(tree, list):
-        for each in tree:
-            yield from _nodes(each)
-
-
-def _one(database: duckdb.DuckDBPyConnection, sql: str, *parameters: str) -> str:
-    found = database.execute(sql, parameters).fetchone()
-    assert found is not None
-    return str(found[0])

@@ -16,11 +16,14 @@ import pyarrow as pa
 
 __all__ = [
     "FILES_AT_ONCE",
+    "KEPT",
     "READY",
+    "SEND_FILES",
     "TooLarge",
     "decode_table",
     "encode_table",
     "exactly",
+    "file_identity",
     "read_message",
     "read_until",
     "write_message",
@@ -31,6 +34,12 @@ FILES_AT_ONCE: Final = 100
 
 READY: Final = b"R"
 """What a process that runs queries writes when it has started."""
+
+KEPT: Final = b"K"
+"""The process has the files and views of the query from the last one."""
+
+SEND_FILES: Final = b"F"
+"""The process needs the files of the query."""
 
 _SIZE: Final = 8
 _READ_BYTES: Final = 1 << 20
@@ -104,3 +113,9 @@ def _length(read: Callable[[int], bytes], limit: int) -> int:
     if size > limit:
         raise TooLarge(f"{size} bytes, more than {limit}")
     return size
+
+
+def file_identity(descriptor: int) -> list[int]:
+    """What identifies the contents of an open file."""
+    found = os.fstat(descriptor)
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]

@@ -52,6 +52,11 @@ class WorkerProcess:
             ) from error
 
     @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         """Whether it can take a request. A process that was forked from this one does not own it."""
         return self._owner == os.getpid() and self._process.poll() is None

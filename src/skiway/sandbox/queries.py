@@ -16,136 +16,37 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextvars import Context, copy_context
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut
-from skiway.sandbox.messages import FILES_AT_ONCE, encode_table
+from skiway.sandbox.messages import FILES_AT_ONCE, KEPT, SEND_FILES, encode_table, file_identity
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
-from skiway.sandbox.remote_files import ReadableFile, RemoteFiles, serve_channel
+from skiway.sandbox.relations import BoundQuery, Expression, NamedTable, Parsed, Relation, StoredQuery
+from skiway.sandbox.scan_server import ScanServer
 
-__all__ = [
-    "BoundQuery",
-    "Expression",
-    "FileColumn",
-    "FileGroup",
-    "NamedTable",
-    "Parsed",
-    "Queries",
-    "QueryProcess",
-    "Relation",
-    "StoredQuery",
-    "TableName",
-]
+__all__ = ["Queries", "QueryProcess"]
 
 WORKER: Final = "skiway.sandbox.query_worker"
-_MAX_LINE: Final = 1 << 20
-_MAX_SCANS: Final = 64
-"""How many scans of one query may be open at a time."""
-
 _INSIDE: Final = "\0inside"
 """Owns the queries that run inside others."""
 
 _INNER_QUERIES: Final = 4
 """How many queries may run inside others, for each that may run."""
 
-TableName = tuple[str, str, str]
-"""Catalog, schema and table, as the query names them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileColumn:
-    """A column of a table in Parquet files: its name and its type in DuckDB, and its name in the files.
-
-    A column that the files do not have is the same `value`, as text, in all rows. `is_widened` means that the files have
-    the column in another type.
-    """
-
-    name: str
-    type: str
-    stored_as: str | None = None
-    value: str | None = None
-    is_widened: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FileGroup:
-    """Parquet files with the same columns. Each of `files` opens a file, and returns its descriptor.
-
-    Each of `remote` opens a file of an object store, which the server reads for DuckDB.
-    """
-
-    files: Sequence[Callable[[], int]]
-    columns: Sequence[FileColumn]
-    remote: Sequence[Callable[[], ReadableFile]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A table of a query. DuckDB reads `files` itself, if there are any, else `scan` returns batches of some columns."""
-
-    name: TableName
-    schema: pa.Schema
-    scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
-    files: Sequence[FileGroup] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredQuery:
-    """A view of a query. Names without a schema in its SQL are those of its own schema."""
-
-    name: TableName
-    sql: str
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTable:
-    """A table that a query names; `unit` and `value` are its point in time, and `alias` is its name in the rewritten query.
-
-    With `is_defined`, the name may be that of a common table expression of the query.
-    """
-
-    name: TableName
-    unit: str = ""
-    value: str = ""
-    alias: str = ""
-    is_defined: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """A query: its tables, and its text, in which tables with a point in time have other names."""
-
-    sql: str
-    tables: Sequence[NamedTable]
-
-
-@dataclass(frozen=True, slots=True)
-class BoundQuery:
-    """A query with constants instead of its parameters, and the names of these."""
-
-    sql: str
-    parameters: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """An expression over the columns of a row, in DuckDB's own spelling, and the columns that it reads."""
-
-    sql: str
-    columns: Sequence[str]
+_MAX_KEPT_FILES: Final = 64
+"""How many files of its last query a process may keep open."""
 
 
 class Queries:
     """Runs queries in worker processes, each with at most `memory_limit` and `timeout_s`. It is thread-safe.
 
-    `workers` queries run at a time; one owner may use all but one of them, so that others do not wait for it.
+    `workers` queries run at a time; one owner may use all but one of them, so that others do not wait for it. An idle process
+    keeps the files of its last query open for `keep_s`, which saves time if the next query reads the same ones.
     """
 
     def __init__(
@@ -156,10 +57,11 @@ class Queries:
         workers: int = 4,
         threads: int = 2,
         wait_s: float = 10.0,
+        keep_s: float = 30.0,
     ) -> None:
         self.memory_limit, self.timeout_s = memory_limit, timeout_s
         self._memory_bytes, self._threads = memory_bytes(memory_limit), threads
-        self._workers, self._wait_s = workers, wait_s
+        self._workers, self._wait_s, self._keep_s = workers, wait_s, keep_s
         self._idle: list[QueryProcess] = []
         self._used: Counter[str] = Counter()
         self._changed = threading.Condition()
@@ -185,18 +87,25 @@ class Queries:
                     f"all {share} queries that may run at a time are running: try again later", key="sql.busy"
                 )
             self._used[owner] += 1
-            process = self._idle.pop() if self._idle else None
+            process = self._idle_process(owner)
         try:
             if process is not None and not process.is_alive:
                 process.kill()
                 process = None
             if process is None:
-                process = QueryProcess(self, self._memory_bytes, self._threads)
+                process = QueryProcess(self, self._memory_bytes, self._threads, self._keep_s)
             process.begin(owner)
         except BaseException:
             self._leave(owner)
             raise
         return process
+
+    def _idle_process(self, owner: str) -> QueryProcess | None:
+        """The idle process that the owner used last, because of the files that it keeps, or else the one that is idle longest."""
+        if not self._idle:
+            return None
+        used = [number for number, each in enumerate(self._idle) if each.owner == owner]
+        return self._idle.pop(used[-1] if used else 0)
 
     def give_back(self, process: QueryProcess, owner: str) -> None:
         """Take back a process, which is kept for the next query if it still works."""
@@ -222,22 +131,29 @@ class Queries:
 class QueryProcess:
     """A worker process while it serves one query: `parse` it, `run` it, and `close`."""
 
-    def __init__(self, queries: Queries, memory: int, threads: int) -> None:
+    def __init__(self, queries: Queries, memory: int, threads: int, keep_s: float) -> None:
         self._queries, self._max_bytes = queries, memory
         self._socket, theirs = socket.socketpair()
         try:
-            self._process = WorkerProcess(WORKER, theirs.fileno(), memory, threads, descriptors=[theirs.fileno()])
+            self._process = WorkerProcess(
+                WORKER, theirs.fileno(), memory, threads, keep_s, descriptors=[theirs.fileno()]
+            )
         except BaseException:
             self._socket.close()
             raise
         finally:
             theirs.close()
-        self._scans = _ScanServer(self._socket)
-        self._is_clean, self._owner = True, ""
+        self._scans = ScanServer(self._socket)
+        self._is_clean, self.owner = True, ""
         self._deadline = 0.0
         self._watchdog: threading.Timer | None = None
         self._turn, self._lock = 0, threading.Lock()
         self._is_cancelled = False
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -246,7 +162,7 @@ class QueryProcess:
 
     def begin(self, owner: str) -> None:
         """Start the time of a query."""
-        self._owner, self._is_clean, self._is_cancelled = owner, True, False
+        self.owner, self._is_clean, self._is_cancelled = owner, True, False
         self._deadline = time.monotonic() + self._queries.timeout_s
         self._watchdog = threading.Timer(self._queries.timeout_s, self._process.stop)
         self._watchdog.daemon = True
@@ -347,9 +263,10 @@ class QueryProcess:
             header["relations"].append(entry)
         self._scans.serve(relations)
         self._is_clean = False
-        self._send(header, parts)
-        if not describe:
-            self._send_files(opens for each in relations for group in each.files for opens in group.files)
+        if describe:
+            self._send(header, parts)
+        else:
+            self._send_with_files(header, parts, relations)
         kind, payload = self._frame()
         if kind != b"S":
             raise self._error(kind, payload)
@@ -381,7 +298,7 @@ class QueryProcess:
         self._scans.serve(())
         if not self._is_clean or not self.is_alive:
             self.kill()
-        self._queries.give_back(self, self._owner)
+        self._queries.give_back(self, self.owner)
 
     def kill(self) -> None:
         """End the process at once, and close everything that belongs to it."""
@@ -396,19 +313,37 @@ class QueryProcess:
         except OSError:
             raise self._ended() from None
 
-    def _send_files(self, files: Iterable[Callable[[], int]]) -> None:
-        """Open files, and give them to the process: it has no access to their folders."""
+    def _send_with_files(self, header: dict[str, Any], parts: list[pa.Buffer], relations: Sequence[Relation]) -> None:
+        """Send a query, and its files unless the process has kept them: it has no access to their folders.
+
+        A process keeps the files of its last query if DuckDB reads all of its relations itself. They are opened here for
+        each query, so it is checked that the caller may read them, and that they have not been replaced.
+        """
+        files = [opens for each in relations for group in each.files for opens in group.files]
+        is_direct = all(each.files and not any(group.remote for group in each.files) for each in relations)
+        can_keep = is_direct and len(files) <= _MAX_KEPT_FILES
+        with _opened(files if can_keep else ()) as descriptors:
+            header["identities"] = [file_identity(each) for each in descriptors] if can_keep else None
+            self._send(header, parts)
+            kind, payload = self._frame()
+            if kind == KEPT:
+                return
+            if kind != SEND_FILES:
+                raise self._error(kind, payload)
+            if can_keep:
+                self._send_files(descriptors)
+                return
         upcoming = iter(files)
         while some := list(islice(upcoming, FILES_AT_ONCE)):
-            with contextlib.ExitStack() as opened:
-                descriptors = []
-                for opens in some:
-                    descriptors.append(opens())
-                    opened.callback(os.close, descriptors[-1])
-                try:
-                    socket.send_fds(self._socket, [b"."], descriptors)
-                except OSError:
-                    raise self._ended() from None
+            with _opened(some) as descriptors:
+                self._send_files(descriptors)
+
+    def _send_files(self, descriptors: Sequence[int]) -> None:
+        try:
+            if descriptors:
+                socket.send_fds(self._socket, [b"."], descriptors)
+        except OSError:
+            raise self._ended() from None
 
     def _frame(self) -> tuple[bytes, bytes]:
         try:
@@ -451,79 +386,12 @@ class QueryProcess:
         )
 
 
-@dataclass
-class _ScanServer:
-    """Answers the requests of a process for rows: each gets a pipe, and a thread that writes the batches to it."""
-
-    socket: socket.socket
-    relations: Sequence[Relation] = ()
-    failures: list[BaseException] = field(default_factory=list)
-    context: Context = field(default_factory=Context)
-    remote: RemoteFiles = field(default_factory=lambda: RemoteFiles(()))
-    _open: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MAX_SCANS))
-
-    def __post_init__(self) -> None:
-        threading.Thread(target=self._answer, name="query-scans", daemon=True).start()
-
-    def serve(self, relations: Sequence[Relation]) -> None:
-        """Serve these relations from now on, in the context of the caller."""
-        self.relations, self.failures, self.context = relations, [], copy_context()
-        self.remote = RemoteFiles([opens for each in relations for group in each.files for opens in group.remote])
-
-    def check(self) -> None:
-        """Raise the first error of a scan, if there is one."""
-        if self.failures:
-            raise self.failures[0]
-
-    def _answer(self) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError, IndexError), self.socket.makefile("rb") as requests:
-            while line := requests.readline(_MAX_LINE):
-                wanted = json.loads(line)
-                if "files" in wanted:  # a channel in which the process asks for ranges of the remote files of its query
-                    channel, own = socket.socketpair()
-                    self._hand_over(channel.detach(), partial(serve_channel, own, self.remote, self.failures))
-                    continue
-                relation = self.relations[int(wanted["relation"])]
-                columns = [relation.schema.field(str(name)).name for name in wanted["columns"]]
-                pipe, ours = os.pipe()
-                self._hand_over(pipe, partial(_send, relation, columns, ours, self.failures))
-
-    def _hand_over(self, descriptor: int, serve: Callable[[], None]) -> None:
-        """Give one end of a connection to the process, and serve the other one on a thread, in the context of the caller."""
-        self._open.acquire()
-        try:
-            socket.send_fds(self.socket, [b"."], [descriptor])
-        finally:
-            os.close(descriptor)
-
-        def run() -> None:
-            serve()
-            self._open.release()
-
-        threading.Thread(target=self.context.copy().run, args=(run,), name="query-scan", daemon=True).start()
-
-
-def _send(relation: Relation, columns: Sequence[str], pipe: int, failures: list[BaseException]) -> None:
-    """Write the rows of a scan to a pipe, until the process stops reading."""
-    schema = pa.schema([relation.schema.field(name) for name in columns])
-    batches = _until_failure(relation.scan, columns, failures)
-    with (
-        contextlib.suppress(OSError),  # the process may stop reading at any time
-        contextlib.closing(batches),
-        os.fdopen(pipe, "wb") as file,
-        pa.ipc.new_stream(file, schema) as writer,
-    ):
-        for batch in batches:
-            writer.write_batch(batch)
-
-
-def _until_failure(
-    scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]], columns: Sequence[str], failures: list[BaseException]
-) -> Generator[pa.RecordBatch]:
-    """The batches of a scan. A failure is remembered before the pipe is closed, which would look like the end of the rows."""
-    try:
-        yield from scan(columns)
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 - raised to the caller by `check`
-        failures.append(error)
+@contextlib.contextmanager
+def _opened(files: Iterable[Callable[[], int]]) -> Iterator[list[int]]:
+    """Open files, and close them after the block."""
+    descriptors = list[int]()
+    with contextlib.ExitStack() as opened:
+        for opens in files:
+            descriptors.append(opens())
+            opened.callback(os.close, descriptors[-1])
+        yield descriptors

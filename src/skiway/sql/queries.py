@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,7 +16,8 @@ import pyarrow as pa
 from skiway.airport import current_request
 from skiway.cache import Cache
 from skiway.errors import InvalidArgument
-from skiway.sandbox.queries import BoundQuery, Expression, Queries, QueryProcess, TableName
+from skiway.sandbox.queries import Queries, QueryProcess
+from skiway.sandbox.relations import BoundQuery, Expression, Parsed, Relation, StoredQuery, TableName
 from skiway.sql.metadata_queries import row_count
 from skiway.sql.relations import CountsRows, Find, names_in, resolved
 
@@ -22,6 +25,12 @@ __all__ = ["Query", "QueryEngine"]
 
 MAX_SQL: Final = 1 << 20
 """The characters of a query."""
+
+_CACHED_CHARACTERS: Final = 4 << 20
+"""Of queries whose tables are known."""
+
+_CACHED_COLUMNS: Final = 100_000
+"""Of queries whose columns are known."""
 
 _is_inside: ContextVar[bool] = ContextVar("skiway_query_is_inside", default=False)
 """Whether a query reads the rows: scans of a query run in a copy of its context."""
@@ -56,12 +65,20 @@ class _Count:
         return pa.schema([(self.name, pa.int64())])
 
 
+def _weight(parsed: Parsed) -> int:
+    """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
+    has_times = any(each.unit for each in parsed.tables)
+    return _CACHED_CHARACTERS + 1 if has_times else 1000 + 2 * len(parsed.sql)
+
+
 class QueryEngine:
     """Runs queries in the sandbox."""
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
         self._expressions = Cache[str, Sequence[Expression]](1000)
+        self._parsed = Cache[tuple[str, str], Parsed](_CACHED_CHARACTERS, weigh=_weight)
+        self._columns = Cache[bytes, pa.Schema](_CACHED_COLUMNS, weigh=len, max_entries=1000)
 
     def expressions(self, texts: Sequence[str], claims: Mapping[str, Any], *, owner: str = "") -> Sequence[Expression]:
         """Compile expressions over the columns of a row, in which `caller('name')` is the value of a claim."""
@@ -81,10 +98,17 @@ class QueryEngine:
             return count.schema
         process = self._started(query)
         try:
-            schema, rows = self._run(process, query, describe=True)
-            for _ in rows:
-                pass
-            return schema
+            parsed, relations, views = self._resolved(process, query, plan=False)
+
+            def find() -> pa.Schema:
+                schema, rows = self._run(process, query, parsed, relations, views, describe=True)
+                for _ in rows:
+                    pass
+                return schema
+
+            shapes = [(each.name, each.schema.serialize().to_pybytes()) for each in relations]
+            key = repr((parsed.sql, shapes, views, query.catalog, query.schema, query.plain))
+            return self._columns.get(sha256(key.encode()).digest(), find)
         finally:
             process.close()
 
@@ -92,7 +116,7 @@ class QueryEngine:
         """The names of the tables and views that a query names, without common table expressions."""
         process = self._started(query)
         try:
-            return names_in(process.parse(query.sql), query.find, (query.catalog, query.schema))
+            return names_in(self._parse(process, query.sql), query.find, (query.catalog, query.schema))
         finally:
             process.close()
 
@@ -111,7 +135,7 @@ class QueryEngine:
             return
         process = self._started(query)
         try:
-            yield self._run(process, query)
+            yield self._run(process, query, *self._resolved(process, query, plan=True))
         finally:
             process.close()
 
@@ -119,7 +143,7 @@ class QueryEngine:
         """DuckDB's plan of a query, over the files that are left after pruning. The query does not run."""
         process = self._started(query)
         try:
-            _, rows = self._run(process, query, explain=True)
+            _, rows = self._run(process, query, *self._resolved(process, query, plan=True), explain=True)
             return "".join(str(text) for batch in rows for text in batch.column("plan").to_pylist())
         finally:
             process.close()
@@ -151,19 +175,36 @@ class QueryEngine:
         current_request().when_ended(process.canceller())
         return process
 
+    def _parse(self, process: QueryProcess, sql: str, prefix: str = "then") -> Parsed:
+        return self._parsed.get((sql, prefix), lambda: process.parse(sql, prefix=prefix))
+
+    def _resolved(
+        self, process: QueryProcess, query: Query, *, plan: bool
+    ) -> tuple[Parsed, list[Relation], list[StoredQuery]]:
+        """The query with its tables and views. Only with `plan`, files are chosen."""
+        parse = partial(self._parse, process)
+        parsed = parse(query.sql)
+        relations, views = resolved(parse, parsed, query.find, (query.catalog, query.schema), plan=plan)
+        return parsed, relations, views
+
     def _run(
-        self, process: QueryProcess, query: Query, *, describe: bool = False, explain: bool = False
+        self,
+        process: QueryProcess,
+        query: Query,
+        parsed: Parsed,
+        relations: Sequence[Relation],
+        views: Sequence[StoredQuery],
+        *,
+        describe: bool = False,
+        explain: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        parsed = process.parse(query.sql)
-        relations, views = resolved(process, parsed, query.find, (query.catalog, query.schema), plan=not describe)
-        default = [query.catalog, *filter(None, [query.schema])]
         before = _is_inside.set(True)  # for the scans, which the process starts
         try:
             return process.run(
                 parsed.sql,
                 relations,
                 views=views,
-                default=default,
+                default=[query.catalog, *filter(None, [query.schema])],
                 describe=describe,
                 plain=query.plain,
                 explain=explain,

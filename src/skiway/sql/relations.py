@@ -18,7 +18,7 @@ from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.lookup import table_at
 from skiway.client.airport.filters import filter_json
 from skiway.errors import InvalidArgument, NotFound
-from skiway.sandbox.queries import FileGroup, NamedTable, Parsed, QueryProcess, Relation, StoredQuery, TableName
+from skiway.sandbox.relations import FileGroup, NamedTable, Parsed, Relation, StoredQuery, TableName
 from skiway.sql.pushdown import pushdown_filter
 
 __all__ = [
@@ -72,14 +72,18 @@ Find = Callable[[str, str, str], Table | None]
 """Looks up a table or view by catalog, schema and name, with the caller's rights."""
 
 
+Parse = Callable[[str, str], Parsed]
+"""Parses a query. Its tables with a point in time get names that begin with the second text."""
+
+
 def resolved(
-    process: QueryProcess, parsed: Parsed, find: Find, default: tuple[str, str], *, plan: bool
+    parse: Parse, parsed: Parsed, find: Find, default: tuple[str, str], *, plan: bool
 ) -> tuple[list[Relation], list[StoredQuery]]:
     """The tables and views of a query, and of its views; each view after those that it reads.
 
     Names without a catalog or a schema are completed with those of `default`. Only with `plan`, files are chosen.
     """
-    resolver = _Resolver(process, find, plan=plan)
+    resolver = _Resolver(parse, find, plan=plan)
     resolver.collect(parsed, default)
     return [each.relation(plan=plan) for each in resolver.tables.values()], list(resolver.views.values())
 
@@ -126,8 +130,8 @@ class _Used:
 class _Resolver:
     """Looks up the tables and views of a query."""
 
-    def __init__(self, process: QueryProcess, find: Find, *, plan: bool) -> None:
-        self._process, self._find, self._plan = process, find, plan
+    def __init__(self, parse: Parse, find: Find, *, plan: bool) -> None:
+        self._parse, self._find, self._plan = parse, find, plan
         self._parsed = 0
         self.tables: dict[tuple[str, ...], _Used] = {}
         self.views: dict[tuple[str, ...], StoredQuery] = {}
@@ -183,7 +187,7 @@ class _Resolver:
                 f"views are nested more than {_MAX_DEPTH} deep: {dotted} is the last", key="view.depth"
             )
         self._parsed += 1
-        parsed = self._process.parse(view.sql, prefix=f"then {self._parsed}")
+        parsed = self._parse(view.sql, f"then {self._parsed}")
         self.collect(parsed, full[:2], path)
         self.views[key] = StoredQuery(full, view.with_columns(parsed.sql))
 
@@ -226,7 +230,7 @@ class _Filters:
     def __init__(self, parsed: Parsed) -> None:
         self._names = [named.name for named in parsed.tables]
         self._statement: exp.Expr | None = None
-        if len(parsed.sql) <= _MAX_PARSED:
+        if len(parsed.sql) <= _MAX_PARSED and "where" in parsed.sql.lower():
             with contextlib.suppress(SqlglotError, RecursionError):
                 self._statement = parse_one(parsed.sql, dialect="duckdb")
 

@@ -70,6 +70,7 @@ class DeltaTable(TableHandle):
         self._files = files
         self._versions = Cache[int, "deltalake.DeltaTable"](8)
         self._vectors = Cache[int, dict[str, pa.Array]](4)
+        self._schemas = Cache[int, DeltaSchema](8)
         newest = self._load(None)
         self._newest: int = newest.version()
         self._versions.put(self._newest, newest)
@@ -168,6 +169,9 @@ class DeltaTable(TableHandle):
         return location(plain) if _ABSOLUTE.match(path) else self._place / plain
 
     def _schema(self, version: int) -> DeltaSchema:
+        return self._schemas.get(version, lambda: self._read_schema(version))
+
+    def _read_schema(self, version: int) -> DeltaSchema:
         table = self._at(version)
         metadata = table.metadata()
         mode = metadata.configuration.get("delta.columnMapping.mode", "none")

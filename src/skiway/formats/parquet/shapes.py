@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 import pyarrow as pa
 
 from skiway.airport.layouts import plain_type
+from skiway.cache import Cache
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import file_columns
 from skiway.formats.parquet.reading import open_file
@@ -16,8 +19,11 @@ __all__ = ["FileShape", "read_shape"]
 
 _BYTES_PER_COLUMN = 200  # of a shape in the cache
 
+_schemas: Final = Cache[bytes, pa.Schema](1000)
+"""Schemas by their serialized form: files with the same columns share one, and what is derived from it."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class FileShape:
     """The columns of a file. `paths` and `physical_types` are those of its leaves, in the order of the file."""
 
@@ -26,7 +32,7 @@ class FileShape:
     paths: tuple[str, ...]
     physical_types: tuple[str, ...]
 
-    @property
+    @cached_property
     def has_standard_lists(self) -> bool:
         """Whether lists and maps are stored as the specification defines, which all readers understand alike.
 
@@ -58,9 +64,10 @@ def read_shape(files: Files, path: str, *, etag: str | None) -> FileShape:
     def load() -> FileShape:
         with open_file(files, path) as parquet:
             stored = [parquet.metadata.schema.column(place) for place in range(len(parquet.metadata.schema))]
+            columns = file_columns(parquet)
             return FileShape(
                 parquet.metadata.num_rows,
-                file_columns(parquet),
+                _schemas.get(columns.serialize().to_pybytes(), lambda: columns),
                 tuple(each.path for each in stored),
                 tuple(each.physical_type for each in stored),
             )
