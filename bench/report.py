@@ -23,7 +23,7 @@ WIDTH: Final = 56  # of the names
 class Figure:
     """A rate or time of ours, that of a peer in the same run, and the target for their ratio.
 
-    `aim` is the smallest acceptable ratio, `aim_at_most` the largest; `aim_below` is a limit for our own figure.
+    `aim` is the smallest acceptable ratio, `aim_at_most` the largest; `aim_below` and `aim_above` are limits for our own figure.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Figure:
     aim: float | None = None
     aim_at_most: float | None = None
     aim_below: float | None = None
+    aim_above: float | None = None
     peer_is: str = "bare pyarrow Flight"
 
     def line(self) -> str:
@@ -48,6 +49,8 @@ class Figure:
             return f"ratio >= {self.aim:g}"
         if self.aim_at_most is not None:
             return f"ratio <= {self.aim_at_most:g}"
+        if self.aim_above is not None:
+            return f">= {self.aim_above:g} {self.unit}"
         return "" if self.aim_below is None else f"< {self.aim_below:g} {self.unit}"
 
     def share(self) -> float | None:
@@ -56,6 +59,8 @@ class Figure:
             return self.ratio / self.aim
         if self.aim_at_most is not None and self.ratio is not None:
             return self.aim_at_most / self.ratio
+        if self.aim_above is not None:
+            return self.ours / self.aim_above
         return None if self.aim_below is None else self.aim_below / self.ours
 
     def verdict(self) -> str:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 PEER: Final = "PyIceberg's SqlCatalog"
 COMMITS: Final = 50  # made before measuring
+AIMS_MS: Final = {"load": 2.0, "commit": 5.0}
+"""The longest acceptable median with one client."""
+
+AIM_COMMITS: Final = 150
+"""Commits per second of eight clients to one table."""
 TABLES: Final = "/v1/lake/namespaces/bench/tables"
 SCHEMA: Final = {
     "type": "struct",
@@ -93,7 +98,7 @@ def calls(catalog: Catalog) -> dict[str, Callable[[], object]]:
 # -- by bare HTTP -------------------------------------------------------------------------------------------------------
 
 
-def over_http(address: str) -> Iterator[Latency]:
+def over_http(address: str) -> Iterator[Figure | Latency]:
     """Measure the latency of single calls with one and with eight concurrent clients."""
     with (
         bare_starlette() as peer,
@@ -114,7 +119,9 @@ def over_http(address: str) -> Iterator[Latency]:
         for name, (times, call) in asked.items():
             for clients in (1, 8):
                 p50, p99, rate = measured(call, times, clients)
-                yield Latency(f"REST on SQLite: {name}", clients, p50, p99, rate)
+                aim = AIMS_MS.get(name) if clients == 1 else None
+                yield Latency(f"REST on SQLite: {name}", clients, p50, p99, rate, aim_p50_ms=aim)
+        yield Figure("REST on SQLite: commits of eight clients to one table", "1/s", rate, aim_above=AIM_COMMITS)
         for clients in (1, 8):
             p50, p99, rate = measured(lambda _: sent(bare, "GET", f"/?size={size}"), 400, clients)
             yield Latency("bare Starlette, as many bytes", clients, p50, p99, rate)

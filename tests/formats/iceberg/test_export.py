@@ -21,7 +21,8 @@ from pyiceberg.manifest import DataFile
 
 from skiway.errors import Unsupported
 from skiway.formats import TableHandle, open_source
-from skiway.formats.iceberg.export.columns import iceberg_schema, name_mapping
+from skiway.formats.geometry import UNKNOWN_CRS, as_geometry
+from skiway.formats.iceberg.export.columns import check_types, iceberg_schema, name_mapping
 from skiway.formats.iceberg.export.data_files import check_deletes, check_shape, entries_of, path_of
 from skiway.formats.parquet.shapes import FileShape
 from skiway.formats.schemas import path_id, with_ids
@@ -137,6 +138,15 @@ def test_name_mapping_has_the_fields_of_all_schemas() -> None:
     assert [each["names"] for each in s["fields"]] == [["a"], ["b"]]
     assert s["fields"][1]["fields"] == [{"field-id": path_id(("s", "b", "element")), "names": ["element"]}]
     assert x == {"field-id": path_id(("x",)), "names": ["x"]}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_geometry_is_refused_although_it_is_stored_as_bytes(inside: bool) -> None:
+    shape = as_geometry(pa.field("shape", pa.binary()), UNKNOWN_CRS)
+    check_types([pa.field("shape", pa.binary())])
+    with pytest.raises(Unsupported, match=r"column '(place\.)?shape' has type GEOMETRY") as refusal:
+        check_types([pa.field("place", pa.struct([shape])) if inside else shape])
+    assert refusal.value.key == "table.not_exportable"
 
 
 LIST, MAP = pa.list_(pa.int32()), pa.map_(pa.string(), pa.int32())
