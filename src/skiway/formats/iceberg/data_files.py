@@ -1,32 +1,28 @@
-"""Write rows as Parquet data files of an Iceberg table. They become visible when they are committed.
+"""Write rows as data files of an Iceberg table. They become visible when they are committed.
 
-`DataFileWriter` streams rows into files by partition; `ParquetFile` writes one file and collects its statistics for the
-manifest; `conformed` converts rows to the table's columns, order, types and nullability.
+`DataFileWriter` streams rows into files by partition; `conformed` converts rows to the table's columns, order, types and
+nullability.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from skiway.airport.layouts import plain_array
 from skiway.errors import ConstraintViolation, InvalidArgument
-from skiway.formats.geometry import WkbType, coordinate_system
 from skiway.formats.iceberg.lineage import with_lineage
+from skiway.formats.iceberg.parquet_files import ParquetFile
 from skiway.formats.iceberg.partitions import split_by_partition
 from skiway.formats.iceberg.types import arrow_schema, write_defaults
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.formats.parquet.footers import row_groups
-from skiway.formats.schemas import Leaf, field_id, leaves, with_id
-from skiway.formats.statistics import merged_stats
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -35,14 +31,13 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.typedef import Record
 
-__all__ = ["DataFileWriter", "ParquetFile", "conformed", "data_folder", "sort_keys", "target_file_bytes"]
+__all__ = ["DataFileWriter", "conformed", "data_folder", "sort_keys", "target_file_bytes"]
 
 # mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
 
 _TARGET_BYTES: Final = 512 << 20
 _ROW_GROUP_BYTES: Final = 64 << 20
-_ROW_GROUP_ROWS: Final = 131_072  # what a reader must decode to find one row; DuckDB's files have about as many
 
 
 def conformed(
@@ -116,146 +111,6 @@ def _missing_fields(given: pa.DataType, of: pa.DataType) -> Iterator[str]:
         yield from _missing_fields(given.field(0).type, of.value_type)
 
 
-class ParquetFile:
-    """An open Parquet file. Every `write` starts a new row group, and so do each 131,072 rows."""
-
-    def __init__(
-        self, files: TableFiles, uri: str, schema: Schema, arrow: pa.Schema, options: Mapping[str, str]
-    ) -> None:
-        from pyarrow.parquet import ParquetWriter
-
-        self.uri = uri
-        self.writes = 0
-        self._files, self._schema, self._options = files, schema, options
-        self._arrow = arrow
-        self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
-        # PyIceberg reads these bounds as Python values, which have fewer years and no nanoseconds.
-        self._temporal = [leaf for leaf in leaves(arrow) if _is_temporal(leaf.type)]
-        self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
-        self._sink = files.create(uri)
-        self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
-        self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
-        with files.translated(uri):  # it writes the first bytes
-            self._writer = ParquetWriter(
-                self._sink,
-                self._written,
-                compression=_codec(options),
-                compression_level=_level(options),
-                store_decimal_as_integer=True,
-                write_page_index=True,
-            )
-
-    @property
-    def size(self) -> int:
-        """The number of bytes written so far."""
-        return self._sink.tell()
-
-    def write(self, rows: pa.Table) -> None:
-        """Write the rows as new row groups."""
-        for leaf in self._floats:
-            column = rows[leaf.path[0]]
-            for name in leaf.path[1:]:
-                column = pc.struct_field(column, name)
-            self._nans[leaf.id] += pc.sum(pc.is_nan(column), min_count=0).as_py()
-        for name, of in self._geometries.items():
-            chunks = [pa.ExtensionArray.from_storage(of, chunk) for chunk in rows[name].chunks]
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, self._written.field(name), pa.chunked_array(chunks, of))
-        with self._files.translated(self.uri):
-            self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
-        self.writes += 1
-
-    def close(self, *, partition: Any, spec_id: int, sort_order_id: int | None) -> DataFile:
-        """Close the file, sync it to disk, and return its entry for a manifest."""
-        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-
-        with self._files.translated(self.uri):
-            self._writer.close()
-            size = self._sink.tell()
-            self._sink.close()
-        self._files.seal(self.uri)
-        made = DataFile.from_args(
-            _table_format_version=3,
-            content=DataFileContent.DATA,
-            file_path=self.uri,
-            file_format=FileFormat.PARQUET,
-            partition=partition,
-            file_size_in_bytes=size,
-            sort_order_id=sort_order_id,
-            equality_ids=None,
-            key_metadata=None,
-            **self._statistics(),
-        )
-        made.spec_id = spec_id
-        return made
-
-    def abort(self) -> None:
-        """Close the file without finishing it; the caller deletes it."""
-        with suppress(OSError, pa.ArrowException):
-            self._writer.close()
-            self._sink.close()
-
-    def _statistics(self) -> dict[str, Any]:
-        from pyiceberg.io.pyarrow import (
-            MetricModeTypes,
-            MetricsMode,
-            compute_statistics_plan,
-            data_file_statistics_from_parquet_metadata,
-            parquet_path_to_id_mapping,
-        )
-        from pyiceberg.types import GeometryType
-
-        footer = self._writer.writer.metadata
-        plan = compute_statistics_plan(self._schema, dict(self._options))
-        unbounded = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
-        own = [leaf for leaf in self._temporal if leaf.id in plan and plan[leaf.id].mode.type not in unbounded]
-        plan |= {leaf.id: replace(plan[leaf.id], mode=MetricsMode(MetricModeTypes.COUNTS)) for leaf in own}
-        for each in self._schema.fields:
-            if isinstance(each.field_type, GeometryType):  # Parquet has other statistics for geometries
-                plan[each.field_id] = replace(plan[each.field_id], mode=MetricsMode(MetricModeTypes.NONE))
-        found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self._schema))
-        facts = found.to_serialized_dict()
-        low, high = _temporal_bounds(footer, self._arrow, own)
-        # PyIceberg does not count NaN.
-        nans = {number: count for number, count in self._nans.items() if number in found.value_counts}
-        bounds = {"lower_bounds": facts["lower_bounds"] | low, "upper_bounds": facts["upper_bounds"] | high}
-        return {**facts, **bounds, "nan_value_counts": nans}
-
-
-def _temporal_bounds(footer: Any, arrow: pa.Schema, of: Sequence[Leaf]) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """The bounds of dates and timestamps by field id, in Iceberg's single-value serialization."""
-    stats = row_groups(footer, arrow, of)["stats"].combine_chunks()
-    low: dict[int, bytes] = {}
-    high: dict[int, bytes] = {}
-    for leaf in of:
-        merged = merged_stats(stats.field(str(leaf.id)))
-        for bounds, name in ((low, "min"), (high, "max")):
-            bound = merged.field(name)
-            if bound.null_count == 0:
-                whole = pa.int32() if pa.types.is_date32(leaf.type) else pa.int64()
-                bounds[leaf.id] = bound.view(whole)[0].as_py().to_bytes(whole.bit_width // 8, "little", signed=True)
-    return low, high
-
-
-def _written(field: pa.Field, geometry: WkbType | None) -> pa.Field:
-    """`field` as it is written, with the extension type of geometries."""
-    return field if geometry is None else with_id(pa.field(field.name, geometry, field.nullable), field_id(field))
-
-
-def _is_temporal(of: pa.DataType) -> bool:
-    return pa.types.is_date32(of) or pa.types.is_timestamp(of)
-
-
-def _codec(options: Mapping[str, str]) -> str:
-    codec = options.get("write.parquet.compression-codec", "zstd").lower()
-    return "none" if codec == "uncompressed" else codec
-
-
-def _level(options: Mapping[str, str]) -> int | None:
-    level = options.get("write.parquet.compression-level")
-    return int(level) if level and _codec(options) in ("zstd", "gzip", "brotli") else None
-
-
 @dataclass(slots=True)
 class _Partition:
     """A partition that is being written: its buffered rows, and the open file with the rows before them."""
@@ -265,14 +120,29 @@ class _Partition:
     buffered_bytes: int = 0
     file: ParquetFile | None = None
 
+    def take(self) -> pa.Table:
+        """The buffered rows, which are buffered no longer."""
+        rows, self.buffered, self.buffered_bytes = pa.concat_tables(self.buffered), [], 0
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoding:
+    """Rows of a partition that are being encoded, and their size."""
+
+    part: _Partition
+    size: int
+    done: Future[None]
+
 
 class DataFileWriter:
     """Writes rows into new data files of a table, by partition. Row groups are sorted if the table has a sort order.
 
-    At most about `buffer_bytes` of rows are buffered in memory, and at most `max_open_files` files are open, however many
-    partitions there are. With `lineage` the files contain that of their rows, for rows that other files contained before.
-    `target_bytes` is the size of files, by default that of the table's property. Rows that are `in_order` are not sorted; then
-    `sort_order_id` is the order of the table that they have, if they have one. Not safe to use from several threads.
+    Full row groups are encoded on a thread, while further rows arrive. At most about `buffer_bytes` of rows are in memory, and
+    at most `max_open_files` files are open, however many partitions there are. With `lineage` the files contain that of their
+    rows, for rows that other files contained before. `target_bytes` is the size of files, by default that of the table's
+    property. Rows that are `in_order` are not sorted; then `sort_order_id` is the order of the table that they have, if they
+    have one. Not safe to use from several threads.
     """
 
     def __init__(
@@ -298,11 +168,15 @@ class DataFileWriter:
         self._given_order = sort_order_id if in_order else None
         self._buffer_bytes, self._max_open = buffer_bytes, max_open_files
         options = metadata.properties
-        self._group_bytes = min(_size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES), buffer_bytes)
+        group_bytes = _size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES)
+        # Half of the rows are encoded while the others arrive. Rows to sort are buffered longer: each write is sorted on its own.
+        self._group_bytes = min(group_bytes, buffer_bytes if self._order else max(1, buffer_bytes // 2))
         self._target_bytes = target_bytes or target_file_bytes(options)
         self._name, self._numbers = ids(), iter(range(10**9))
         self._parts: dict[str, _Partition] = {}  # least recently used first
         self._written: list[DataFile] = []
+        self._thread: ThreadPoolExecutor | None = None
+        self._encoding: _Encoding | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows. Columns are matched by name; missing columns have their write default, or are NULL."""
@@ -316,19 +190,26 @@ class DataFileWriter:
             part.buffered_bytes += some.nbytes
             if part.buffered_bytes >= self._group_bytes:
                 self._flush(part)
-        while sum(part.buffered_bytes for part in self._parts.values()) > self._buffer_bytes:
-            self._flush(max(self._parts.values(), key=lambda part: part.buffered_bytes))
+        while self._rows_in_memory() > self._buffer_bytes:
+            if self._encoding is None:
+                self._flush(max(self._parts.values(), key=lambda part: part.buffered_bytes))
+            self._wait()
 
     def close(self) -> list[DataFile]:
         """Finish all files and return them for a commit; an empty list if there were no rows."""
+        self._wait()
         for part in list(self._parts.values()):
-            self._flush(part)
+            if part.buffered:
+                self._encode(part, part.take())
             self._finish(part)
         self._parts.clear()
+        self._end_thread()
         return list(self._written)
 
     def abort(self) -> None:
         """Delete all files that were written."""
+        self._end_thread()
+        self._encoding = None
         open_files = [part.file for part in self._parts.values() if part.file]
         for file in open_files:
             file.abort()
@@ -354,20 +235,44 @@ class DataFileWriter:
         self._parts[key] = part
         return part
 
+    def _rows_in_memory(self) -> int:
+        encoding = 0 if self._encoding is None else self._encoding.size
+        return encoding + sum(part.buffered_bytes for part in self._parts.values())
+
     def _flush(self, part: _Partition) -> None:
-        """Write the buffered rows as new row groups."""
-        if not part.buffered:
+        """Encode the buffered rows as new row groups, on the thread, after those before them."""
+        self._wait()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "encode-rows")
+        size, rows = part.buffered_bytes, part.take()
+        self._open(part, rows)
+        done = self._thread.submit(copy_context().run, self._encode, part, rows)
+        self._encoding = _Encoding(part, size, done)
+
+    def _wait(self) -> None:
+        """Wait until rows are encoded; raise the error if that failed. A file that is large enough is finished."""
+        encoding, self._encoding = self._encoding, None
+        if encoding is None:
             return
-        rows = pa.concat_tables(part.buffered)
-        if self._order:
-            rows = rows.sort_by(self._order)
-        part.buffered, part.buffered_bytes = [], 0
+        encoding.done.result()
+        if encoding.part.file is not None and encoding.part.file.size >= self._target_bytes:
+            self._finish(encoding.part)
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _open(self, part: _Partition, rows: pa.Table) -> ParquetFile:
+        """The file of a partition, which is created for these rows if there is none."""
         if part.file is None:
             self._make_room()
-            part.file = ParquetFile(self._files, self._location(), self._schema, self._arrow, self._metadata.properties)
-        part.file.write(rows)
-        if part.file.size >= self._target_bytes:
-            self._finish(part)
+            options = self._metadata.properties
+            part.file = ParquetFile(self._files, self._location(), self._schema, self._arrow, options, first=rows)
+        return part.file
+
+    def _encode(self, part: _Partition, rows: pa.Table) -> None:
+        self._open(part, rows).write(rows.sort_by(self._order) if self._order else rows)
 
     def _make_room(self) -> None:
         """Finish the least recently used files until one more may be open."""
