@@ -1,8 +1,8 @@
 """DuckDB with its Airport extension, as users run it: small statements, inserts, scans and wide tables.
 
-Statements on a library server are compared with a server that repeats the same answers (`bench.replaying`), and statements on
-the lake with DuckDB's `read_parquet` and COPY on the same files. Both sides take turns in one client. The client is that of
-`make live`, which explains how to get it.
+Statements on a library server are compared with a server that repeats the same answers (`bench.replaying`) and with airport-go,
+if its sources are there (`bench.go_peer`), and statements on the lake with DuckDB's `read_parquet` and COPY on the same files.
+All sides take turns in one client. The client is that of `make live`, which explains how to get it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, cast
 
+from bench import go_peer
 from bench.disk import scratch
 from bench.report import Figure
 from bench.servers import running
@@ -59,6 +60,8 @@ SCANS: Final = {
 """Statements on the lake, and how many times as long as `read_parquet` they may take."""
 
 REPEATING: Final = "a grpcio server that repeats the answers"
+GO: Final = "airport-go, a server in Go"
+GO_AIMS: Final = {"select of ten rows": 1.11}
 WIDE: Final = 1500
 WIDEST: Final = 10_000
 
@@ -86,8 +89,14 @@ def library(session: Session) -> Iterator[Figure]:
         for name, sql in SMALL.items():
             times = in_turns(asking(session, sql, db="ours"), asking(session, sql, db="peer"), ROUNDS)
             yield _figure(name, times, REPEATING)
-        session.need("DETACH ours")
         session.need("DETACH peer")
+        if go_peer.is_available():
+            attach(session, "go", stack.enter_context(go_peer.serving(1_000_000)), "")
+            for name, sql in SMALL.items():
+                times = in_turns(asking(session, sql, db="ours"), asking(session, sql, db="go"), ROUNDS)
+                yield _figure(f"{name}, beside airport-go", times, GO, at_most=GO_AIMS.get(name))
+            session.need("DETACH go")
+        session.need("DETACH ours")
 
 
 # -- the lake -----------------------------------------------------------------------------------------------------------
