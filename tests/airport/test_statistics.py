@@ -13,7 +13,7 @@ import pytest
 from airport.raw import Raw, descriptor
 from airport.server.test_discovery import listing, objects, schema_of
 from skiway.airport import CatalogBuilder, ColumnStatistics, Server
-from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.airport.wire.duckdb_sql import castable_type, duckdb_type
 from skiway.airport.wire.payloads import StatisticsRequest, encode, packed
 from skiway.errors import InvalidArgument, NotFound
 
@@ -210,6 +210,48 @@ def test_type_names_are_quoted_as_in_duckdb() -> None:
         field = pa.field("c", pa.struct([(word, pa.int32())]))
         type_name = duckdb.sql("SELECT typeof(x) FROM (SELECT NULL::" + duckdb_type(field) + " AS x)").fetchone()
         assert type_name == (duckdb_type(field),)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda of: of,
+        pa.list_,
+        lambda of: pa.list_(of, 3),
+        lambda of: pa.map_(pa.string(), of),
+        lambda of: pa.struct([("left", of)]),
+        lambda of: pa.sparse_union([pa.field("at", of), pa.field("b", pa.string())]),
+    ],
+    ids=["struct", "list", "array", "map", "struct in a struct", "union"],
+)
+def test_castable_types_can_have_any_names(wrap: Any) -> None:
+    import duckdb
+
+    words = [word for (word,) in duckdb.sql("SELECT keyword_name FROM duckdb_keywords()").fetchall()]
+    named = [pa.field(word, pa.int32()) for word in sorted({*words, "Upper", "two words", 'quo"te', "ä"})]
+    made = castable_type(pa.field("c", wrap(pa.struct(named))))
+    (found,) = duckdb.sql(f"SELECT CAST(NULL AS {made})").types
+    names = str(found)
+    assert all(f'"{each.name}"' in names or each.name in names or each.name == 'quo"te' for each in named)
+
+
+def test_castable_types_are_those_of_columns() -> None:
+    import duckdb
+
+    for of in (
+        pa.int8(),
+        pa.string(),
+        pa.uuid(),
+        pa.bool8(),
+        pa.decimal128(9, 2),
+        pa.timestamp("us", "UTC"),
+        pa.binary(4),
+    ):
+        field = pa.field("c", of)
+        assert castable_type(field) == duckdb_type(field)
+    encoded = pa.field("c", pa.dictionary(pa.int8(), pa.struct([("at", pa.date32())])))
+    assert castable_type(encoded) == 'STRUCT("at" DATE)'
+    assert str(duckdb.sql(f"SELECT CAST(NULL AS {castable_type(encoded)})").types[0]) == 'STRUCT("at" DATE)'
 
 
 def test_table_receives_the_type_name() -> None:

@@ -125,6 +125,19 @@ def test_mask_is_an_expression_over_the_row_and_the_claims(policed: PolicedLake,
     assert found == {i: ROWS["email"][i].as_py() if i < 3 else f"x{i}" for i in range(ROWS.num_rows)}
 
 
+def test_masked_structs_can_have_fields_with_any_names(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    rows = pa.table({"id": [1], "stay": [{"at": 7, "left": [{"join": "x"}]}]})
+    owner.create_table("s.stays", rows.schema)
+    owner.insert("s.stays", rows)
+    place = policed.namespace.resource_id
+    policed.mask(["stay"], expression="{'at': stay['at'] % 2, 'left': NULL}", kind=v1.MK_EXPRESSION, objects=[place])
+    assert read(analyst, "s.stays") == [{"id": 1, "stay": {"at": 1, "left": None}}]
+    owner.call("skiway.create_view", "s.later", "SELECT stay FROM s.stays").read_all()
+    assert query(analyst, "SELECT stay['at'] AS t FROM s.later") == [{"t": 1}]
+
+
 def test_claims_are_constants_whatever_they_contain(policed: PolicedLake, analyst: AirportClient) -> None:
     policed.filter("list_contains(caller('teams'), 'it''s') AND caller('subject') = 'analyst' AND id < 2")
     assert sorted(row["id"] for row in read(analyst)) == [0, 1]

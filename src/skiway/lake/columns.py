@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from skiway.airport.conversion import to_column
 from skiway.airport.server.bindings import table_changed
-from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.airport.wire.duckdb_sql import castable_type, duckdb_type
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.conform import converter
 from skiway.formats.geometry import EXTENSION
@@ -151,7 +151,7 @@ def _with_default(field: pa.Field, default: pa.Scalar | None) -> pa.Field:
         text = default.cast(pa.string()).as_py().replace("'", "''")
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # such as bytes that are no text
         return field
-    sql = f"CAST('{text}' AS {duckdb_type(field)})"
+    sql = f"CAST('{text}' AS {castable_type(field)})"
     return field.with_metadata({**(field.metadata or {}), b"default": sql.encode()})
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from skiway.airport.layouts import plain_type
-from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.airport.wire.duckdb_sql import castable_type
 from skiway.formats import WholeFile, field_id
 from skiway.sandbox.relations import FileColumn, FileGroup
 
@@ -134,7 +134,7 @@ def _group(columns: Sequence[FileColumn], files: Sequence[WholeFile]) -> FileGro
 
 def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
     """How DuckDB gets a column of the table from a file; None if it cannot."""
-    kind, number = _sql_type(column), field_id(column)
+    kind, number = castable_type(column), field_id(column)
     stored = None if number is None else file.columns.get(number)
     if stored is not None:
         there = None if isinstance(stored.type, pa.BaseExtensionType) else plain_type(stored.type)
@@ -148,16 +148,6 @@ def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
     if not any(is_kind(column.type) for is_kind in _AS_TEXT):
         return None
     return FileColumn(column.name, kind, value=str(value.cast(column.type).cast(pa.string()).as_py()))
-
-
-def _sql_type(field: pa.Field) -> str:
-    """The type of a column in SQL, with the names of all fields in quotes: DuckDB shows some types as it cannot parse them."""
-    of = field.type
-    if pa.types.is_struct(of):
-        return f"STRUCT({', '.join(f'{identifier(each.name)} {_sql_type(each)}' for each in of)})"
-    if pa.types.is_map(of):
-        return f"MAP({_sql_type(of.key_field)}, {_sql_type(of.item_field)})"
-    return f"{_sql_type(of.value_field)}[]" if pa.types.is_list(of) else duckdb_type(field)
 
 
 def _is_unambiguous(stored: Mapping[int, pa.Field], columns: Sequence[FileColumn]) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Statement, Table, filters
 from skiway.airport.conversion import to_column
 from skiway.airport.scan import find_rowid_column
-from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import Cancelled, Conflict, InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import ROWID
@@ -245,7 +245,7 @@ class RestrictedRows:
         name = identifier(field.name)
         if policy is None:
             return name
-        kind = duckdb_type(field)
+        kind = castable_type(field)
         if expression is not None:
             return f"CAST({expression.sql} AS {kind}) AS {name}"
         return f"CAST({self._built_in(policy.mask.kind, name, kind)} AS {kind}) AS {name}"

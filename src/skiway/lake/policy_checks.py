@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from skiway.airport import ScanOptions, Table
-from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.lake.columns import columns_of
 from skiway.metastore.records.policies import Subject, column_matches
@@ -66,7 +66,7 @@ class PolicyChecks:
             shown = [f"CAST(({expression.sql}) AS BOOLEAN)"]
         else:
             masked = [field for field in schema if column_matches(policy.mask.columns, field.name)]
-            shown = [f"CAST({expression.sql} AS {kind})" for kind in sorted(set(map(duckdb_type, masked)))]
+            shown = [f"CAST({expression.sql} AS {kind})" for kind in sorted(set(map(castable_type, masked)))]
         text = f"SELECT {', '.join(chain(shown, ['1']))} FROM {'.'.join(map(identifier, _NAME))}"  # noqa: S608 - quoted
         self._engine.columns(Query(text, lambda *_: _NoRows(schema), catalog=_NAME[0]))
 

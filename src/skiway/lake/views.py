@@ -12,7 +12,7 @@ from hashlib import blake2b
 import pyarrow as pa
 
 from skiway.airport import ColumnStatistics, HasStatistics, ScanOptions, Table, filters
-from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import PreconditionFailed
 from skiway.lake.context import Context
 from skiway.lake.declared_columns import declared_columns
@@ -65,7 +65,7 @@ class LakeView(Table, SqlView):
         wanted = self.schema.names if options.columns is None else list(options.columns)
         read = wanted or self.schema.names[:1]  # rows without columns are counted
         casts = ", ".join(
-            f"CAST({identifier(field.name)} AS {duckdb_type(field)}) AS {identifier(field.name)}"
+            f"CAST({identifier(field.name)} AS {castable_type(field)}) AS {identifier(field.name)}"
             for field in self.schema
         )
         condition = filters.to_sql(options.filter) if options.filter else None

@@ -15,6 +15,7 @@ __all__ = [
     "ascii_lower",
     "attach_statement",
     "blob_literal",
+    "castable_type",
     "duckdb_type",
     "extension_of",
     "identifier",
@@ -126,6 +127,26 @@ def duckdb_type(field: pa.Field) -> str:
     name, metadata = extension_of(field)
     special = _extension(name, metadata)
     return special or _storage(storage_type(field.type), field.name)
+
+
+def castable_type(field: pa.Field) -> str:
+    """The type of a field as DuckDB parses it, with all names in quotes: `duckdb_type` is what DuckDB shows, such as `STRUCT(at DATE)`."""
+    of = storage_type(field.type)
+    if _extension(*extension_of(field)) is not None:
+        return duckdb_type(field)
+    if pa.types.is_dictionary(of) or pa.types.is_run_end_encoded(of):
+        return castable_type(pa.field(field.name, of.value_type))
+    if pa.types.is_map(of):
+        return f"MAP({castable_type(of.key_field)}, {castable_type(of.item_field)})"
+    if pa.types.is_fixed_size_list(of):
+        return f"{castable_type(of.value_field)}[{of.list_size}]"
+    if any(is_list(of) for is_list, _ in _LISTS):
+        return f"{castable_type(of.value_field)}[]"
+    if (pa.types.is_struct(of) and of.num_fields) or pa.types.is_union(of):
+        members = [of.field(place) for place in range(of.num_fields)]
+        named = ", ".join(f"{identifier(each.name)} {castable_type(each)}" for each in members)
+        return f"{'STRUCT' if pa.types.is_struct(of) else 'UNION'}({named})"
+    return duckdb_type(field)
 
 
 def _extension(name: str, metadata: str) -> str | None:

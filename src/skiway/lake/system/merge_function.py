@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport import Parameter
-from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import InvalidArgument, NotFound
 from skiway.lake.columns import ROWID
 from skiway.lake.row_ids import WithRowIds
@@ -46,7 +46,7 @@ class MergeFunction(ChangeTable):
         table = self._find(self._catalog.display_name, place.schema, place.name)
         if not isinstance(table, WritableTable):
             raise NotFound(f"table {self.full_name(place)} does not exist", key="table", table=self.full_name(place))
-        columns = {field.name: duckdb_type(field) for field in table.schema if field.name != ROWID}
+        columns = {field.name: castable_type(field) for field in table.schema if field.name != ROWID}
         merge = MergeQuery(columns, given["source"], given["on"], given["clauses"] or "")
         statement = table.merging()
         try:

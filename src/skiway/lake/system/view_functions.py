@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport import Parameter, ScanOptions, Table
-from skiway.airport.wire.duckdb_sql import duckdb_type, identifier
+from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from skiway.lake.system.effects import EffectFunction, Place
 from skiway.metastore import tables, views
@@ -104,7 +104,7 @@ class CreateViewFunction(_ViewFunction):
             base_relations=[v1.NameRef(catalog=c, path=namespace_path(s), name=t) for c, s, t in read],
             creation_search_path=full_path(place.namespace),
             output_columns=[
-                v1.SchemaColumn(name=field.name, logical_type=duckdb_type(field), nullable=True, ordinal=number)
+                v1.SchemaColumn(name=field.name, logical_type=castable_type(field), nullable=True, ordinal=number)
                 for number, field in enumerate(columns, 1)
             ],
         )
