@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -183,6 +184,23 @@ def test_query_that_is_not_read_to_its_end_is_cancelled(queries: Queries) -> Non
     another = queries.start()
     assert result(another, "SELECT 1 AS one") == [{"one": 1}]
     another.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT identity FROM s.t", 'Referenced column "identity" not found in FROM clause! Candidate bindings: "id"'),
+        ("SELECT uper(text) FROM s.t", 'Scalar Function with name uper does not exist! Did you mean "upper"?'),
+        ("SELECT CAST('x' AS INTEGER)", "Could not convert string 'x' to INT32$"),
+        ("SELECT * FROM s.t ORDER BY", "syntax error at end of input$"),
+    ],
+)
+def test_messages_have_suggestions_but_not_the_query(process: QueryProcess, sql: str, message: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        result(process, sql, scanned())
+    assert re.search(message.replace("(", r"\(").replace("?", r"\?"), error.value.message)
+    assert "\n" not in error.value.message
+    assert "LINE" not in error.value.message
 
 
 def test_scan_ends_with_its_query(queries: Queries) -> None:

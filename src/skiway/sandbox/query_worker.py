@@ -19,7 +19,7 @@ from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
 from skiway.sandbox.query_databases import Databases
 from skiway.sandbox.query_parsing import RefusedQuery, parsed, with_values
-from skiway.sandbox.worker import REQUEST_BYTES, end_with_server, first_line, limit_process
+from skiway.sandbox.worker import REQUEST_BYTES, end_with_server, limit_process, shown_error
 
 __all__ = ["main"]
 
@@ -67,7 +67,7 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
     except (RefusedQuery, RefusedExpression) as error:
         _write(responses, b"E", str(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError, EOFError) as error:
-        _write(responses, b"E", first_line(error).encode())
+        _write(responses, b"E", shown_error(error).encode())
 
 
 def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 import duckdb
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from skiway.sandbox.messages import READY, decode_table, encode_table, exactly, read_message, write_message
 
-__all__ = ["REQUEST_BYTES", "SETTINGS", "end_with_server", "first_line", "limit_process", "main"]
+__all__ = ["REQUEST_BYTES", "SETTINGS", "end_with_server", "limit_process", "main", "shown_error"]
 
 SETTINGS: Final = {
     "arrow_lossless_conversion": "true",
@@ -104,7 +105,7 @@ def _answer(
     except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError):
         return {"error": "memory"}, []
     except (duckdb.Error, _NotOne) as error:
-        return {"error": "sql", "message": first_line(error)}, []
+        return {"error": "sql", "message": shown_error(error)}, []
     finally:
         timer.cancel()
         cursor.close()
@@ -128,13 +129,17 @@ def _run(cursor: duckdb.DuckDBPyConnection, statements: list[str], tables: dict[
     return found
 
 
-def first_line(error: Exception) -> str:
-    """The first line of the message; what DuckDB reports as JSON is shortened to its message."""
+def shown_error(error: Exception) -> str:
+    """The message in one line, with DuckDB's suggestions, but without the part of the query that it points at.
+
+    What DuckDB reports as JSON is shortened to its message.
+    """
     text = str(error)
     try:
         return str(json.loads(text)["exception_message"])
     except (ValueError, KeyError, TypeError):
-        return text.splitlines()[0] if text else type(error).__name__
+        lines = takewhile(lambda line: line.strip() and not line.startswith("LINE "), text.splitlines())
+        return " ".join(map(str.strip, lines)) or type(error).__name__
 
 
 if __name__ == "__main__":
