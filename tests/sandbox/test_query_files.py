@@ -227,10 +227,14 @@ def test_other_relations_and_views_are_not_those_of_the_last_query(
             assert query(single, sql, in_files(one, one)) == [{"n": 60}]
 
 
-def test_another_owner_cannot_name_the_tables_of_the_last_query(single: Queries, tmp_path: Path) -> None:
+def test_another_owner_cannot_name_the_tables_of_the_last_query(
+    single: Queries, tmp_path: Path, sent: list[int]
+) -> None:
     pq.write_table(ROWS, tmp_path / "a.parquet")
     relation = in_files(group(COLUMNS, tmp_path / "a.parquet"))
+    query(single, "SELECT count(*) FROM s.t", relation, owner="two")
     query(single, "SELECT count(*) FROM s.t", relation, owner="one")
+    assert sent == [1, 1], "each owner has databases of its own"
     for sql in ("SELECT * FROM s.t", "SELECT * FROM lake.s.t", "SELECT * FROM '/proc/self/fd/9'"):
         with pytest.raises(InvalidArgument, match=r"does not exist|disabled by configuration"):
             query(single, sql, owner="two")

@@ -323,6 +323,7 @@ class QueryProcess:
         is_direct = all(each.files and not any(group.remote for group in each.files) for each in relations)
         can_keep = is_direct and len(files) <= _MAX_KEPT_FILES
         with _opened(files if can_keep else ()) as descriptors:
+            header["owner"] = self.owner
             header["identities"] = [file_identity(each) for each in descriptors] if can_keep else None
             self._send(header, parts)
             kind, payload = self._frame()

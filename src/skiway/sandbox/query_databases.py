@@ -196,7 +196,7 @@ def _key(header: Mapping[str, Any], identities: Sequence[Sequence[int]] | None) 
     """What the relations and views of a query depend on; None if other queries must not use them."""
     if identities is None:
         return None
-    return json.dumps([header["relations"], header["views"], header["plain"], identities])
+    return json.dumps([header["owner"], header["relations"], header["views"], header["plain"], identities])
 
 
 def _lock(database: duckdb.DuckDBPyConnection, files: Sequence[str] = ()) -> None:
