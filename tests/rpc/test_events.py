@@ -15,6 +15,7 @@ WITHOUT_EVENTS = {
     "QueryService/RenewQuery": "queries change nothing",
     "QueryService/EndQuery": "queries change nothing",
     "QueryService/FetchScanBundle": "queries change nothing",
+    "QualityService/CheckRules": "the status of the rule does not change",
     "TransactionService/BeginTransaction": "nothing is visible before the commit",
     "TransactionService/AppendRows": "nothing is visible before the commit",
     "TransactionService/AbortTransaction": "nothing was visible",

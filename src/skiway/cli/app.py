@@ -43,6 +43,7 @@ LAKE: Final = {
     "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
     "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),
     "policies": LazyGroup("policies:app", "Restrict what callers see of rows and columns."),
+    "rules": LazyGroup("rules:app", "Define and check quality rules of tables."),
     "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
     "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
     "tables": LazyGroup("table_maintenance:app", "Show, describe, create, delete and maintain tables."),

@@ -103,6 +103,7 @@ NAMES: Final[Mapping[str, Names]] = {
     "VIEW": _views,
     "OBJECT": _objects,
     "CONNECTOR": lambda lake, _: (each.name for each in lake.connectors()),
+    "RULE": lambda lake, _: (each.name for each in lake.rules()),
     "POLICY": lambda lake, _: (each.name for each in lake.policies()),
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }

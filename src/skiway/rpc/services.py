@@ -9,7 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from skiway.metastore import Realm, connectors, events, jobs, queries, statistics, table_maintenance, transactions
+from skiway.metastore import (
+    Realm,
+    connectors,
+    events,
+    jobs,
+    quality,
+    queries,
+    statistics,
+    table_maintenance,
+    transactions,
+)
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -42,6 +52,7 @@ from skiway.model.v1 import (
     maintenance_pb2,
     namespace_pb2,
     policy_pb2,
+    quality_pb2,
     query_pb2,
     snapshot_pb2,
     statistics_pb2,
@@ -94,6 +105,7 @@ def all_services(
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
         maintenance_of(maintenance or MaintenanceArea()),
+        QUALITY,
         EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
@@ -312,6 +324,20 @@ GRANTS = Service(
         "ListGrants": reads(grants.list_, "grant.manage"),
         "AddGrant": changes(grants.add, "grant.manage"),
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
+    },
+)
+QUALITY = Service(
+    quality_pb2.DESCRIPTOR.services_by_name["QualityService"],
+    category="table",
+    rules={
+        "ListRules": reads(quality.list_, "table.read"),
+        "GetRule": reads(quality.get, "table.read"),
+        "CreateRule": changes(quality.create, "table.write"),
+        "UpdateRule": changes(quality.update, "table.write"),
+        "DeleteRule": changes(quality.delete, "table.write"),
+        "CheckRules": changes(quality.check, "table.write"),
+        "GetCheck": reads(quality.get_check, "table.read"),
+        "ListRuleResults": reads(quality.list_results, "table.read"),
     },
 )
 EVENTS = Service(

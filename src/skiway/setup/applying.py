@@ -20,6 +20,7 @@ from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.model import v1
 from skiway.setup.column_types import schema_of
 from skiway.setup.declarations import (
+    CHECKS,
     Account,
     Catalog,
     Connector,
@@ -28,6 +29,7 @@ from skiway.setup.declarations import (
     Namespace,
     Object,
     Policy,
+    Rule,
     Schedule,
     Setup,
     Source,
@@ -38,6 +40,7 @@ from skiway.setup.declarations import (
 from skiway.setup.normal_form import object_kind, object_name
 from skiway.setup.planning import Change, Plan
 from skiway.setup.secrets import credentials_of
+from skiway.setup.writing import plain
 
 __all__ = ["apply"]
 
@@ -155,6 +158,8 @@ class Applying:
                 _tags(self.lake, change, desired)
             case Policy():
                 _policy(self.lake, change, desired)
+            case Rule():
+                _rule(self.lake, change, desired)
             case Grant():
                 _grant(self.lake, change, desired)
 
@@ -275,6 +280,32 @@ def _policy(lake: Metastore, change: Change, item: Policy) -> None:
         return
     changed = {key: value for key, value in values.items() if key in change.changed}
     lake.policies.update(item.name, **changed, **(rule if change.changed & {"row_filter", "mask"} else {}))
+
+
+def _rule(lake: Metastore, change: Change, item: Rule) -> None:
+    if change.action == "delete":
+        lake.rules.delete(item.name)
+        return
+    (kind,) = (each for each in CHECKS if getattr(item, each) is not None)
+    if change.action == "update" and "table" in change.changed:
+        lake.rules.delete(item.name)  # a rule stays with its table, so it becomes another one
+    if change.action == "create" or "table" in change.changed:
+        lake.rules.create(
+            item.name,
+            Id(_object_id(lake, Object(table=item.table)).id),
+            kind,
+            plain(getattr(item, kind)),
+            severity=item.severity,
+            estimates_only=item.estimates_only,
+            description=item.description or None,
+        )
+        return
+    changed = _changed(change, item, ("description", "severity"))
+    if "estimates_only" in change.changed:
+        changed["estimates_only"] = item.estimates_only
+    if change.changed & CHECKS.keys():
+        changed |= {"kind": kind, "values": plain(getattr(item, kind))}
+    lake.rules.update(item.name, **changed)
 
 
 def _grant(lake: Metastore, change: Change, item: Grant) -> None:

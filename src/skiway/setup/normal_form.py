@@ -20,6 +20,7 @@ from skiway.setup.declarations import (
     Namespace,
     Object,
     Policy,
+    Rule,
     Setup,
     StructType,
     Table,
@@ -132,6 +133,13 @@ def _policy(item: Policy) -> Policy:
     )
 
 
+def _rule(item: Rule) -> Rule:
+    schema = item.schema
+    if schema is not None:
+        schema = replace(schema, columns=dict(sorted(schema.columns.items())))
+    return replace(item, table=full_name(item.table, "table"), schema=schema)
+
+
 def _callers(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({each.lower() if each.startswith("role:") else each for each in given}))
 
@@ -163,6 +171,7 @@ _NORMAL: Final[dict[type, Callable[[Any], Any]]] = {
     View: _view,
     Tags: _tags,
     Policy: _policy,
+    Rule: _rule,
     Grant: _grant,
     Connector: _connector,
 }

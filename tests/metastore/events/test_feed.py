@@ -38,6 +38,7 @@ WITHOUT_EVENTS = {
     "transaction": "nothing is committed until its tables change",
     "idempotency": "belongs to the change that it protects",
     "column_tags": "an event of its table",
+    "rule_results": "an event of its rule, if the status changes",
 }
 
 

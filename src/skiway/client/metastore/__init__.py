@@ -12,6 +12,7 @@ from skiway.client.metastore.names import Id, dotted
 from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
+from skiway.client.metastore.rules import Rule, RuleResult
 from skiway.client.metastore.snapshots import Snapshot
 from skiway.client.metastore.transactions import StagedRows, Transaction
 
@@ -32,6 +33,8 @@ __all__ = [
     "Policy",
     "Query",
     "Retries",
+    "Rule",
+    "RuleResult",
     "ScanBundle",
     "Snapshot",
     "StagedRows",

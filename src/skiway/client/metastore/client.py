@@ -19,6 +19,7 @@ from skiway.client.metastore.jobs import Jobs
 from skiway.client.metastore.maintenance import Maintenance
 from skiway.client.metastore.policies import Policies
 from skiway.client.metastore.queries import Queries
+from skiway.client.metastore.rules import Rules
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
@@ -126,6 +127,11 @@ class Metastore:
     def policies(self) -> Policies:
         """Policies, which decide what callers see of rows and columns, and the tags of columns."""
         return Policies(self._calls)
+
+    @property
+    def rules(self) -> Rules:
+        """Quality rules of tables, and their results."""
+        return Rules(self._calls)
 
     @property
     def connectors(self) -> Connectors:

@@ -49,6 +49,7 @@ EVENT_KINDS: Final = {
     "job": "jobs",
     "grant": "grants",
     "policy": "policies",
+    "rule": "rules",
 }
 """The kinds of objects that have events, and their names in keys."""
 
@@ -98,6 +99,9 @@ class _Change:
     has_statistics: bool = False
     has_tags: bool = False
     has_new_state: bool = False
+    new_status: str = ""
+    old_status: str = ""
+    """The last status of a quality rule, if it changes."""
     is_silent: bool = False
 
     def action(self) -> str:
@@ -115,6 +119,9 @@ class _Change:
             if self.kind == "job":
                 return "changed" if self.has_new_state else ""
             return "renamed" if self.removed else "changed"
+        if self.new_status != self.old_status:
+            # A rule that passes when it is first checked did not recover.
+            return {"failed": "failed", "passed": "recovered" if self.old_status else ""}.get(self.new_status, "")
         if self.has_snapshots or self.has_tags or self.current is not None:
             return "changed"
         return "profiled" if self.has_statistics else ""
@@ -152,6 +159,8 @@ def _changes(batch: Sequence[Operation]) -> list[_Change]:
                 _own(granted, operation, roots)
             case ["accounts", account, "column-tags", "by-table", table] if not isinstance(operation, Check):
                 change(account, "table", table).has_tags = True
+            case ["accounts", account, "rule-results", "by-status", status, table, rule, name]:
+                _of_rule(change(account, "rule", rule), operation, status, {"name": name, "table_id": table})
             case ["accounts", account, "tables", table, "snapshots", *rest]:
                 _of_table(change(account, "table", table), operation, rest)
             case ["closing", *_]:
@@ -192,6 +201,15 @@ def _of_table(change: _Change, operation: Operation, rest: list[str]) -> None:
             change.has_statistics = True
 
 
+def _of_rule(change: _Change, operation: Operation, status: str, fields: dict[str, str]) -> None:
+    """Results move to another key if the status changes, or if the rule was renamed."""
+    if isinstance(operation, Delete):
+        change.old_status = status
+    elif isinstance(operation, Put) and operation.expect == ABSENT:
+        change.new_status = status
+        change.added |= fields
+
+
 def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The kind of object that a key is a name of, and the fields of an event that follow from it."""
     match parts:
@@ -199,6 +217,8 @@ def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
             yield "account", {"name": name}
         case ["accounts", _, "catalogs" | "connectors" | "policies" as plural, "by-name", name]:
             yield _SINGULAR[plural], {"name": name}
+        case ["accounts", _, "rules", "by-table", table, name]:
+            yield "rule", {"name": name, "table_id": table}
         case ["accounts", _, "catalogs", catalog, "namespaces", "by-path", *path]:
             yield "namespace", {"name": ".".join(path), "catalog_id": catalog}
         case ["accounts", _, "namespaces", namespace, "tables" | "views" as plural, "by-name", name]:

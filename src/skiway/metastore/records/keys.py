@@ -83,6 +83,11 @@ __all__ = [
     "queue_time",
     "relation_name",
     "replaced_snapshot",
+    "rule",
+    "rule_name",
+    "rule_of_table",
+    "rule_results",
+    "rule_status",
     "scan_plan",
     "schedule",
     "schedule_ids",
@@ -288,6 +293,33 @@ def policy_name(account_id: str, name: str = "") -> str:
 def column_tags(account_id: str, table_id: str = "") -> str:
     """The tags of a table's columns, or the prefix of all. They stay when the table is dropped, because it can be restored."""
     return f"{of_account(account_id)}column-tags/by-table/{encoded(table_id)}"
+
+
+# --- quality rules ----------------------------------------------------------------------------------------------------
+
+
+def rule(account_id: str, rule_id: str = "") -> str:
+    return f"{of_account(account_id)}rules/by-id/{encoded(rule_id)}"
+
+
+def rule_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}rules/by-name/{encoded(name)}"
+
+
+def rule_of_table(account_id: str, table_id: str, name: str = "") -> str:
+    """The rules of a table, by name. They stay when the table is dropped, because it can be restored."""
+    return f"{of_account(account_id)}rules/by-table/{encoded(table_id)}/{encoded(name)}"
+
+
+def rule_results(account_id: str, rule_id: str = "") -> str:
+    """The stored results of a rule."""
+    return f"{of_account(account_id)}rule-results/by-rule/{encoded(rule_id)}"
+
+
+def rule_status(account_id: str, status: str, table_id: str = "", rule_id: str = "", name: str = "") -> str:
+    """The results of rules by their last status, `passed` or `failed`. Without a table, the prefix of all with the status."""
+    prefix = f"{of_account(account_id)}rule-results/by-status/{status}/"
+    return prefix + ("/".join(map(encoded, (table_id, rule_id, name))) if table_id else "")
 
 
 # --- snapshots, statistics and profiles of a table --------------------------------------------------------------------
