@@ -131,6 +131,37 @@ def everything(folder: Path) -> dict[str, Any]:
                 "mask": {"sql": "'***'", "columns": ["id*"]},
             },
         ],
+        "rules": [
+            {
+                "name": "rows",
+                "table": "lake.sales.people",
+                "severity": "warning",
+                "description": "enough",
+                "row_count": {"min": 1, "max": 1000, "max_decrease": 0.5, "max_increase": 2.0},
+            },
+            {"name": "nulls", "table": "lake.sales.people", "null_share": {"column": "email", "max": 0.25}},
+            {"name": "ids", "table": "lake.sales.people", "distinct_count": {"column": "id", "min": 0, "max": 9}},
+            {"name": "prices", "table": "lake.sales.people", "range": {"column": "price", "min": "0", "max": "9.50"}},
+            {
+                "name": "median",
+                "table": "lake.sales.people",
+                "estimates_only": True,
+                "quantile": {"column": "price", "quantile": 0.5, "max": "5"},
+            },
+            {"name": "fresh", "table": "lake.sales.people", "freshness": {"max_age": "90m"}},
+            {
+                "name": "emails",
+                "table": "lake.sales.people",
+                "allowed_values": {"column": "email", "values": ["a@x", "no", "1"]},
+            },
+            {"name": "key", "table": "lake.sales.people", "unique": {"columns": ["id", "email"]}},
+            {"name": "schema", "table": "lake.sales.people", "schema": {"allow_added": True}},
+            {
+                "name": HOSTILE,
+                "table": f"{QUOTED}.{QUOTED}.{QUOTED}",
+                "schema": {"columns": {HOSTILE: "string"}},
+            },
+        ],
         "grants": [
             {"to": "role:Analyst", "privilege": "read", "on": {"namespace": "lake.sales"}},
             {"to": f"user:{HOSTILE}", "privilege": "manage", "on": {"catalog": HOSTILE}},

@@ -31,6 +31,7 @@ __all__ = [
     "Maintenance",
     "Metadata",
     "Metrics",
+    "Quality",
     "Query",
     "Reconciler",
     "Seed",
@@ -178,6 +179,16 @@ class Maintenance:
     tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
     page_size: int = setting(20, COUNT, "Tables examined per page.")
     max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
+
+
+@section
+class Quality:
+    """Repeated checks of quality rules that need no profile: freshness, row counts and schemas."""
+
+    enabled: bool = setting(True, FLAG, "Check these rules regularly, in addition to the checks after profiles.")
+    tick_every: timedelta = setting(timedelta(minutes=5), DURATION, "Interval between runs.")
+    page_size: int = setting(100, COUNT, "Rules checked per page.")
+    max_tick_millis: int = setting(10_000, COUNT, "Time limit of a run.")
 
 
 @section

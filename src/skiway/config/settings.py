@@ -15,6 +15,7 @@ from skiway.config.metastore import (
     Maintenance,
     Metadata,
     Metrics,
+    Quality,
     Query,
     Reconciler,
     Seed,
@@ -66,6 +67,7 @@ class Settings:
     events: Events = Events()
     gc: Gc = Gc()
     maintenance: Maintenance = Maintenance()
+    quality: Quality = Quality()
     reconciler: Reconciler = Reconciler()
     metadata: Metadata = Metadata()
     system: System = System()

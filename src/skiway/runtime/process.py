@@ -64,6 +64,7 @@ from skiway.runtime.lake import (
 )
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.operators import Operators
+from skiway.runtime.quality import quality_sweep
 from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
@@ -124,6 +125,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         observe_caches(observers.metrics, {"metadata.files": warehouse.cache.stats})
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         sweeps.append(maintenance_sweep(settings, stores, warehouse))
+        sweeps.append(quality_sweep(settings, stores))
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)

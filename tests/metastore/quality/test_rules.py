@@ -11,8 +11,9 @@ from metastore.quality.profiled_table import ProfiledTable, about, column
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore import Realm, events, jobs, quality, tables
+from skiway.metastore.quality import results, rules
 from skiway.metastore.quality.results import HISTORY
-from skiway.metastore.quality.verdicts import ColumnFacts, Interval, KeyFacts, TableFacts
+from skiway.metastore.quality.verdicts import ColumnFacts, Interval, KeyFacts, TableFacts, Verdict
 from skiway.metastore.records import keys
 from skiway.metastore.resources import policies
 from skiway.metastore.statistics.bounds import logical_type
@@ -211,6 +212,17 @@ def test_failed_check_after_a_profile_is_logged(orders: ProfiledTable, caplog: p
     assert "were not checked" in caplog.text
 
 
+def test_result_of_a_rule_that_changed_meanwhile_is_not_stored(orders: ProfiledTable) -> None:
+    rule = orders.rule(null_share=NO_NULLS)
+    before = rules.require(orders.realm, rule.resource_id.id)
+    change = v1.UpdateRuleRequest(
+        rule_id=rule.resource_id, spec=v1.QualityRuleSpec(description="x"), update_mask=mask("description")
+    )
+    quality.update(orders.realm, change)
+    assert results.store(orders.realm, before, Verdict(v1.RST_FAILED), snapshot_id=1) is None
+    assert results_of(orders, rule) == []
+
+
 def test_deleted_rule_gets_no_results(orders: ProfiledTable) -> None:
     rule = orders.rule(null_share=NO_NULLS)
     orders.snapshot(1)
@@ -291,7 +303,7 @@ def test_rows_are_not_read_if_estimates_must_suffice(orders: ProfiledTable, of_r
     close_call(orders, estimates_only=of_rule)
     found = orders.check(estimates_only=not of_rule)["key"]
     assert (found.status, found.job_id) == (v1.RST_UNKNOWN, "")
-    assert "estimates only" in found.message
+    assert "only estimates are allowed" in found.message
     assert list(jobs.list_(orders.realm, v1.ListReconcileJobsRequest()).jobs) == []
 
 
@@ -337,6 +349,33 @@ def test_unknown_results_do_not_hide_a_recovery(orders: ProfiledTable) -> None:
     orders.profile(rows=10, snapshot_id=2, email=column(10))
     orders.check()
     assert [each.action for each in rule_events(orders.realm)] == ["created", "failed", "recovered"]
+
+
+def test_rule_that_stays_failed_is_no_news(orders: ProfiledTable) -> None:
+    orders.rule(null_share=NO_NULLS)
+    for number, has_profile in ((1, True), (2, False), (3, True)):
+        orders.snapshot(number)
+        if has_profile:
+            orders.profile(rows=10, snapshot_id=number, email=column(10, nulls=1))
+        orders.check()
+        orders.factory.clock.advance(1)
+    assert [each.action for each in rule_events(orders.realm)] == ["created", "failed"]
+
+
+def test_rule_that_first_was_unknown_did_not_recover(orders: ProfiledTable) -> None:
+    orders.rule(null_share=NO_NULLS)
+    orders.snapshot(1)
+    orders.check()
+    orders.profile(rows=10, email=column(10))
+    orders.check()
+    assert [each.action for each in rule_events(orders.realm)] == ["created"]
+
+
+def test_events_of_rules_are_hidden_from_restricted_callers(orders: ProfiledTable) -> None:
+    orders.rule(null_share=NO_NULLS)
+    restrict(orders, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]))
+    assert rule_events(orders.restricted()) == []
+    assert len(rule_events(orders.restricted("bob"))) == 1
 
 
 def test_renamed_rule_does_not_fail_again(orders: ProfiledTable) -> None:
@@ -411,11 +450,12 @@ def test_results_from_before_a_rule_changed_stay_hidden(orders: ProfiledTable) -
 
 
 def test_restricted_callers_neither_check_nor_change_rules(orders: ProfiledTable) -> None:
-    rule = orders.rule("rows", row_count=v1.RowCountCheck(min=1))
+    rule = close_call(orders)
     restrict(orders, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]))
     ada = orders.restricted()
     with expect_error(PermissionDenied, "policy.restricted"):
         orders.check(realm=ada)
+    assert list(jobs.list_(orders.realm, v1.ListReconcileJobsRequest()).jobs) == []
     with expect_error(PermissionDenied, "policy.restricted"):
         quality.delete(ada, v1.DeleteRuleRequest(rule_id=rule.resource_id))
     spec = v1.QualityRuleSpec(

@@ -168,6 +168,13 @@ def test_quantile(orders: ProfiledTable, quality: str, error: str, most: str, ex
     assert verdict(orders, quantile=v1.QuantileCheck(column="id", quantile=0.5, max=most)).status == expected
 
 
+def test_estimated_quantile_is_not_a_lower_limit_of_itself(orders: ProfiledTable) -> None:
+    orders.snapshot(1)
+    orders.profile(rows=1000, id=column(1000, min="1", max="100", properties=quantiles("estimate", "0.0133")))
+    assert verdict(orders, quantile=v1.QuantileCheck(column="id", quantile=0.5, min="50")).status is OPEN
+    assert verdict(orders, quantile=v1.QuantileCheck(column="id", quantile=0.5, min="25")).status == PASSED
+
+
 def test_quantiles_do_not_decide_if_rows_were_deleted(orders: ProfiledTable) -> None:
     orders.snapshot(1)
     properties = {**quantiles("estimate", "0"), **BOUND}
@@ -246,6 +253,14 @@ def test_key_of_two_columns(orders: ProfiledTable, first: int, second: int, null
     ids, emails = column(1000, ndv=v1.Ndv(exact=first)), column(1000, nulls=nulls, ndv=v1.Ndv(exact=second))
     orders.profile(rows=1000, id=ids, email=emails)
     assert verdict(orders, unique=v1.UniqueCheck(columns=["id", "email"])).status == expected
+
+
+def test_key_is_open_if_a_column_may_have_null(orders: ProfiledTable) -> None:
+    orders.snapshot(1)
+    emails = column(1000, ndv=v1.Ndv(exact=3))
+    emails.ClearField("null_count")
+    orders.profile(rows=1000, id=column(1000, ndv=v1.Ndv(exact=1000)), email=emails)
+    assert verdict(orders, unique=v1.UniqueCheck(columns=["id", "email"])).status is OPEN
 
 
 def expected_columns(**types: str) -> list[v1.ExpectedColumn]:

@@ -26,6 +26,7 @@ EVENTS: Final = pa.schema(
         pa.field("detail", pa.string()),
         pa.field("caller", pa.string()),
         pa.field("change_id", pa.string()),
+        pa.field("table_id", pa.string()),
     ]
 )
 
@@ -57,4 +58,5 @@ def _row(event: v1.Event) -> tuple[Any, ...]:
         event.detail or None,
         event.caller or None,
         event.change_id,
+        event.table_id or None,
     )

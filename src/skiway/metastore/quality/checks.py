@@ -82,8 +82,7 @@ def after_profile(realm: Realm, table_id: v1.ResourceId) -> None:
 def _checked(
     realm: Realm, table: v1.Table, chosen: Sequence[Stored[v1.QualityRule]], *, estimates_only: bool = False
 ) -> v1.CheckRulesResponse:
-    # Rules are judged by all rows, whoever asks; who sees the results is decided when they are read.
-    facts, snapshot_id = known_facts(replace(realm, access=None, policies=None), table)
+    facts, snapshot_id = known_facts(realm, table)
     verdicts = [(rule, judged(rule.value.check, facts)) for rule in chosen]
     undecided = [rule.value for rule, verdict in verdicts if verdict.status is None]
     readable = [rule for rule in undecided if not (rule.estimates_only or estimates_only)]
@@ -99,7 +98,7 @@ def _checked(
 def _explained(verdict: Verdict, job_id: str) -> Verdict:
     if verdict.status is not None:
         return verdict
-    what = f"job {job_id} reads the rows" if job_id else "the rule allows estimates only, so the rows are not read"
+    what = f"job {job_id} reads the rows" if job_id else "only estimates are allowed, so the rows are not read"
     return replace(verdict, status=v1.RST_UNKNOWN, message=f"{TOO_CLOSE}: {what}")
 
 

@@ -297,7 +297,9 @@ def _unique(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     own = [each for each in columns if each.distinct is not None and each.distinct.low >= (rows.high or float("inf"))]
     if without_null and (own or rows.high == 0):
         return _decided(True, facts, f"{key} differs in all {_shown(rows)} rows", "")
-    return Verdict(None, observed=f"about {_estimate(columns)} different values of {key} in {_shown(rows)} rows")
+    count = columns[0].distinct if len(columns) == 1 else None
+    found = "an unknown number of" if count is None else f"about {_shown(count)}"
+    return Verdict(None, observed=f"{found} different values of {key} in {_shown(rows)} rows")
 
 
 def _schema(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
@@ -345,11 +347,6 @@ def _value(text: str, of: LogicalType) -> Any:
 def _shown(found: Interval) -> str:
     low, high = (None if each is None else round(each) for each in (found.low, found.high))
     return str(low) if low == high else f"{low or 0} to {'any number' if high is None else high}"
-
-
-def _estimate(columns: Sequence[ColumnFacts]) -> str:
-    known = [each.distinct for each in columns if each.distinct is not None]
-    return _shown(known[0]) if len(known) == 1 == len(columns) else "an unknown number of"
 
 
 def _limits(least: int | None, most: int | None, what: str) -> str:
