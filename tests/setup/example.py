@@ -51,6 +51,14 @@ def everything(folder: Path) -> dict[str, Any]:
                 ],
             },
             {"name": f"{QUOTED}.{QUOTED}.{QUOTED}", "columns": [{"name": HOSTILE, "type": "string"}]},
+            {
+                "name": "lake.sales.checked",
+                "columns": [
+                    {"name": "id", "type": "long"},
+                    {"name": "email", "type": "string"},
+                    {"name": "price", "type": "decimal(10,2)"},
+                ],
+            },
         ],
         "connectors": [
             {
@@ -134,28 +142,28 @@ def everything(folder: Path) -> dict[str, Any]:
         "rules": [
             {
                 "name": "rows",
-                "table": "lake.sales.people",
+                "table": "lake.sales.checked",
                 "severity": "warning",
                 "description": "enough",
                 "row_count": {"min": 1, "max": 1000, "max_decrease": 0.5, "max_increase": 2.0},
             },
-            {"name": "nulls", "table": "lake.sales.people", "null_share": {"column": "email", "max": 0.25}},
-            {"name": "ids", "table": "lake.sales.people", "distinct_count": {"column": "id", "min": 0, "max": 9}},
-            {"name": "prices", "table": "lake.sales.people", "range": {"column": "price", "min": "0", "max": "9.50"}},
+            {"name": "nulls", "table": "lake.sales.checked", "null_share": {"column": "email", "max": 0.25}},
+            {"name": "ids", "table": "lake.sales.checked", "distinct_count": {"column": "id", "min": 0, "max": 9}},
+            {"name": "prices", "table": "lake.sales.checked", "range": {"column": "price", "min": "0", "max": "9.50"}},
             {
                 "name": "median",
-                "table": "lake.sales.people",
+                "table": "lake.sales.checked",
                 "estimates_only": True,
                 "quantile": {"column": "price", "quantile": 0.5, "max": "5"},
             },
-            {"name": "fresh", "table": "lake.sales.people", "freshness": {"max_age": "90m"}},
+            {"name": "fresh", "table": "lake.sales.checked", "freshness": {"max_age": "90m"}},
             {
                 "name": "emails",
-                "table": "lake.sales.people",
+                "table": "lake.sales.checked",
                 "allowed_values": {"column": "email", "values": ["a@x", "no", "1"]},
             },
-            {"name": "key", "table": "lake.sales.people", "unique": {"columns": ["id", "email"]}},
-            {"name": "schema", "table": "lake.sales.people", "schema": {"allow_added": True}},
+            {"name": "key", "table": "lake.sales.checked", "unique": {"columns": ["id", "email"]}},
+            {"name": "schema", "table": "lake.sales.checked", "schema": {"allow_added": True}},
             {
                 "name": HOSTILE,
                 "table": f"{QUOTED}.{QUOTED}.{QUOTED}",

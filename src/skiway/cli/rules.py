@@ -156,7 +156,7 @@ def create(
     call: Call,
     name: RuleName,
     table: TableName,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.", show_default=False)],
+    of_kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
     columns: Annotated[
         list[str], typer.Option("--column", metavar="NAME", help="A column; several for the key of unique.")
     ] = [],  # noqa: B006 - typer copies it
@@ -183,6 +183,7 @@ def create(
     A rule is checked after each profile of the table, and with `skiway rules check`. A rule of kind schema expects the columns
     that the table has now.
     """
+    kind = _kind(of_kind)
     counted = kind in (Kind.row_count, Kind.distinct_count)
     limits = {"min": least, "max": most}
     given: dict[str, Any] = {
@@ -304,6 +305,13 @@ def _exit(found: Iterable[Rule], *, strict: bool) -> None:
         raise typer.Exit(1)
     if "unknown" in counted:
         raise typer.Exit(UNKNOWN)
+
+
+def _kind(text: str) -> Kind:
+    try:
+        return Kind(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Kind)}", param_hint="KIND") from None
 
 
 def _columns(kind: Kind, columns: list[str]) -> list[str] | str:
