@@ -155,9 +155,11 @@ def test_rows_of_events() -> None:
     event = v1.Event(
         sequence=3, occurred_at=timestamp(NOW), kind="table", action="created", object_id="o", change_id="c"
     )
-    assert events._row(event) == (3, NOW, "table", "created", "o", None, None, None, None, None, "c", None)
-    event.MergeFrom(v1.Event(name="n", previous_name="p", snapshot_id=0, detail="d", caller="me", table_id="t"))
-    assert events._row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c", "t")
+    assert events._row(event) == (3, NOW, "table", "created", "o", None, None, None, None, None, "c", None, None)
+    event.MergeFrom(
+        v1.Event(name="n", previous_name="p", snapshot_id=0, detail="d", caller="me", table_id="t", job_id="j")
+    )
+    assert events._row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c", "t", "j")
 
 
 def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:

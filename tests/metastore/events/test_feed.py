@@ -169,6 +169,7 @@ def test_job_has_events_of_its_states_only(factory: ResourceFactory) -> None:
     assert [(each.kind, each.action, each.detail) for each in found] == [
         ("job", "created", "queued"),
         ("job", "changed", "running"),
+        ("sync", "succeeded", ""),
         ("job", "changed", "succeeded"),
     ]
 

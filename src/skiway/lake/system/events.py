@@ -27,6 +27,7 @@ EVENTS: Final = pa.schema(
         pa.field("caller", pa.string()),
         pa.field("change_id", pa.string()),
         pa.field("table_id", pa.string()),
+        pa.field("job_id", pa.string()),
     ]
 )
 
@@ -59,4 +60,5 @@ def _row(event: v1.Event) -> tuple[Any, ...]:
         event.caller or None,
         event.change_id,
         event.table_id or None,
+        event.job_id or None,
     )

@@ -116,6 +116,7 @@ _BY_ROLE: Final = {
     "grant": "grant.manage",
     "job": "connector.manage",
     "policy": "policy.manage",
+    "sync": "connector.manage",
 }
 """The permissions to see events of kinds that roles alone give access to."""
 
@@ -135,6 +136,8 @@ def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Any] | None, Message
             return NAMESPACE, v1.Namespace(
                 resource_id=own, catalog_id=an_id(event.catalog_id), parents=parents, display_name=name
             )
+        case "maintenance":
+            return SNAPSHOT, v1.Snapshot(table_id=own)
         case "table" if not event.namespace_id:
             return SNAPSHOT, v1.Snapshot(table_id=own)  # where the table is now is looked up
         case "table":

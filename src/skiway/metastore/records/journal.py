@@ -31,7 +31,7 @@ from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, Poi
 from skiway.storage.calls import Transfer
 from skiway.storage.format import StoreFormat
 
-__all__ = ["EVENT_KINDS", "HISTORY_S", "RETENTION_S", "Journal", "journaled", "packed", "unpacked"]
+__all__ = ["EVENT_KINDS", "HISTORY_S", "RETENTION_S", "Journal", "added_event", "journaled", "packed", "unpacked"]
 
 HISTORY_S: Final = 2 * 3600.0
 """How long replaced snapshots are recorded: longer than a transaction can be open."""
@@ -64,6 +64,12 @@ def journaled(stores: Stores, *, clock: Clock = utc_now, caller: str = "", reten
     if isinstance(inner, JournaledPointers):
         inner = inner.inner
     return Stores(JournaledPointers(inner, Journal(clock, caller, retention_s)), stores.blobs)
+
+
+def added_event(stores: Stores, account_id: str, event: v1.Event) -> Put:
+    """The operation that stores an event which does not follow from keys, for the batch that makes the change."""
+    journal = stores.pointers._journal if isinstance(stores.pointers, JournaledPointers) else Journal(utc_now)
+    return journal.added(account_id, event)
 
 
 def packed(event: v1.PendingEvent | v1.Event) -> str:
@@ -262,9 +268,16 @@ class Journal:
             return []
         changes.sort(key=lambda each: each[0].added.get("name", ""))  # a namespace before what is in it
         now = self.clock()
-        # Keys sort by time and, within a process, by the order of the changes.
-        change_id = f"{int(now.timestamp() * 1_000_000):016x}{next(_NUMBERS) % 2**32:08x}-{self.random()}"
+        change_id = self._change_id(now)
         return [self._entry(change, action, now, f"{change_id}-{n:04d}") for n, (change, action) in enumerate(changes)]
+
+    def added(self, account_id: str, event: v1.Event) -> Put:
+        """The operation that stores an event."""
+        now = self.clock()
+        change_id = self._change_id(now)
+        event.occurred_at.FromDatetime(now)
+        event.caller, event.change_id = self.caller, change_id
+        return self._put(account_id, f"{change_id}-0000", v1.PendingEvent(event=event), now)
 
     def replaced(self, batch: Sequence[Operation], get: Callable[[str], Pointer | None]) -> list[Put]:
         """The operations that record which snapshots are replaced by a batch, and when. `get` reads a pointer."""
@@ -301,12 +314,15 @@ class Journal:
             event.snapshot_id = int(change.current.blob_uri)
         version, phase, step = change.order()
         pending = v1.PendingEvent(event=event, version=version, phase=phase, step=step)
-        return Put(
-            keys.event_pending(change.account_id, entry),
-            packed(pending),
-            expect=ABSENT,
-            expires_at=now + timedelta(seconds=self.retention_s),
-        )
+        return self._put(change.account_id, entry, pending, now)
+
+    def _change_id(self, now: datetime) -> str:
+        # Keys sort by time and, within a process, by the order of the changes.
+        return f"{int(now.timestamp() * 1_000_000):016x}{next(_NUMBERS) % 2**32:08x}-{self.random()}"
+
+    def _put(self, account_id: str, entry: str, pending: v1.PendingEvent, now: datetime) -> Put:
+        expires_at = now + timedelta(seconds=self.retention_s)
+        return Put(keys.event_pending(account_id, entry), packed(pending), expect=ABSENT, expires_at=expires_at)
 
 
 # --- the store --------------------------------------------------------------------------------------------------------
