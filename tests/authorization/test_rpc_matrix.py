@@ -140,6 +140,13 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         **dict.fromkeys(("ListRules", "GetRule", "GetCheck", "ListRuleResults"), READ_TABLE),
         **dict.fromkeys(("CreateRule", "UpdateRule", "DeleteRule", "CheckRules"), WRITE_TABLE),
     },
+    "WebhookService": dict.fromkeys(
+        (
+            *("ListWebhooks", "GetWebhook", "CreateWebhook", "UpdateWebhook", "DeleteWebhook"),
+            *("ListDeadLetters", "RedeliverEvents"),
+        ),
+        ROLES_ONLY,
+    ),
     "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
@@ -160,6 +167,7 @@ PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "TransactionService": ("table.write", "table.write"),
     "MaintenanceService": ("table.read", "table.write"),
     "QualityService": ("table.read", "table.write"),
+    "WebhookService": ("webhook.manage", "webhook.manage"),
     "EventService": ("catalog.read", ""),
     "SystemObjectsService": ("system-objects.read", ""),
 }
@@ -197,6 +205,7 @@ ABOUT_NOTHING = {
     "TransactionService/BeginTransaction",
     "TransactionService/ListTransactions",
     "CatalogService/CreateCatalog",
+    "WebhookService/CreateWebhook",
     "ConnectorService/ValidateConnector",
     "SystemObjectsService/GetSystemObjects",
 }

@@ -53,6 +53,7 @@ LAKE: Final = {
     "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),
     "queries": LazyGroup("queries:app", "Manage queries, which are leases on snapshots."),
     "events": LazyGroup("events:app", "List and watch the changes of the account."),
+    "webhooks": LazyGroup("webhooks:app", "Send events to other systems over HTTP."),
     "mcp": LazyGroup("mcp:app", "Serve the lake to assistants over MCP."),
     "setup": LazyGroup("setup:app", "Export, plan and apply the configuration as a file."),
     "stats": LazyGroup("stats:app", "Show and compute statistics of tables and files."),

@@ -38,6 +38,7 @@ __all__ = [
     "Spark",
     "StorageUsage",
     "System",
+    "Webhooks",
 ]
 
 # A blob may be written, or found to exist, up to ten seconds before a pointer refers to it.
@@ -189,6 +190,22 @@ class Quality:
     tick_every: timedelta = setting(timedelta(minutes=5), DURATION, "Interval between runs.")
     page_size: int = setting(100, COUNT, "Rules checked per page.")
     max_tick_millis: int = setting(10_000, COUNT, "Time limit of a run.")
+
+
+@section
+class Webhooks:
+    """The delivery of webhooks. `sources.addresses` says to which addresses they may send."""
+
+    enabled: bool = setting(True, FLAG, "Send events to webhooks.")
+    poll_every: timedelta = setting(timedelta(seconds=1), DURATION, "How often to look for new events.")
+    parallel: int = setting(8, COUNT, "Webhooks that a server serves at the same time.")
+    timeout: timedelta = setting(timedelta(seconds=10), DURATION, "Time limit of a request.")
+    max_attempts: int = setting(8, COUNT, "Attempts before an event becomes a dead letter.")
+    base_backoff: timedelta = setting(
+        timedelta(seconds=1), DURATION, "Pause after the first failed attempt; it doubles with each further one."
+    )
+    max_backoff: timedelta = setting(timedelta(minutes=5), DURATION, "Longest pause between attempts.")
+    keep_dead_letters: timedelta = setting(timedelta(days=30), DURATION, "How long dead letters are stored.")
 
 
 @section

@@ -20,6 +20,7 @@ from skiway.config.metastore import (
     Reconciler,
     Seed,
     System,
+    Webhooks,
 )
 from skiway.config.quotas import Quotas
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
@@ -68,6 +69,7 @@ class Settings:
     gc: Gc = Gc()
     maintenance: Maintenance = Maintenance()
     quality: Quality = Quality()
+    webhooks: Webhooks = Webhooks()
     reconciler: Reconciler = Reconciler()
     metadata: Metadata = Metadata()
     system: System = System()

@@ -17,6 +17,7 @@ from skiway.metastore import (
     queries,
     statistics,
     transactions,
+    webhooks,
 )
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import (
@@ -53,4 +54,5 @@ __all__ = [
     "tables",
     "transactions",
     "views",
+    "webhooks",
 ]

@@ -34,6 +34,7 @@ SAMPLES: dict[str, Any] = {
     "grant": v1.Grant(object_id=ME, grantee="user:one", privilege=v1.PV_READ),
     "policy": v1.Policy(resource_id=ME, display_name="one"),
     "column_tags": v1.ColumnTags(table_id=ME),
+    "webhook": v1.Webhook(resource_id=ME, display_name="one"),
     "rule": v1.QualityRule(resource_id=ME, table_id=v1.ResourceId(id="t1"), display_name="one"),
     "rule_results": v1.RuleResults(
         rule_id=ME, table_id=v1.ResourceId(id="t1"), rule_name="one", last_decided=v1.RST_PASSED

@@ -15,12 +15,14 @@ from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace,
 from skiway.client.metastore.rules import Rule, RuleResult
 from skiway.client.metastore.snapshots import Snapshot
 from skiway.client.metastore.transactions import StagedRows, Transaction
+from skiway.client.metastore.webhooks import DeadLetter, Webhook
 
 __all__ = [
     "KEEP",
     "Account",
     "Catalog",
     "Connector",
+    "DeadLetter",
     "Entry",
     "Event",
     "Grant",
@@ -42,5 +44,6 @@ __all__ = [
     "TableStats",
     "Transaction",
     "View",
+    "Webhook",
     "dotted",
 ]

@@ -24,6 +24,7 @@ from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
 from skiway.client.metastore.transactions import Transactions
+from skiway.client.metastore.webhooks import Webhooks
 from skiway.errors import InvalidArgument
 from skiway.model import v1
 
@@ -162,6 +163,11 @@ class Metastore:
     def events(self) -> Events:
         """Events, which are all changes of the account in order."""
         return Events(self._calls)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Webhooks, which send events to other systems."""
+        return Webhooks(self._calls)
 
     @property
     def directory(self) -> Directory:

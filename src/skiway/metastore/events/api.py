@@ -117,6 +117,7 @@ _BY_ROLE: Final = {
     "job": "connector.manage",
     "policy": "policy.manage",
     "sync": "connector.manage",
+    "webhook": "webhook.manage",
 }
 """The permissions to see events of kinds that roles alone give access to."""
 

@@ -181,6 +181,7 @@ _PARTS: Final[Mapping[str, Part]] = {
     "grant": _grant,
     "policy": _named("policies", v1.RK_POLICY),
     "rule": _rule,
+    "webhook": _named("webhooks", v1.RK_WEBHOOK),
     "connector": _named("connectors", v1.RK_CONNECTOR),
     "job": _job,
 }

@@ -50,6 +50,7 @@ EVENT_KINDS: Final = {
     "grant": "grants",
     "policy": "policies",
     "rule": "rules",
+    "webhook": "webhooks",
 }
 """The kinds of objects that have events, and their names in keys."""
 
@@ -221,7 +222,7 @@ def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     match parts:
         case ["accounts", "by-name", name]:
             yield "account", {"name": name}
-        case ["accounts", _, "catalogs" | "connectors" | "policies" as plural, "by-name", name]:
+        case ["accounts", _, "catalogs" | "connectors" | "policies" | "webhooks" as plural, "by-name", name]:
             yield _SINGULAR[plural], {"name": name}
         case ["accounts", _, "rules", "by-table", table, name]:
             yield "rule", {"name": name, "table_id": table}

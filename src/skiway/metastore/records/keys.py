@@ -26,6 +26,7 @@ __all__ = [
     "READINESS",
     "SCHEDULE",
     "SECRETS",
+    "WEBHOOKS",
     "account",
     "account_name",
     "account_of",
@@ -107,6 +108,9 @@ __all__ = [
     "usage",
     "view",
     "view_name",
+    "webhook",
+    "webhook_delivery",
+    "webhook_name",
     "written_snapshot",
 ]
 
@@ -115,6 +119,7 @@ ACCOUNTS: Final = "/accounts/"
 QUEUE: Final = "/queue/"
 SCHEDULE: Final = "/schedule/"
 SECRETS: Final = "/secrets/"
+WEBHOOKS: Final = "/webhooks/"
 READINESS: Final = "/platform/readiness"
 """Never exists: reading it shows whether the store answers."""
 
@@ -589,6 +594,22 @@ def event(account_id: str, sequence: int | None = None) -> str:
 def event_head(account_id: str) -> str:
     """Holds the sequence number of the last event, not a blob's address."""
     return f"/events/head/{encoded(account_id)}"
+
+
+# --- webhooks ---------------------------------------------------------------------------------------------------------
+
+
+def webhook(account_id: str, webhook_id: str = "") -> str:
+    return f"{of_account(account_id)}webhooks/by-id/{encoded(webhook_id)}"
+
+
+def webhook_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}webhooks/by-name/{encoded(name)}"
+
+
+def webhook_delivery(account_id: str, webhook_id: str, part: str) -> str:
+    """Holds how far the delivery of a webhook is, who delivers, or a dead letter, not a blob's address."""
+    return f"{WEBHOOKS}{encoded(account_id)}/{encoded(webhook_id)}/{part}"
 
 
 # --- the platform -----------------------------------------------------------------------------------------------------

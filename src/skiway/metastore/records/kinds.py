@@ -34,6 +34,7 @@ __all__ = [
     "TABLE_STATS",
     "TRANSACTION",
     "VIEW",
+    "WEBHOOK",
     "Kind",
     "folding",
     "work_digest",
@@ -247,6 +248,13 @@ RULE_RESULTS = Kind(
     key=lambda of: keys.rule_results(of.rule_id.account_id, of.rule_id.id),
     names=_result_names,
 )
+WEBHOOK = Kind(
+    "webhook",
+    v1.Webhook,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.webhook(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (keys.webhook_name(of.resource_id.account_id, of.display_name),),
+)
 CONNECTOR = Kind(
     "connector",
     v1.Connector,
@@ -297,6 +305,7 @@ KINDS = (
     COLUMN_TAGS,
     RULE,
     RULE_RESULTS,
+    WEBHOOK,
     CONNECTOR,
     JOB,
     LEASE,
