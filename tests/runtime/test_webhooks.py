@@ -135,6 +135,7 @@ def test_endpoint_that_never_answers_delays_no_other_webhook(endpoint: Endpoint)
         while len(endpoint.requests) < 2:
             assert time.monotonic() - before < 1.9, "it waited for the other one"
             time.sleep(0.01)
+        assert time.monotonic() - before < 1.9, "it waited for the other one"
         deliveries.wait()
         status = webhooks.get(factory.home, v1.GetWebhookRequest(display_name="a-silent")).status
         assert (status.attempt, "no answer" in status.last_error) == (1, True)

@@ -11,7 +11,7 @@ import pytest
 
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
-from skiway.metastore import events, webhooks
+from skiway.metastore import catalogs, events, webhooks
 from skiway.metastore.records import keys
 from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
 from skiway.metastore.webhooks.positions import WebhookPlace
@@ -194,6 +194,14 @@ def test_events_are_chosen_by_kind_and_action(hooks: Hooks, pattern: str, names:
     hooks.factory.namespace("a", catalog=hooks.factory.catalog("c"))
     hooks.run(webhook)
     assert [name for name in hooks.endpoint.names if name != "hook"] == names
+
+
+def test_action_must_match(hooks: Hooks) -> None:
+    webhook = hooks.create(events=("catalog.deleted",))
+    made = hooks.factory.catalog("gone")
+    catalogs.delete(hooks.realm, v1.DeleteCatalogRequest(catalog_id=made.resource_id))
+    assert hooks.run(webhook) == 1
+    assert json.loads(hooks.endpoint.requests[0][1])["action"] == "deleted"
 
 
 def test_refused_event_is_sent_again_later_and_others_wait(hooks: Hooks) -> None:
