@@ -13,6 +13,9 @@ QUOTED = '"' + HOSTILE.replace('"', '""') + '"'
 CREDENTIAL = "SKIWAY_CREDENTIAL_IT_S_A_B_20"
 """The variable with the credentials of the connector with the hostile name."""
 SECRET = "s3cr3t-canary"
+WEBHOOK = "SKIWAY_WEBHOOK_IT_S_A_B_20"
+SIGNING = {"SKIWAY_WEBHOOK_ALERTS": "a-canary-that-signs", WEBHOOK: "a-canary-that-signs"}
+"""The variables with the secrets of webhooks."""
 
 
 MAINTENANCE = {"maintenance.optimize": "auto", "maintenance.expire": "auto", "maintenance.expire.keep-last": "3"}
@@ -168,6 +171,23 @@ def everything(folder: Path) -> dict[str, Any]:
                 "name": HOSTILE,
                 "table": f"{QUOTED}.{QUOTED}.{QUOTED}",
                 "schema": {"columns": {HOSTILE: "string"}},
+            },
+        ],
+        "webhooks": [
+            {
+                "name": "alerts",
+                "url": "https://127.0.0.1/hook",
+                "events": ["rule.failed", "sync.*"],
+                "secret": {"env": "SKIWAY_WEBHOOK_ALERTS"},
+                "paused": True,
+                "description": "text",
+            },
+            {
+                "name": HOSTILE,
+                "url": "http://127.0.0.1:9/x",
+                "events": ["*"],
+                "paused": True,
+                "secret": {"env": WEBHOOK},
             },
         ],
         "grants": [

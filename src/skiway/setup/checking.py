@@ -18,6 +18,7 @@ from skiway.setup.declarations import (
     Policy,
     Rule,
     SecretRef,
+    Webhook,
 )
 from skiway.setup.normal_form import KINDS, normal, normal_item, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
@@ -201,6 +202,11 @@ def _rule(item: Rule, path: Path) -> Iterator[Finding]:
             yield (*path, "freshness", "max_age"), f"max_age must be {DURATION.takes}"
 
 
+def _webhook(item: Webhook, path: Path) -> Iterator[Finding]:
+    if item.secret is not None and bool(item.secret.env) == bool(item.secret.file):
+        yield (*path, "secret"), "secret needs one reference: {env: NAME} or {file: PATH}"
+
+
 def _grant(item: Any, path: Path) -> Iterator[Finding]:
     return _reference(item.on, (*path, "on"))
 
@@ -214,5 +220,6 @@ _CHECKS: Final[dict[str, Callable[[Any, Path], Iterator[Finding]]]] = {
     "tags": _tags,
     "policies": _policy,
     "rules": _rule,
+    "webhooks": _webhook,
     "grants": _grant,
 }

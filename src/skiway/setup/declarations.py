@@ -40,6 +40,7 @@ __all__ = [
     "Tags",
     "View",
     "ViewColumn",
+    "Webhook",
 ]
 
 
@@ -400,6 +401,17 @@ CHECKS: Final[Mapping[str, type[Declaration]]] = {
 """The kinds of rules, of which a rule has one."""
 
 
+class Webhook(Declaration, frozen=True):
+    """A webhook, which sends events to another system."""
+
+    name: str
+    url: Annotated[str, Meta(description="Address, such as https://example.org/hooks, that the operator permits.")]
+    events: Annotated[Texts, Meta(description="Such as rule.failed, table.* or *.")]
+    secret: Annotated[SecretRef | None, Meta(description="Signs requests; needed to create the webhook.")] = None
+    paused: bool = False
+    description: Description = ""
+
+
 class Grant(Declaration, frozen=True):
     """A privilege of a user or role on an object and everything in it."""
 
@@ -421,8 +433,20 @@ class Setup(Declaration, frozen=True):
     tags: tuple[Tags, ...] | None = None
     policies: tuple[Policy, ...] | None = None
     rules: tuple[Rule, ...] | None = None
+    webhooks: tuple[Webhook, ...] | None = None
     grants: tuple[Grant, ...] | None = None
 
 
-SECTIONS: Final = ("catalogs", "namespaces", "tables", "connectors", "views", "tags", "policies", "rules", "grants")
+SECTIONS: Final = (
+    "catalogs",
+    "namespaces",
+    "tables",
+    "connectors",
+    "views",
+    "tags",
+    "policies",
+    "rules",
+    "webhooks",
+    "grants",
+)
 """The sections that are lists."""

@@ -20,6 +20,7 @@ from skiway.client.metastore import Policy as StoredPolicy
 from skiway.client.metastore import Rule as StoredRule
 from skiway.client.metastore import Table as StoredTable
 from skiway.client.metastore import View as StoredView
+from skiway.client.metastore import Webhook as StoredWebhook
 from skiway.client.metastore.names import segments
 from skiway.config.fields import as_text
 from skiway.errors import NotFound, PreconditionFailed
@@ -41,6 +42,7 @@ from skiway.setup.declarations import (
     Quotas,
     Rule,
     Schedule,
+    SecretRef,
     Setup,
     Source,
     Table,
@@ -48,9 +50,10 @@ from skiway.setup.declarations import (
     Tags,
     View,
     ViewColumn,
+    Webhook,
 )
 from skiway.setup.normal_form import normal
-from skiway.setup.secrets import default_reference
+from skiway.setup.secrets import default_reference, default_variable
 
 __all__ = ["Actual", "export", "read_actual", "read_rules"]
 
@@ -137,6 +140,7 @@ class _Reading:
             tags=tuple(self._tags()),
             policies=tuple(map(self._policy, _sound(lake.policies(), "policy"))),
             rules=tuple(self._rules()),
+            webhooks=tuple(map(_webhook, _sound(lake.webhooks(), "webhook"))),
             grants=tuple(self._grants()),
         )
         return Actual(
@@ -340,6 +344,18 @@ def _rule(rule: StoredRule, table: str) -> Rule:
         description=rule.description,
         estimates_only=rule.estimates_only,
         **check,
+    )
+
+
+def _webhook(webhook: StoredWebhook) -> Webhook:
+    """A webhook. Its secret is a reference to a variable, as that of a connector."""
+    return Webhook(
+        name=webhook.name,
+        url=webhook.url,
+        events=webhook.events,
+        secret=SecretRef(env=default_variable("WEBHOOK", webhook.name)),
+        paused=webhook.paused,
+        description=webhook.description,
     )
 
 

@@ -26,6 +26,7 @@ from skiway.setup.declarations import (
     Table,
     Tags,
     View,
+    Webhook,
 )
 
 __all__ = ["KINDS", "full_name", "normal", "normal_item", "object_kind", "object_name", "title"]
@@ -140,6 +141,10 @@ def _rule(item: Rule) -> Rule:
     return replace(item, table=full_name(item.table, "table"), schema=schema)
 
 
+def _webhook(item: Webhook) -> Webhook:
+    return replace(item, events=tuple(sorted(set(item.events))))
+
+
 def _callers(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({each.lower() if each.startswith("role:") else each for each in given}))
 
@@ -172,6 +177,7 @@ _NORMAL: Final[dict[type, Callable[[Any], Any]]] = {
     Tags: _tags,
     Policy: _policy,
     Rule: _rule,
+    Webhook: _webhook,
     Grant: _grant,
     Connector: _connector,
 }

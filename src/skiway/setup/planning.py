@@ -9,7 +9,19 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from skiway.client.metastore.names import dotted, segments
-from skiway.setup.declarations import SECTIONS, Account, Connector, Grant, Object, Policy, Rule, Setup, Tags, View
+from skiway.setup.declarations import (
+    SECTIONS,
+    Account,
+    Connector,
+    Grant,
+    Object,
+    Policy,
+    Rule,
+    Setup,
+    Tags,
+    View,
+    Webhook,
+)
 from skiway.setup.exporting import Actual
 from skiway.setup.normal_form import object_kind, object_name, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
@@ -29,14 +41,28 @@ SINGULAR: Final = {
     "tags": "tags",
     "policies": "policy",
     "rules": "rule",
+    "webhooks": "webhook",
     "grants": "grant",
 }
-ORDER: Final = ("account", "catalog", "namespace", "table", "connector", "tags", "policy", "view", "rule", "grant")
+ORDER: Final = (
+    "account",
+    "catalog",
+    "namespace",
+    "table",
+    "connector",
+    "tags",
+    "policy",
+    "view",
+    "rule",
+    "webhook",
+    "grant",
+)
 """Nothing becomes visible before the policies that protect it: tags and policies come before views and grants."""
 NEVER_DELETED: Final = ("tables",)
 KEPT: Final = {View: ("reads", "columns", "search_path")}
 """The keys that stay as they are on the server if the file leaves them out."""
 CREDENTIALS: Final = "auth.credentials"
+SECRET: Final = "secret"  # noqa: S105 - the name of a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +92,12 @@ class Change:
         return frozenset(each.field.partition(".")[0] for each in self.fields)
 
     @property
+    def sends_secret(self) -> bool:
+        """Whether the change sets the secret of a webhook."""
+        has_one = isinstance(self.desired, Webhook) and self.desired.secret is not None
+        return has_one and (self.action == "create" or any(each.field == SECRET for each in self.fields))
+
+    @property
     def sends_credentials(self) -> bool:
         """Whether the change sets the credentials of a connector."""
         has_some = isinstance(self.desired, Connector) and self.desired.auth.credentials is not None
@@ -87,7 +119,8 @@ class Plan:
 def make_plan(loaded: Loaded, actual: Actual, *, delete: bool = False, send_credentials: bool = False) -> Plan:
     """Compare a checked file with a server. With `delete`, objects that are not in the file are deleted.
 
-    `send_credentials` sends the credentials of all connectors again: those on the server cannot be compared.
+    `send_credentials` sends the credentials of all connectors and the secrets of all webhooks again: those on the server
+    cannot be compared.
     """
     problems = list(_problems(loaded, actual))
     if problems:
@@ -159,6 +192,8 @@ def _compare(section: str, loaded: Loaded, actual: Actual, *, send_credentials: 
         fields = tuple(_differences({**_shown(before)}, {**_shown(desired), **_plain_keys(kept)}))
         if isinstance(desired, Connector):
             fields = tuple(_credential_fields(fields, desired, actual, again=send_credentials, delete=delete))
+        if isinstance(desired, Webhook) and desired.secret is not None and send_credentials:
+            fields = (*fields, FieldChange(SECRET, "(stored)", plain(desired.secret)))
         if fields:
             yield Change("update", kind, name, fields, desired, line, pending)
     if section not in NEVER_DELETED:
@@ -185,6 +220,8 @@ def _shown(item: Any) -> dict[str, Any]:
     found: dict[str, Any] = plain(item)
     if isinstance(item, Connector) and "auth" in found:
         found["auth"].pop("credentials", None)
+    if isinstance(item, Webhook):
+        found.pop(SECRET, None)
     return found
 
 
