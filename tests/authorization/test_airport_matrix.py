@@ -207,7 +207,19 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
     ),
 }
 SYSTEM_TABLES: Final = (
-    *("tables", "columns", "snapshots", "files", "column_stats", "views", "policies", "jobs", "queries", "settings"),
+    *(
+        "tables",
+        "columns",
+        "snapshots",
+        "files",
+        "column_stats",
+        "views",
+        "policies",
+        "quality",
+        "jobs",
+        "queries",
+        "settings",
+    ),
     *("tokens", "audit", "usage", "lineage", "reports", "events", "plans"),
 )
 

@@ -136,6 +136,17 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         "StartMaintenance": WRITE_NAMESPACE,
         "GetMaintenance": READ_NAMESPACE,
     },
+    "QualityService": {
+        **dict.fromkeys(("ListRules", "GetRule", "GetCheck", "ListRuleResults"), READ_TABLE),
+        **dict.fromkeys(("CreateRule", "UpdateRule", "DeleteRule", "CheckRules"), WRITE_TABLE),
+    },
+    "WebhookService": dict.fromkeys(
+        (
+            *("ListWebhooks", "GetWebhook", "CreateWebhook", "UpdateWebhook", "DeleteWebhook"),
+            *("ListDeadLetters", "RedeliverEvents"),
+        ),
+        ROLES_ONLY,
+    ),
     "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
@@ -155,6 +166,8 @@ PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "QueryService": ("catalog.read", "catalog.read"),
     "TransactionService": ("table.write", "table.write"),
     "MaintenanceService": ("table.read", "table.write"),
+    "QualityService": ("table.read", "table.write"),
+    "WebhookService": ("webhook.manage", "webhook.manage"),
     "EventService": ("catalog.read", ""),
     "SystemObjectsService": ("system-objects.read", ""),
 }
@@ -192,6 +205,7 @@ ABOUT_NOTHING = {
     "TransactionService/BeginTransaction",
     "TransactionService/ListTransactions",
     "CatalogService/CreateCatalog",
+    "WebhookService/CreateWebhook",
     "ConnectorService/ValidateConnector",
     "SystemObjectsService/GetSystemObjects",
 }
@@ -324,9 +338,13 @@ REFUSED_BY_POLICIES: Final = {
     *(f"SnapshotService/{name}Snapshot" for name in ("Create", "Update", "Delete", "SetCurrent")),
     *(f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListFileColumnStats")),
     *(f"TableStatisticsService/Put{name}Stats" for name in ("Table", "Column", "FileColumn")),
+    *(f"QualityService/{name}" for name in ("CreateRule", "DeleteRule", "CheckRules", "GetCheck")),
     "QueryService/FetchScanBundle",
 }
 """What a caller may not do whom policies restrict on the table."""
+
+HIDDEN_BY_POLICIES: Final = {f"QualityService/{name}" for name in ("GetRule", "UpdateRule", "ListRuleResults")}
+"""What does not exist for such a caller: the rule counts rows."""
 
 
 @pytest.mark.parametrize("operation", sorted(name for name in METHODS if not name.startswith("AccountService")))
@@ -341,6 +359,9 @@ def test_restricted_caller(operation: str, server: Server) -> None:
     if operation in REFUSED_BY_POLICIES:
         assert answer.code is CODE.PERMISSION_DENIED, where
         assert "policies no names, some rows restrict what you see of table people" in answer.text, where
+        assert server.world.state() == before
+    elif operation in HIDDEN_BY_POLICIES:
+        assert answer.code is CODE.NOT_FOUND, where
         assert server.world.state() == before
     else:
         assert answer.code is CODE.OK, where

@@ -16,7 +16,7 @@ from skiway.web.pages import PAGES
 
 PHONE: Final = 400
 TABLE: Final = "/tables/lake/sales/people"
-TABS: Final = ("columns", "rows", "snapshots", "files", "lineage", "plans", "access", "connect")
+TABS: Final = ("columns", "rows", "snapshots", "files", "lineage", "plans", "quality", "access", "connect")
 PATHS: Final = [
     "/",
     "/search?q=people",

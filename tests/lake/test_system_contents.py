@@ -13,11 +13,12 @@ import pytest
 
 from skiway.errors import Internal, NotFound
 from skiway.lake.scans import Plan, PlanLog
-from skiway.lake.system import events, policy_table, tables, usage_tables
+from skiway.lake.system import events, policy_table, quality_table, tables, usage_tables
 from skiway.lake.system import schema as system_schema
 from skiway.lake.system.tables import SystemScan, VisibleTable, arrow_table, enum_name, moment_of, readable, unknown
 from skiway.metastore import events as metastore_events
 from skiway.metastore import policies as metastore_policies
+from skiway.metastore import quality as metastore_quality
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.usage import Usage
@@ -154,9 +155,11 @@ def test_rows_of_events() -> None:
     event = v1.Event(
         sequence=3, occurred_at=timestamp(NOW), kind="table", action="created", object_id="o", change_id="c"
     )
-    assert events._row(event) == (3, NOW, "table", "created", "o", None, None, None, None, None, "c")
-    event.MergeFrom(v1.Event(name="n", previous_name="p", snapshot_id=0, detail="d", caller="me"))
-    assert events._row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c")
+    assert events._row(event) == (3, NOW, "table", "created", "o", None, None, None, None, None, "c", None, None)
+    event.MergeFrom(
+        v1.Event(name="n", previous_name="p", snapshot_id=0, detail="d", caller="me", table_id="t", job_id="j")
+    )
+    assert events._row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c", "t", "j")
 
 
 def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +186,31 @@ def test_rows_of_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [masking[name] for name in ("rule", "expression", "columns", "comment")] == ["mask hash", None, ["x"], "text"]  # fmt: skip
     assert (damaged["policy_name"], damaged["rule"], damaged["damage"]) == ("d", None, "lost")
     assert policy_table.policies(scan(may=False)).num_rows == 0
+
+
+def test_rows_of_quality_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = v1.RuleCheck(row_count=v1.RowCountCheck(min=2))
+    result = v1.RuleResult(status=v1.RST_FAILED, method=v1.RMT_METADATA, observed="1 rows", message="m", snapshot_id=0)
+    result.checked_at.FromDatetime(NOW)
+    found = [
+        v1.CheckedRule(
+            rule=v1.QualityRule(display_name="a", severity=v1.RSV_WARNING, check=rows, description="text"),
+            result=result,
+        ),
+        v1.CheckedRule(rule=v1.QualityRule(display_name="b", severity=v1.RSV_ERROR, check=rows)),
+        v1.CheckedRule(rule=v1.QualityRule(display_name="c", damage="lost")),
+    ]
+    monkeypatch.setattr(metastore_quality, "scan", lambda _realm, _table: iter(found))
+    failed, new, damaged = quality_table.quality(scan(table())).to_pylist()
+    assert [failed[name] for name in ("table_name", "kind", "expected", "severity", "comment")] == [
+        *("t", "row_count", '{"min": "2"}', "warning", "text")
+    ]
+    assert [failed[name] for name in ("status", "method", "observed", "message", "snapshot_id", "checked_at")] == [
+        *("failed", "metadata", "1 rows", "m", 0, NOW)
+    ]
+    assert (new["status"], new["checked_at"], new["severity"]) == (None, None, "error")
+    assert (damaged["rule_name"], damaged["kind"], damaged["damage"]) == ("c", None, "lost")
+    assert quality_table.quality(scan()).num_rows == 0
 
 
 def test_usage_and_lineage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ def kind_of(canonical: str) -> Any:
             noun = "policy"
         case [*_, "column-tags", "by-table", _]:
             noun = "column_tags"
+        case [*_, "rule-results", "by-rule", _]:
+            noun = "rule_results"
         case [*_, plural, "by-id", _]:
             noun = plural.removesuffix("s")
         case _:

@@ -18,12 +18,16 @@ from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import connectors, jobs, managed, policies, queries
+from skiway.metastore import connectors, jobs, managed, policies, quality, queries, webhooks
 from skiway.metastore.transactions import staged_writes
+from skiway.metastore.webhooks.positions import WebhookPlace
 from skiway.model import v1
 from skiway.security import MemorySecrets
 
 COLUMNS = '{"type": "struct", "fields": [{"id": 1, "name": "name", "type": "string", "required": false}]}'
+URL = "https://127.0.0.1/hook"
+SIGNING = "a secret of many bytes"
+ROWS = v1.RuleCheck(row_count=v1.RowCountCheck(min=1))
 CLEAN = v1.MaintenanceTask(clean=v1.CleanTask())
 SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 
@@ -45,6 +49,9 @@ class Lake:
     policy: v1.Policy
     managed: v1.Table
     maintenance_id: str
+    rule: v1.QualityRule
+    check_id: str
+    webhook: v1.Webhook
     transaction_id: str = "unit-1"
 
     @property
@@ -84,6 +91,18 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
     policy = policies.create(factory.home, wanted, compile_=lambda *_: []).policy
     maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
+    spec = v1.QualityRuleSpec(display_name="rows", table_id=table.resource_id, check=ROWS)
+    rule = quality.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
+    quality.check(factory.home, v1.CheckRulesRequest(table_id=table.resource_id))
+    checking = jobs.enqueue_check(factory.home, table.resource_id, [rule.resource_id.id])
+    hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
+    webhook = webhooks.create(
+        factory.home, v1.CreateWebhookRequest(spec=hook), secrets=MemorySecrets(), access=None
+    ).webhook
+    letter = WebhookPlace(factory.home, webhook.resource_id.id).give_up(
+        v1.Event(sequence=1), "refused", expires_at=factory.clock() + timedelta(hours=1)
+    )
+    factory.stores.pointers.apply([letter])
     made = Lake(
         *(catalog, namespace, table, view, connector),
         job_id=job.job_id,
@@ -91,6 +110,9 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
         policy=policy,
         managed=owned.table,
         maintenance_id=maintenance.job_id,
+        rule=rule,
+        check_id=checking.job_id,
+        webhook=webhook,
     )
     if transaction_of is not None:
         begin_transaction(factory, made, caller=transaction_of)
@@ -277,6 +299,33 @@ REQUESTS: Mapping[str, Make] = {
     "MaintenanceService/GetMaintenance": lambda lake: v1.GetMaintenanceRequest(
         table_id=lake.managed.resource_id, job_id=lake.maintenance_id
     ),
+    "QualityService/ListRules": lambda lake: v1.ListRulesRequest(table_id=lake.table.resource_id),
+    "QualityService/GetRule": lambda lake: v1.GetRuleRequest(rule_id=lake.rule.resource_id),
+    "QualityService/CreateRule": lambda lake: v1.CreateRuleRequest(
+        spec=v1.QualityRuleSpec(display_name="new", table_id=lake.table.resource_id, check=ROWS)
+    ),
+    "QualityService/UpdateRule": lambda lake: v1.UpdateRuleRequest(
+        rule_id=lake.rule.resource_id,
+        spec=v1.QualityRuleSpec(description="x", table_id=lake.table.resource_id),
+        update_mask=mask("description"),
+    ),
+    "QualityService/DeleteRule": lambda lake: v1.DeleteRuleRequest(rule_id=lake.rule.resource_id),
+    "QualityService/CheckRules": lambda lake: v1.CheckRulesRequest(
+        table_id=lake.table.resource_id, rule_ids=[lake.rule.resource_id]
+    ),
+    "QualityService/GetCheck": lambda lake: v1.GetCheckRequest(table_id=lake.table.resource_id, job_id=lake.check_id),
+    "QualityService/ListRuleResults": lambda lake: v1.ListRuleResultsRequest(rule_id=lake.rule.resource_id),
+    "WebhookService/ListWebhooks": lambda _: v1.ListWebhooksRequest(),
+    "WebhookService/GetWebhook": lambda lake: v1.GetWebhookRequest(webhook_id=lake.webhook.resource_id),
+    "WebhookService/CreateWebhook": lambda _: v1.CreateWebhookRequest(
+        spec=v1.WebhookSpec(display_name="new", url=URL, events=["*"], secret=SIGNING)
+    ),
+    "WebhookService/UpdateWebhook": lambda lake: v1.UpdateWebhookRequest(
+        webhook_id=lake.webhook.resource_id, spec=v1.WebhookSpec(description="x"), update_mask=mask("description")
+    ),
+    "WebhookService/DeleteWebhook": lambda lake: v1.DeleteWebhookRequest(webhook_id=lake.webhook.resource_id),
+    "WebhookService/ListDeadLetters": lambda lake: v1.ListDeadLettersRequest(webhook_id=lake.webhook.resource_id),
+    "WebhookService/RedeliverEvents": lambda lake: v1.RedeliverEventsRequest(webhook_id=lake.webhook.resource_id),
     "EventService/ListEvents": lambda _: v1.ListEventsRequest(),
     "EventService/WatchEvents": lambda _: v1.WatchEventsRequest(wait_seconds=1),
     "ConnectorService/ValidateConnector": lambda _: v1.ValidateConnectorRequest(

@@ -50,6 +50,8 @@ def resource(operation: str, path: tuple[str, ...], sample: Lake) -> v1.Resource
         "table": sample.table.resource_id,
         "view": sample.view.resource_id,
         "policy": sample.policy.resource_id,
+        "rule": sample.rule.resource_id,
+        "webhook": sample.webhook.resource_id,
     }
     return next(found for noun, found in known.items() if noun in about)
 

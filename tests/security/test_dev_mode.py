@@ -53,7 +53,14 @@ def test_developer_has_all_permissions():
             for kind in ("account", "catalog", "namespace", "table", "view")
             for action in ("read", "write")
         ),
-        *("account.delete", "connector.manage", "system-objects.read", "grant.manage", "policy.manage"),
+        *(
+            "account.delete",
+            "connector.manage",
+            "system-objects.read",
+            "grant.manage",
+            "policy.manage",
+            "webhook.manage",
+        ),
         *("storage-authority.resolve-internal", "reconcile-executor-control.internal"),
         *("platform.accounts", "platform.observe"),
     }

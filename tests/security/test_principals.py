@@ -15,8 +15,8 @@ INIT = {"account.read", "account.write", "catalog.read", "catalog.write", "names
 
 MATRIX = {
     "default": READ,
-    "administrator": READ | WRITE | MANAGE | {"account.delete", "grant.manage", "policy.manage"},
-    "developer": READ | WRITE | MANAGE | {"account.delete", "grant.manage", "policy.manage"},
+    "administrator": READ | WRITE | MANAGE | {"account.delete", "grant.manage", "policy.manage", "webhook.manage"},
+    "developer": READ | WRITE | MANAGE | {"account.delete", "grant.manage", "policy.manage", "webhook.manage"},
     "member": {"account.read"},
     "init-account": INIT | {"connector.create"},
     "delete-account": {"account.delete"},

@@ -13,6 +13,9 @@ QUOTED = '"' + HOSTILE.replace('"', '""') + '"'
 CREDENTIAL = "SKIWAY_CREDENTIAL_IT_S_A_B_20"
 """The variable with the credentials of the connector with the hostile name."""
 SECRET = "s3cr3t-canary"
+WEBHOOK = "SKIWAY_WEBHOOK_IT_S_A_B_20"
+SIGNING = {"SKIWAY_WEBHOOK_ALERTS": "a-canary-that-signs", WEBHOOK: "a-canary-that-signs"}
+"""The variables with the secrets of webhooks."""
 
 
 MAINTENANCE = {"maintenance.optimize": "auto", "maintenance.expire": "auto", "maintenance.expire.keep-last": "3"}
@@ -51,6 +54,14 @@ def everything(folder: Path) -> dict[str, Any]:
                 ],
             },
             {"name": f"{QUOTED}.{QUOTED}.{QUOTED}", "columns": [{"name": HOSTILE, "type": "string"}]},
+            {
+                "name": "lake.sales.checked",
+                "columns": [
+                    {"name": "id", "type": "long"},
+                    {"name": "email", "type": "string"},
+                    {"name": "price", "type": "decimal(10,2)"},
+                ],
+            },
         ],
         "connectors": [
             {
@@ -129,6 +140,54 @@ def everything(folder: Path) -> dict[str, Any]:
                 "to": ["group:x"],
                 "on": [{"namespace": "lake.sales"}, {"view": "lake.sales.adults"}],
                 "mask": {"sql": "'***'", "columns": ["id*"]},
+            },
+        ],
+        "rules": [
+            {
+                "name": "rows",
+                "table": "lake.sales.checked",
+                "severity": "warning",
+                "description": "enough",
+                "row_count": {"min": 1, "max": 1000, "max_decrease": 0.5, "max_increase": 2.0},
+            },
+            {"name": "nulls", "table": "lake.sales.checked", "null_share": {"column": "email", "max": 0.25}},
+            {"name": "ids", "table": "lake.sales.checked", "distinct_count": {"column": "id", "min": 0, "max": 9}},
+            {"name": "prices", "table": "lake.sales.checked", "range": {"column": "price", "min": "0", "max": "9.50"}},
+            {
+                "name": "median",
+                "table": "lake.sales.checked",
+                "estimates_only": True,
+                "quantile": {"column": "price", "quantile": 0.5, "max": "5"},
+            },
+            {"name": "fresh", "table": "lake.sales.checked", "freshness": {"max_age": "90m"}},
+            {
+                "name": "emails",
+                "table": "lake.sales.checked",
+                "allowed_values": {"column": "email", "values": ["a@x", "no", "1"]},
+            },
+            {"name": "key", "table": "lake.sales.checked", "unique": {"columns": ["id", "email"]}},
+            {"name": "schema", "table": "lake.sales.checked", "schema": {"allow_added": True}},
+            {
+                "name": HOSTILE,
+                "table": f"{QUOTED}.{QUOTED}.{QUOTED}",
+                "schema": {"columns": {HOSTILE: "string"}},
+            },
+        ],
+        "webhooks": [
+            {
+                "name": "alerts",
+                "url": "https://127.0.0.1/hook",
+                "events": ["rule.failed", "sync.*"],
+                "secret": {"env": "SKIWAY_WEBHOOK_ALERTS"},
+                "paused": True,
+                "description": "text",
+            },
+            {
+                "name": HOSTILE,
+                "url": "http://127.0.0.1:9/x",
+                "events": ["*"],
+                "paused": True,
+                "secret": {"env": WEBHOOK},
             },
         ],
         "grants": [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.metastore_server import Server, serving_metastore
-from setup.example import CREDENTIAL, SECRET, everything, text_of
+from setup.example import CREDENTIAL, QUOTED, SECRET, SIGNING, everything, text_of
 from skiway.client import Metastore
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.model import v1
@@ -47,7 +47,7 @@ def applied(
     sync = options.pop("sync", False)
     reported: list[str] = []
     made = make_plan(loaded, read_actual(lake), **options)
-    apply(lake, made, loaded.setup, report=reported.append, sync=sync, environment=env or {})
+    apply(lake, made, loaded.setup, report=reported.append, sync=sync, environment={**SIGNING, **env} if env else {})
     return reported
 
 
@@ -107,6 +107,13 @@ CHANGES: list[tuple[str, int, dict[str, Any]]] = [
     ("connectors", 1, {"paused": False, "auth": {"scheme": "none", "credentials": {"env": CREDENTIAL}}}),
     ("views", 0, {"sql": {"duckdb": "SELECT 1"}, "rights": "invoker", "description": "", "properties": {}}),
     ("views", 0, {"reads": ["lake.a.b"], "columns": [{"name": "x", "type": "INTEGER"}], "search_path": ["a", "b"]}),
+    ("rules", 0, {"severity": "error", "description": "", "estimates_only": True, "row_count": {"max": 9}}),
+    ("rules", 1, {"null_share": {"column": "id", "max": 0.0}}),
+    ("rules", 6, {"allowed_values": {"column": "email", "values": ["b@x"]}}),
+    ("rules", 8, {"schema": {"columns": {"id": "long", "email": "int", "price": "decimal(10,2)"}}}),
+    ("rules", 5, {"table": f"{QUOTED}.{QUOTED}.{QUOTED}"}),
+    ("webhooks", 0, {"url": "http://127.0.0.1:9/", "events": ["*"], "description": ""}),
+    ("webhooks", 0, {"paused": False}),
     ("tags", 0, {"columns": {"id": ["key"], "email": ["pii"]}}),
     ("policies", 0, {"to": ["role:x"], "exceptions": [], "tags": ["pii", "b"], "description": "d"}),
     ("policies", 0, {"mask": {"kind": "hash", "columns": ["email"]}}),
@@ -127,6 +134,20 @@ def test_every_change_arrives(lake: Metastore, tmp_path: Path) -> None:
         assert reported == f"changed {made.kind} {made.name}"
         assert not plan(lake, declared), change
         assert lake.connectors.get(declared["connectors"][1]["name"]).message.auth.secret_id
+
+
+def test_secret_of_a_webhook_is_sent_again_only_on_request(lake: Metastore, tmp_path: Path) -> None:
+    declared = {"version": 1, "webhooks": everything(tmp_path)["webhooks"][:1]}
+    applied(lake, declared, {"X": "y"})
+    assert not plan(lake, declared)
+    (again,) = plan(lake, declared, send_credentials=True).changes
+    assert [each.field for each in again.fields] == ["secret"]
+    assert "canary" not in str(again)
+    assert applied(lake, declared, {"X": "y"}, send_credentials=True) == ["changed webhook alerts"]
+    del declared["webhooks"][0]["secret"]
+    lake.webhooks.delete("alerts")
+    with pytest.raises(InvalidArgument, match="a new webhook needs a secret"):
+        applied(lake, declared)
 
 
 def test_section_that_is_left_out_is_not_compared(lake: Metastore, tmp_path: Path) -> None:
@@ -155,17 +176,17 @@ def test_delete_deletes_all_but_tables_and_what_contains_them(lake: Metastore, t
     reported = applied(lake, {"version": 1, **empty}, delete=True)
     assert reported[0].startswith("deleted grant")
     left = export(lake)
-    assert len(left.tables or ()) == 2
+    assert len(left.tables or ()) == 3
     assert {each.name for each in left.catalogs or ()} == {"lake", declared["catalogs"][1]["name"]}
     assert {each.name for each in left.namespaces or ()} == {"lake.sales", declared["namespaces"][2]["name"]}
-    assert not any((left.connectors, left.views, left.tags, left.policies, left.grants))
+    assert not any((left.connectors, left.views, left.tags, left.policies, left.rules, left.webhooks, left.grants))
 
 
 def test_what_protects_comes_before_what_exposes(lake: Metastore, tmp_path: Path) -> None:
     made = plan(lake, everything(tmp_path))
     kinds = [each.kind for each in made.changes if each.name != everything(tmp_path)["policies"][2]["name"]]
     assert list(dict.fromkeys(kinds)) == [
-        "account", "catalog", "namespace", "table", "connector", "tags", "policy", "view", "grant",
+        "account", "catalog", "namespace", "table", "connector", "tags", "policy", "view", "rule", "webhook", "grant",
     ]  # fmt: skip
     assert kinds == sorted(kinds, key=list(dict.fromkeys(kinds)).index)
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.servers import skiway, started
-from setup.example import CREDENTIAL, HOSTILE, SECRET, everything, text_of
+from setup.example import CREDENTIAL, HOSTILE, SECRET, SIGNING, everything, text_of
 from skiway.setup import read
 from skiway.setup.declarations import Setup
 
@@ -47,7 +47,7 @@ def test_export_applied_to_an_empty_account_yields_an_equal_export(
     exports = []
     source = tmp_path / "first.yaml"
     for target in targets:
-        env = {**target, CREDENTIAL: f"type=bearer,token={SECRET}"}
+        env = {**target, **SIGNING, CREDENTIAL: f"type=bearer,token={SECRET}"}
         applied = skiway("setup", "apply", source, "--sync", **env)
         assert applied.returncode == 0, applied.stderr
         source = tmp_path / "export.yaml"
@@ -57,6 +57,7 @@ def test_export_applied_to_an_empty_account_yields_an_equal_export(
         assert (again.returncode, again.stdout) == (0, "the server matches the file\n"), again.stderr + again.stdout
         exports.append(source.read_text())
         assert SECRET not in applied.stdout + applied.stderr + exports[-1]
+        assert "canary-that-signs" not in applied.stdout + applied.stderr + exports[-1]
     assert exports[0] == exports[1]
     found = read(exports[0]).setup
     for section in Setup.__struct_fields__:

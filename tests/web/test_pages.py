@@ -74,7 +74,7 @@ PATHS = {
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
 }
-TABS = ["columns", "rows", "snapshots", "files", "lineage", "plans", "access", "connect"]
+TABS = ["columns", "rows", "snapshots", "files", "lineage", "plans", "quality", "access", "connect"]
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(f"{PATHS['tables']}?tab={tab}" for tab in TABS)])
@@ -316,6 +316,31 @@ def test_recent_scans_are_listed(visitor: Visitor) -> None:
     visitor.page("/tables/lake/sales/people?tab=rows")
     plans = visitor.data("/tables/lake/sales/people?tab=plans")["scans"]["plans"]
     assert plans[0]["files_considered"] >= 1
+
+
+def test_quality_rules_are_shown_with_their_results(visitor: Visitor, server: Server) -> None:
+    with Metastore(server.address) as metastore:
+        metastore.rules.create("many", "lake.sales.people", "row_count", {"min": 10**9}, description="a lot <b>")
+        metastore.rules.create("new", "lake.sales.people", "row_count", {"min": 1})
+        metastore.rules.check("lake.sales.people", ["many"])
+    try:
+        many, new = visitor.data("/tables/lake/sales/people?tab=quality")["quality"]["rules"]
+        assert (many["status"], many["method"], new["status"], new["checked_at"]) == (
+            "failed",
+            "metadata",
+            "unknown",
+            None,
+        )
+        page = visitor.page("/tables/lake/sales/people?tab=quality")
+        assert "expected at least 1000000000 rows" in page
+        assert "a lot &lt;b&gt;" in page
+        (failing,) = visitor.data("/")["failing_rules"]
+        assert (failing["name"], failing["path"]) == ("many", ["lake", "sales", "people"])
+        assert "Failing quality rules" in visitor.page("/")
+    finally:
+        with Metastore(server.address) as metastore:
+            for name in ("many", "new"):
+                metastore.rules.delete(name)
 
 
 def test_grants_and_events_link_to_the_pages_of_their_objects(visitor: Visitor, server: Server) -> None:

@@ -103,6 +103,8 @@ NAMES: Final[Mapping[str, Names]] = {
     "VIEW": _views,
     "OBJECT": _objects,
     "CONNECTOR": lambda lake, _: (each.name for each in lake.connectors()),
+    "RULE": lambda lake, _: (each.name for each in lake.rules()),
+    "WEBHOOK": lambda lake, _: (each.name for each in lake.webhooks()),
     "POLICY": lambda lake, _: (each.name for each in lake.policies()),
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }

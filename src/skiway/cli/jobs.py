@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED",
+    "PARTIAL",
     "JobRecord",
     "Selection",
     "app",

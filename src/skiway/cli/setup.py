@@ -19,11 +19,11 @@ from skiway.errors import InvalidArgument
 if TYPE_CHECKING:
     from skiway.setup import Change, Loaded, Plan
 
-__all__ = ["app"]
+__all__ = ["ChangeRecord", "SetupFile", "app", "read_text"]
 
 app = group(
     "setup",
-    "Keep catalogs, connectors, views, policies and grants of the account in a file: configuration as code.",
+    "Keep catalogs, connectors, views, policies, rules and grants of the account in a file: configuration as code.",
 )
 
 STDIN: Final = "-"
@@ -136,15 +136,18 @@ def apply(
 def _plan(call: Call, file: str, *, delete: bool, send_credentials: bool) -> tuple[Loaded, Plan]:
     from skiway import setup
 
-    loaded = setup.checked(setup.read(_text(file), "standard input" if file == STDIN else file))
+    loaded = setup.checked(setup.read(*read_text(file)))
     with progress("reading the configuration"):
         actual = setup.read_actual(call.lake, account=call.account or DEFAULT_ACCOUNT)
     return loaded, setup.make_plan(loaded, actual, delete=delete, send_credentials=send_credentials)
 
 
-def _text(file: str) -> str:
+def read_text(file: str) -> tuple[str, str]:
+    """Return the text of a file or of standard input, and its name in messages."""
+    if file == STDIN:
+        return sys.stdin.read(), "standard input"
     try:
-        return sys.stdin.read() if file == STDIN else Path(file).expanduser().read_text(encoding="utf-8")
+        return Path(file).expanduser().read_text(encoding="utf-8"), file
     except OSError as error:
         raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:

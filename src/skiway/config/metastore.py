@@ -31,12 +31,14 @@ __all__ = [
     "Maintenance",
     "Metadata",
     "Metrics",
+    "Quality",
     "Query",
     "Reconciler",
     "Seed",
     "Spark",
     "StorageUsage",
     "System",
+    "Webhooks",
 ]
 
 # A blob may be written, or found to exist, up to ten seconds before a pointer refers to it.
@@ -178,6 +180,32 @@ class Maintenance:
     tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
     page_size: int = setting(20, COUNT, "Tables examined per page.")
     max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
+
+
+@section
+class Quality:
+    """Repeated checks of quality rules that need no profile: freshness, row counts and schemas."""
+
+    enabled: bool = setting(True, FLAG, "Check these rules regularly, in addition to the checks after profiles.")
+    tick_every: timedelta = setting(timedelta(minutes=5), DURATION, "Interval between runs.")
+    page_size: int = setting(100, COUNT, "Rules checked per page.")
+    max_tick_millis: int = setting(10_000, COUNT, "Time limit of a run.")
+
+
+@section
+class Webhooks:
+    """The delivery of webhooks. `sources.addresses` says to which addresses they may send."""
+
+    enabled: bool = setting(True, FLAG, "Send events to webhooks.")
+    poll_every: timedelta = setting(timedelta(seconds=1), DURATION, "How often to look for new events.")
+    parallel: int = setting(8, COUNT, "Webhooks that a server serves at the same time.")
+    timeout: timedelta = setting(timedelta(seconds=10), DURATION, "Time limit of a request.")
+    max_attempts: int = setting(8, COUNT, "Attempts before an event becomes a dead letter.")
+    base_backoff: timedelta = setting(
+        timedelta(seconds=1), DURATION, "Pause after the first failed attempt; it doubles with each further one."
+    )
+    max_backoff: timedelta = setting(timedelta(minutes=5), DURATION, "Longest pause between attempts.")
+    keep_dead_letters: timedelta = setting(timedelta(days=30), DURATION, "How long dead letters are stored.")
 
 
 @section

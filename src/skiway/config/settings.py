@@ -15,10 +15,12 @@ from skiway.config.metastore import (
     Maintenance,
     Metadata,
     Metrics,
+    Quality,
     Query,
     Reconciler,
     Seed,
     System,
+    Webhooks,
 )
 from skiway.config.quotas import Quotas
 from skiway.config.server import Auth, Client, Errors, Interceptor, Server
@@ -66,6 +68,8 @@ class Settings:
     events: Events = Events()
     gc: Gc = Gc()
     maintenance: Maintenance = Maintenance()
+    quality: Quality = Quality()
+    webhooks: Webhooks = Webhooks()
     reconciler: Reconciler = Reconciler()
     metadata: Metadata = Metadata()
     system: System = System()

@@ -1,12 +1,24 @@
-"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, policies, connectors, jobs,
-queries and transactions.
+"""The metastore: accounts, catalogs, namespaces, tables, views, snapshots, statistics, grants, policies, quality rules,
+connectors, jobs, queries and transactions.
 
 The exported modules are plain functions that take and return messages, independent of any transport. Their first argument
 is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
 """
 
 import skiway.extras.lake  # noqa: F401 - names the extra to install
-from skiway.metastore import connectors, events, exports, jobs, managed, platform, queries, statistics, transactions
+from skiway.metastore import (
+    connectors,
+    events,
+    exports,
+    jobs,
+    managed,
+    platform,
+    quality,
+    queries,
+    statistics,
+    transactions,
+    webhooks,
+)
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.resources import (
     accounts,
@@ -35,10 +47,12 @@ __all__ = [
     "namespaces",
     "platform",
     "policies",
+    "quality",
     "queries",
     "snapshots",
     "statistics",
     "tables",
     "transactions",
     "views",
+    "webhooks",
 ]

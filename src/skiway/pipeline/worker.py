@@ -11,17 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
-from skiway.metastore import Realm
+from skiway.metastore import Realm, quality
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease
+from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance.tasks import run_task
@@ -89,9 +90,26 @@ def jobs_of(realm_of: Callable[[str], Realm], reconciler: Reconciler) -> Callabl
                     "this worker has no warehouse, so it has no tables to maintain", key="warehouse.missing"
                 )
             return run_task(realm, reconciler.warehouse, job.table_id, job.maintenance, control)
+        if job.HasField("quality"):
+            return check_exactly(realm, job, reconciler, control)
         return reconciler.job(realm, job, control)
 
     return run
+
+
+def check_exactly(realm: Realm, job: v1.Job, reconciler: Reconciler, control: Control) -> Outcome:
+    """Decide quality rules from the rows of a table."""
+    spark = reconciler.profile.spark if isinstance(reconciler.profile, SparkProfile) else SparkPlace().session
+
+    def measured(table: v1.Table, checks: Sequence[v1.RuleCheck], *, snapshot_id: int) -> TableFacts:
+        from skiway.pipeline.quality import measure
+
+        control.check()
+        with reconciler.opened(realm, table, snapshot_id) as (handle, snapshot):
+            return measure(spark, handle, snapshot, table, checks)
+
+    decided = quality.check_rows(realm, job, measured)
+    return Outcome(scanned=1, note=f"checked {decided} quality rules")
 
 
 class RunningJob(Control):

@@ -9,7 +9,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from skiway.metastore import Realm, connectors, events, jobs, queries, statistics, table_maintenance, transactions
+from skiway.metastore import (
+    Realm,
+    connectors,
+    events,
+    jobs,
+    quality,
+    queries,
+    statistics,
+    table_maintenance,
+    transactions,
+    webhooks,
+)
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -42,6 +53,7 @@ from skiway.model.v1 import (
     maintenance_pb2,
     namespace_pb2,
     policy_pb2,
+    quality_pb2,
     query_pb2,
     snapshot_pb2,
     statistics_pb2,
@@ -49,9 +61,11 @@ from skiway.model.v1 import (
     table_pb2,
     transaction_pb2,
     view_pb2,
+    webhook_pb2,
 )
 from skiway.rpc.methods import Service, changes, reads
 from skiway.security import MemorySecrets, SecretsStore
+from skiway.security.source_access import SourceAccess
 from skiway.telemetry.context import current_call
 
 __all__ = ["all_services"]
@@ -79,6 +93,7 @@ def all_services(
     their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows,
     `maintenance` where tables are maintained. Add new services of the model here.
     """
+    secrets_of_webhooks = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()
     return (
         ACCOUNTS,
         CATALOGS,
@@ -94,6 +109,8 @@ def all_services(
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
         maintenance_of(maintenance or MaintenanceArea()),
+        QUALITY,
+        webhooks_of(secrets_of_webhooks, None if reconciler is None else reconciler.access),
         EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
@@ -200,6 +217,23 @@ def maintenance_of(area: MaintenanceArea) -> Service:
             "PlanMaintenance": reads(partial(table_maintenance.plan, area=area), "table.write"),
             "StartMaintenance": changes(partial(table_maintenance.start, area=area), "table.write"),
             "GetMaintenance": reads(table_maintenance.get, "table.read"),
+        },
+    )
+
+
+def webhooks_of(secrets: SecretsStore, access: SourceAccess | None) -> Service:
+    """The service for webhooks."""
+    return Service(
+        webhook_pb2.DESCRIPTOR.services_by_name["WebhookService"],
+        category="webhook",
+        rules={
+            "ListWebhooks": reads(webhooks.list_, "webhook.manage"),
+            "GetWebhook": reads(webhooks.get, "webhook.manage"),
+            "CreateWebhook": changes(partial(webhooks.create, secrets=secrets, access=access), "webhook.manage"),
+            "UpdateWebhook": changes(partial(webhooks.update, secrets=secrets, access=access), "webhook.manage"),
+            "DeleteWebhook": changes(partial(webhooks.delete, secrets=secrets), "webhook.manage"),
+            "ListDeadLetters": reads(webhooks.list_dead_letters, "webhook.manage"),
+            "RedeliverEvents": changes(webhooks.redeliver, "webhook.manage"),
         },
     )
 
@@ -312,6 +346,20 @@ GRANTS = Service(
         "ListGrants": reads(grants.list_, "grant.manage"),
         "AddGrant": changes(grants.add, "grant.manage"),
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
+    },
+)
+QUALITY = Service(
+    quality_pb2.DESCRIPTOR.services_by_name["QualityService"],
+    category="table",
+    rules={
+        "ListRules": reads(quality.list_, "table.read"),
+        "GetRule": reads(quality.get, "table.read"),
+        "CreateRule": changes(quality.create, "table.write"),
+        "UpdateRule": changes(quality.update, "table.write"),
+        "DeleteRule": changes(quality.delete, "table.write"),
+        "CheckRules": changes(quality.check, "table.write"),
+        "GetCheck": reads(quality.get_check, "table.read"),
+        "ListRuleResults": reads(quality.list_results, "table.read"),
     },
 )
 EVENTS = Service(

@@ -4,6 +4,7 @@
     stores         pointers and blobs, with the initial content of a new store, and a watch of their format
     collecting     garbage collection, on a thread of its own
     working        reconcile jobs, on another thread, unless separate workers run them
+    delivering     webhooks, on threads of their own
     doors          the gRPC and HTTP servers; at shutdown they let running calls finish
     health         SERVING while both servers accept calls
     ready file     exists while all of that is running
@@ -64,12 +65,14 @@ from skiway.runtime.lake import (
 )
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.operators import Operators
+from skiway.runtime.quality import quality_sweep
 from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.table_maintenance import maintenance_sweep
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.vending import vending_of
+from skiway.runtime.webhooks import delivering
 from skiway.runtime.workers import spark_place, working
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
@@ -124,12 +127,14 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         observe_caches(observers.metrics, {"metadata.files": warehouse.cache.stats})
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         sweeps.append(maintenance_sweep(settings, stores, warehouse))
+        sweeps.append(quality_sweep(settings, stores))
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
         worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics))
+        parts.enter_context(delivering(settings, stores, secrets, sources))
         measure_queue(observers.metrics, JobQueue(stores))
         queries = queries_of(settings.sql)
         parts.callback(queries.close)

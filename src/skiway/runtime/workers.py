@@ -29,7 +29,7 @@ from skiway.runtime.telemetry import count_attempts, logging_as_configured, meas
 from skiway.storage import Stores
 from skiway.telemetry.metrics import Metrics
 
-__all__ = ["at_work", "job_rules", "realms_of", "spark_place", "work", "worker_of", "working"]
+__all__ = ["at_work", "job_rules", "realms_of", "spark_place", "work", "worker_name", "worker_of", "working"]
 
 STOP_S: Final = 10.0
 

@@ -99,7 +99,7 @@ PLATFORM_MONITOR_ROLE = "platform-monitor"
 READ = frozenset({"account.read", "catalog.read", "namespace.read", "table.read", "view.read"})
 WRITE = frozenset({"catalog.write", "namespace.write", "table.write", "view.write"})
 WORK = READ | WRITE | {"connector.manage", "system-objects.read"}
-ADMINISTER = WORK | {"account.delete", "grant.manage", "policy.manage"}
+ADMINISTER = WORK | {"account.delete", "grant.manage", "policy.manage", "webhook.manage"}
 PLATFORM_ADMINISTER = frozenset(
     {"account.read", "account.write", "account.delete", MANAGES_ACCOUNTS, OBSERVES_PLATFORM}
 )

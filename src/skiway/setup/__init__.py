@@ -1,4 +1,4 @@
-"""Configuration as code: the catalogs, connectors, views, policies and grants of an account in one YAML file.
+"""Configuration as code: the catalogs, connectors, views, policies, quality rules and grants of an account in one YAML file.
 
 `declarations` are the objects that a file can declare; the JSON schema follows from them. `reading` and `checking` turn a
 file into declarations and report mistakes with their lines. `exporting` reads the same declarations from a server.
@@ -8,8 +8,8 @@ file into declarations and report mistakes with their lines. `exporting` reads t
 from skiway.setup.applying import apply
 from skiway.setup.checking import checked
 from skiway.setup.declarations import Setup
-from skiway.setup.exporting import Actual, export, read_actual
-from skiway.setup.planning import Change, FieldChange, Plan, make_plan
+from skiway.setup.exporting import Actual, export, read_actual, read_rules
+from skiway.setup.planning import Change, FieldChange, Plan, make_plan, only
 from skiway.setup.reading import InvalidSetup, Loaded, read
 from skiway.setup.writing import schema_text, write
 
@@ -25,8 +25,10 @@ __all__ = [
     "checked",
     "export",
     "make_plan",
+    "only",
     "read",
     "read_actual",
+    "read_rules",
     "schema_text",
     "write",
 ]

@@ -16,10 +16,11 @@ from skiway.client import Metastore
 from skiway.client.metastore import Id
 from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
-from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.model import v1
 from skiway.setup.column_types import schema_of
 from skiway.setup.declarations import (
+    CHECKS,
     Account,
     Catalog,
     Connector,
@@ -28,16 +29,19 @@ from skiway.setup.declarations import (
     Namespace,
     Object,
     Policy,
+    Rule,
     Schedule,
     Setup,
     Source,
     Table,
     Tags,
     View,
+    Webhook,
 )
 from skiway.setup.normal_form import object_kind, object_name
 from skiway.setup.planning import Change, Plan
-from skiway.setup.secrets import credentials_of
+from skiway.setup.secrets import credentials_of, secret_of
+from skiway.setup.writing import plain
 
 __all__ = ["apply"]
 
@@ -80,6 +84,7 @@ class Applying:
     report: Report
     sync: bool = False
     credentials: dict[str, v1.ConnectorCredentials] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
     waiting: list[Change] = field(default_factory=list)
     has_synced: bool = False
 
@@ -89,6 +94,9 @@ class Applying:
             if change.sends_credentials:
                 read = partial(credentials_of, change.desired.auth.credentials, environment)
                 self.credentials[change.name] = _with_place(change, read)
+            if change.sends_secret:
+                read_one = partial(secret_of, change.desired.secret, environment)
+                self.secrets[change.name] = _with_place(change, read_one)
         for number, change in enumerate(plan.changes):
             if self._must_wait(change):
                 self.waiting.append(change)
@@ -155,6 +163,10 @@ class Applying:
                 _tags(self.lake, change, desired)
             case Policy():
                 _policy(self.lake, change, desired)
+            case Webhook():
+                _webhook(self.lake, change, desired, self.secrets.get(change.name))
+            case Rule():
+                _rule(self.lake, change, desired)
             case Grant():
                 _grant(self.lake, change, desired)
 
@@ -275,6 +287,57 @@ def _policy(lake: Metastore, change: Change, item: Policy) -> None:
         return
     changed = {key: value for key, value in values.items() if key in change.changed}
     lake.policies.update(item.name, **changed, **(rule if change.changed & {"row_filter", "mask"} else {}))
+
+
+def _rule(lake: Metastore, change: Change, item: Rule) -> None:
+    if change.action == "delete":
+        lake.rules.delete(item.name)
+        return
+    (kind,) = (each for each in CHECKS if getattr(item, each) is not None)
+    if change.action == "update" and "table" in change.changed:
+        lake.rules.delete(item.name)  # a rule stays with its table, so it becomes another one
+    if change.action == "create" or "table" in change.changed:
+        lake.rules.create(
+            item.name,
+            Id(_object_id(lake, Object(table=item.table)).id),
+            kind,
+            plain(getattr(item, kind)),
+            severity=item.severity,
+            estimates_only=item.estimates_only,
+            description=item.description or None,
+        )
+        return
+    changed = _changed(change, item, ("description", "severity"))
+    if "estimates_only" in change.changed:
+        changed["estimates_only"] = item.estimates_only
+    if change.changed & CHECKS.keys():
+        changed |= {"kind": kind, "values": plain(getattr(item, kind))}
+    lake.rules.update(item.name, **changed)
+
+
+def _webhook(lake: Metastore, change: Change, item: Webhook, secret: str | None) -> None:
+    if change.action == "delete":
+        lake.webhooks.delete(item.name)
+    elif change.action == "create":
+        if secret is None:
+            raise InvalidArgument(
+                "a new webhook needs a secret: give {env: NAME} or {file: PATH}", key="field", field="secret"
+            )
+        lake.webhooks.create(
+            item.name,
+            item.url,
+            events=item.events,
+            secret=secret,
+            paused=item.paused,
+            description=item.description or None,
+        )
+    else:
+        changed = _changed(change, item, ("url", "events", "description"))
+        if "paused" in change.changed:
+            changed["paused"] = item.paused
+        if secret is not None:
+            changed["secret"] = secret
+        lake.webhooks.update(item.name, **changed)
 
 
 def _grant(lake: Metastore, change: Change, item: Grant) -> None:

@@ -10,12 +10,15 @@ from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument
 from skiway.setup.declarations import (
+    CHECKS,
     SECTIONS,
     Connector,
     Credentials,
     Object,
     Policy,
+    Rule,
     SecretRef,
+    Webhook,
 )
 from skiway.setup.normal_form import KINDS, normal, normal_item, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
@@ -186,6 +189,24 @@ def _policy(item: Policy, path: Path) -> Iterator[Finding]:
         yield (*path, "mask"), f"the mask of policy {item.name} needs either kind or sql"
 
 
+def _rule(item: Rule, path: Path) -> Iterator[Finding]:
+    yield from _name(item.table, "table", (*path, "table"))
+    given = [kind for kind in CHECKS if getattr(item, kind) is not None]
+    if len(given) != 1:
+        found = f"has {' and '.join(given)}" if given else "has no check"
+        yield path, f"rule {item.name} {found}: give one of {', '.join(CHECKS)}"
+    if item.freshness is not None:
+        try:
+            DURATION.read(item.freshness.max_age)
+        except ValueError:
+            yield (*path, "freshness", "max_age"), f"max_age must be {DURATION.takes}"
+
+
+def _webhook(item: Webhook, path: Path) -> Iterator[Finding]:
+    if item.secret is not None and bool(item.secret.env) == bool(item.secret.file):
+        yield (*path, "secret"), "secret needs one reference: {env: NAME} or {file: PATH}"
+
+
 def _grant(item: Any, path: Path) -> Iterator[Finding]:
     return _reference(item.on, (*path, "on"))
 
@@ -198,5 +219,7 @@ _CHECKS: Final[dict[str, Callable[[Any, Path], Iterator[Finding]]]] = {
     "views": _view,
     "tags": _tags,
     "policies": _policy,
+    "rules": _rule,
+    "webhooks": _webhook,
     "grants": _grant,
 }

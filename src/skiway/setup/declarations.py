@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 __all__ = [
+    "CHECKS",
     "SECTIONS",
     "Account",
     "Auth",
@@ -27,6 +29,7 @@ __all__ = [
     "Policy",
     "Quota",
     "Quotas",
+    "Rule",
     "Schedule",
     "SecretRef",
     "Setup",
@@ -37,6 +40,7 @@ __all__ = [
     "Tags",
     "View",
     "ViewColumn",
+    "Webhook",
 ]
 
 
@@ -292,6 +296,122 @@ class Policy(Declaration, frozen=True):
     description: Description = ""
 
 
+Share: TypeAlias = Annotated[float, Meta(description="A share, such as 0.05 for 5%.", ge=0)]
+Count: TypeAlias = Annotated[int, Meta(description="A whole number.", ge=0)]
+Limit: TypeAlias = Annotated[str, Meta(description='A value of the column in quotes, such as "10" or "2026-01-31".')]
+
+
+class RowCount(Declaration, frozen=True):
+    """The number of rows, and its change since the previous snapshot as a share."""
+
+    min: Count | None = None
+    max: Count | None = None
+    max_decrease: Share | None = None
+    max_increase: Share | None = None
+
+
+class NullShare(Declaration, frozen=True):
+    """The share of NULL in a column."""
+
+    column: str
+    max: Share = 0.0
+
+
+class DistinctCount(Declaration, frozen=True):
+    """The number of distinct values of a column."""
+
+    column: str
+    min: Count | None = None
+    max: Count | None = None
+
+
+class Range(Declaration, frozen=True):
+    """The smallest and the largest value of a column."""
+
+    column: str
+    min: Limit | None = None
+    max: Limit | None = None
+
+
+class Quantile(Declaration, frozen=True):
+    """The value that a share of the values of a column does not exceed."""
+
+    column: str
+    quantile: Share
+    min: Limit | None = None
+    max: Limit | None = None
+
+
+class Freshness(Declaration, frozen=True):
+    """The age of the current snapshot."""
+
+    max_age: Annotated[str, Meta(description="Duration such as 30m, 1h or 1d.")]
+
+
+class AllowedValues(Declaration, frozen=True):
+    """The only values that a column may have, besides NULL."""
+
+    column: str
+    values: tuple[Limit, ...]
+
+
+class Unique(Declaration, frozen=True):
+    """Columns whose values together identify a row, without NULL."""
+
+    columns: Texts
+
+
+class Schema(Declaration, frozen=True):
+    """The columns of the table. Without any, a new rule gets those that the table has, and an existing one keeps its own."""
+
+    columns: Annotated[Properties, Meta(description="Types of Iceberg by name.")] = {}
+    allow_added: bool = False
+
+
+class Rule(Declaration, frozen=True):
+    """A quality rule about a table, with a check of one kind."""
+
+    name: str
+    table: FullName
+    severity: Literal["error", "warning"] = "error"
+    description: Description = ""
+    estimates_only: Annotated[bool, Meta(description="Never read rows, even if statistics do not decide.")] = False
+    row_count: RowCount | None = None
+    null_share: NullShare | None = None
+    distinct_count: DistinctCount | None = None
+    range: Range | None = None
+    quantile: Quantile | None = None
+    freshness: Freshness | None = None
+    allowed_values: AllowedValues | None = None
+    unique: Unique | None = None
+    schema: Schema | None = None
+
+
+CHECKS: Final[Mapping[str, type[Declaration]]] = {
+    "row_count": RowCount,
+    "null_share": NullShare,
+    "distinct_count": DistinctCount,
+    "range": Range,
+    "quantile": Quantile,
+    "freshness": Freshness,
+    "allowed_values": AllowedValues,
+    "unique": Unique,
+    "schema": Schema,
+}
+"""The kinds of rules, of which a rule has one."""
+
+
+class Webhook(Declaration, frozen=True):
+    """A webhook, which sends events to another system."""
+
+    name: str
+    url: Annotated[str, Meta(description="Address, such as https://example.org/hooks, that the operator permits.")]
+    events: Annotated[Texts, Meta(description="Such as rule.failed, table.* or *.")]
+    secret: Annotated[SecretRef | None, Meta(description="Signs requests; needed to create the webhook.")] = None
+    paused: bool = False
+    description: Description = ""
+
+
 class Grant(Declaration, frozen=True):
     """A privilege of a user or role on an object and everything in it."""
 
@@ -312,8 +432,21 @@ class Setup(Declaration, frozen=True):
     views: tuple[View, ...] | None = None
     tags: tuple[Tags, ...] | None = None
     policies: tuple[Policy, ...] | None = None
+    rules: tuple[Rule, ...] | None = None
+    webhooks: tuple[Webhook, ...] | None = None
     grants: tuple[Grant, ...] | None = None
 
 
-SECTIONS: Final = ("catalogs", "namespaces", "tables", "connectors", "views", "tags", "policies", "grants")
+SECTIONS: Final = (
+    "catalogs",
+    "namespaces",
+    "tables",
+    "connectors",
+    "views",
+    "tags",
+    "policies",
+    "rules",
+    "webhooks",
+    "grants",
+)
 """The sections that are lists."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Final
@@ -16,14 +17,17 @@ from skiway.client.metastore import Grant as StoredGrant
 from skiway.client.metastore import Id, Listing, dotted
 from skiway.client.metastore import Namespace as StoredNamespace
 from skiway.client.metastore import Policy as StoredPolicy
+from skiway.client.metastore import Rule as StoredRule
 from skiway.client.metastore import Table as StoredTable
 from skiway.client.metastore import View as StoredView
+from skiway.client.metastore import Webhook as StoredWebhook
 from skiway.client.metastore.names import segments
 from skiway.config.fields import as_text
-from skiway.errors import PreconditionFailed
+from skiway.errors import NotFound, PreconditionFailed
 from skiway.model import v1
 from skiway.setup.column_types import columns_of
 from skiway.setup.declarations import (
+    CHECKS,
     Account,
     Auth,
     Catalog,
@@ -36,7 +40,9 @@ from skiway.setup.declarations import (
     Policy,
     Quota,
     Quotas,
+    Rule,
     Schedule,
+    SecretRef,
     Setup,
     Source,
     Table,
@@ -44,11 +50,12 @@ from skiway.setup.declarations import (
     Tags,
     View,
     ViewColumn,
+    Webhook,
 )
 from skiway.setup.normal_form import normal
-from skiway.setup.secrets import default_reference
+from skiway.setup.secrets import default_reference, default_variable
 
-__all__ = ["Actual", "export", "read_actual"]
+__all__ = ["Actual", "export", "read_actual", "read_rules"]
 
 MASKS: Final = ("null", "hash", "partial")
 COMMENT: Final = "comment"
@@ -77,6 +84,23 @@ def read_actual(lake: Metastore, *, account: str = "") -> Actual:
     `account` is the id of the caller's account. It is needed only by callers who see several.
     """
     return _Reading(lake, account).run()
+
+
+def read_rules(lake: Metastore, tables: Iterable[str]) -> Actual:
+    """Read only quality rules, and which of these tables exist: for callers who may not read everything else."""
+    ids: dict[tuple[str, str], Id] = {}
+    for table in tables:
+        with suppress(NotFound):
+            ids["table", table] = lake.directory.resolve_table(segments(table, resource="table"))
+    names = {str(table_id): name for (_, name), table_id in ids.items()}
+    rules = []
+    for rule in _sound(lake.rules(), "rule"):
+        if str(rule.table_id) not in names:
+            path = lake.directory.table_path(rule.table_id)
+            names[str(rule.table_id)] = "" if path is None else dotted(path)
+        if names[str(rule.table_id)]:
+            rules.append(_rule(rule, names[str(rule.table_id)]))
+    return Actual(normal(Setup(version=1, rules=tuple(rules))), ids)
 
 
 @dataclass
@@ -115,6 +139,8 @@ class _Reading:
             views=tuple(map(_view, views)),
             tags=tuple(self._tags()),
             policies=tuple(map(self._policy, _sound(lake.policies(), "policy"))),
+            rules=tuple(self._rules()),
+            webhooks=tuple(map(_webhook, _sound(lake.webhooks(), "webhook"))),
             grants=tuple(self._grants()),
         )
         return Actual(
@@ -156,6 +182,13 @@ class _Reading:
             on = None if grant.damage else self._object(grant.kind, grant.object_id)
             if on is not None:
                 yield Grant(to=grant.grantee, privilege=grant.privilege, on=on)  # type: ignore[arg-type]
+
+    def _rules(self) -> Iterator[Rule]:
+        """The rules. Those of deleted tables are left out."""
+        for rule in _sound(self.lake.rules(), "rule"):
+            name = self.names.get(("table", str(rule.table_id)))
+            if name is not None:
+                yield _rule(rule, name)
 
     def _policy(self, policy: StoredPolicy) -> Policy:
         objects = [self._object(kind, object_id) for kind, object_id in policy.objects]
@@ -298,6 +331,31 @@ def _view(view: StoredView) -> View:
         or None,
         search_path=tuple(message.creation_search_path) or None,
         properties=dict(view.properties),
+    )
+
+
+def _rule(rule: StoredRule, table: str) -> Rule:
+    values = {key: tuple(each) if isinstance(each, list) else each for key, each in rule.values.items()}
+    check: dict[str, Any] = {rule.kind: CHECKS[rule.kind](**values)}
+    return Rule(
+        name=rule.name,
+        table=table,
+        severity="warning" if rule.severity == "warning" else "error",
+        description=rule.description,
+        estimates_only=rule.estimates_only,
+        **check,
+    )
+
+
+def _webhook(webhook: StoredWebhook) -> Webhook:
+    """A webhook. Its secret is a reference to a variable, as that of a connector."""
+    return Webhook(
+        name=webhook.name,
+        url=webhook.url,
+        events=webhook.events,
+        secret=SecretRef(env=default_variable("WEBHOOK", webhook.name)),
+        paused=webhook.paused,
+        description=webhook.description,
     )
 
 

@@ -20,11 +20,13 @@ from skiway.setup.declarations import (
     Namespace,
     Object,
     Policy,
+    Rule,
     Setup,
     StructType,
     Table,
     Tags,
     View,
+    Webhook,
 )
 
 __all__ = ["KINDS", "full_name", "normal", "normal_item", "object_kind", "object_name", "title"]
@@ -132,6 +134,17 @@ def _policy(item: Policy) -> Policy:
     )
 
 
+def _rule(item: Rule) -> Rule:
+    schema = item.schema
+    if schema is not None:
+        schema = replace(schema, columns=dict(sorted(schema.columns.items())))
+    return replace(item, table=full_name(item.table, "table"), schema=schema)
+
+
+def _webhook(item: Webhook) -> Webhook:
+    return replace(item, events=tuple(sorted(set(item.events))))
+
+
 def _callers(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({each.lower() if each.startswith("role:") else each for each in given}))
 
@@ -163,6 +176,8 @@ _NORMAL: Final[dict[type, Callable[[Any], Any]]] = {
     View: _view,
     Tags: _tags,
     Policy: _policy,
+    Rule: _rule,
+    Webhook: _webhook,
     Grant: _grant,
     Connector: _connector,
 }

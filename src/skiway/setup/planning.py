@@ -6,14 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from msgspec.structs import replace
+
 from skiway.client.metastore.names import dotted, segments
-from skiway.setup.declarations import SECTIONS, Account, Connector, Grant, Object, Policy, Setup, Tags, View
+from skiway.setup.declarations import (
+    SECTIONS,
+    Account,
+    Connector,
+    Grant,
+    Object,
+    Policy,
+    Rule,
+    Setup,
+    Tags,
+    View,
+    Webhook,
+)
 from skiway.setup.exporting import Actual
 from skiway.setup.normal_form import object_kind, object_name, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
 from skiway.setup.writing import plain
 
-__all__ = ["Action", "Change", "FieldChange", "Plan", "make_plan"]
+__all__ = ["Action", "Change", "FieldChange", "Plan", "make_plan", "only"]
 
 Action = Literal["create", "update", "delete"]
 
@@ -26,14 +40,29 @@ SINGULAR: Final = {
     "views": "view",
     "tags": "tags",
     "policies": "policy",
+    "rules": "rule",
+    "webhooks": "webhook",
     "grants": "grant",
 }
-ORDER: Final = ("account", "catalog", "namespace", "table", "connector", "tags", "policy", "view", "grant")
+ORDER: Final = (
+    "account",
+    "catalog",
+    "namespace",
+    "table",
+    "connector",
+    "tags",
+    "policy",
+    "view",
+    "rule",
+    "webhook",
+    "grant",
+)
 """Nothing becomes visible before the policies that protect it: tags and policies come before views and grants."""
 NEVER_DELETED: Final = ("tables",)
 KEPT: Final = {View: ("reads", "columns", "search_path")}
 """The keys that stay as they are on the server if the file leaves them out."""
 CREDENTIALS: Final = "auth.credentials"
+SECRET: Final = "secret"  # noqa: S105 - the name of a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +92,12 @@ class Change:
         return frozenset(each.field.partition(".")[0] for each in self.fields)
 
     @property
+    def sends_secret(self) -> bool:
+        """Whether the change sets the secret of a webhook."""
+        has_one = isinstance(self.desired, Webhook) and self.desired.secret is not None
+        return has_one and (self.action == "create" or any(each.field == SECRET for each in self.fields))
+
+    @property
     def sends_credentials(self) -> bool:
         """Whether the change sets the credentials of a connector."""
         has_some = isinstance(self.desired, Connector) and self.desired.auth.credentials is not None
@@ -84,7 +119,8 @@ class Plan:
 def make_plan(loaded: Loaded, actual: Actual, *, delete: bool = False, send_credentials: bool = False) -> Plan:
     """Compare a checked file with a server. With `delete`, objects that are not in the file are deleted.
 
-    `send_credentials` sends the credentials of all connectors again: those on the server cannot be compared.
+    `send_credentials` sends the credentials of all connectors and the secrets of all webhooks again: those on the server
+    cannot be compared.
     """
     problems = list(_problems(loaded, actual))
     if problems:
@@ -99,6 +135,20 @@ def make_plan(loaded: Loaded, actual: Actual, *, delete: bool = False, send_cred
     surplus.sort(key=lambda each: (ORDER.index(each.kind), each.name), reverse=True)
     deleted = [each for each in surplus if delete and not _is_needed(each, loaded.setup, actual)]
     return Plan((*changes, *deleted), tuple(each for each in surplus if each not in deleted))
+
+
+def only(loaded: Loaded, section: str) -> Loaded:
+    """The file without other sections. `InvalidSetup` names one that it has."""
+    others = [each for each in ("account", *SECTIONS) if each != section and getattr(loaded.setup, each) is not None]
+    if others or getattr(loaded.setup, section) is None:
+        found = (
+            f"has the section {others[0]}, which only skiway setup applies" if others else f"has no section {section}"
+        )
+        problem = Problem(
+            loaded.line((others[0],)) if others else 1, f"the file {found}: give the section {section} alone"
+        )
+        raise InvalidSetup(loaded.file, [problem])
+    return loaded
 
 
 def _is_needed(change: Change, setup: Setup, actual: Actual) -> bool:
@@ -136,15 +186,26 @@ def _compare(section: str, loaded: Loaded, actual: Actual, *, send_credentials: 
             fields = tuple(_differences({}, _shown(desired)))
             yield Change("create", kind, name, fields, desired, line, pending)
             continue
+        if isinstance(desired, Rule):
+            desired = _with_schema(desired, before)
         kept = {key: getattr(before, key) for key in KEPT.get(type(desired), ()) if getattr(desired, key) is None}
         fields = tuple(_differences({**_shown(before)}, {**_shown(desired), **_plain_keys(kept)}))
         if isinstance(desired, Connector):
             fields = tuple(_credential_fields(fields, desired, actual, again=send_credentials, delete=delete))
+        if isinstance(desired, Webhook) and desired.secret is not None and send_credentials:
+            fields = (*fields, FieldChange(SECRET, "(stored)", plain(desired.secret)))
         if fields:
             yield Change("update", kind, name, fields, desired, line, pending)
     if section not in NEVER_DELETED:
         for name in existing.keys() - wanted.keys():
             yield Change("delete", kind, name, desired=existing[name])
+
+
+def _with_schema(desired: Rule, before: Rule) -> Rule:
+    """A rule about a schema without columns keeps those that the server has."""
+    if desired.schema is None or desired.schema.columns or before.schema is None:
+        return desired
+    return replace(desired, schema=replace(desired.schema, columns=before.schema.columns))
 
 
 def _by_title(setup: Setup, section: str, actual: Actual) -> Mapping[str, Any] | None:
@@ -159,6 +220,8 @@ def _shown(item: Any) -> dict[str, Any]:
     found: dict[str, Any] = plain(item)
     if isinstance(item, Connector) and "auth" in found:
         found["auth"].pop("credentials", None)
+    if isinstance(item, Webhook):
+        found.pop(SECRET, None)
     return found
 
 
@@ -234,6 +297,8 @@ def _references(setup: Setup) -> Iterator[tuple[Path, str, str]]:
     for policy in setup.policies or ():
         for each in policy.on:
             yield ("policies", policy.name, "on"), object_kind(each), object_name(each)
+    for rule in setup.rules or ():
+        yield ("rules", rule.name, "table"), "table", rule.table
     for grant in setup.grants or ():
         yield ("grants", title(grant), "on"), object_kind(grant.on), object_name(grant.on)
 
@@ -266,6 +331,6 @@ def _unmirrored(item: Any, actual: Actual, setup: Setup) -> Iterator[tuple[str, 
 def _objects(item: Any) -> Sequence[Object]:
     if isinstance(item, Policy):
         return item.on
-    if isinstance(item, Tags):
+    if isinstance(item, Tags | Rule):
         return (Object(table=item.table),)
     return (item.on,) if isinstance(item, Grant) else ()

@@ -1,4 +1,4 @@
-"""Credentials of connectors: read from environment variables and files, never from the setup file itself.
+"""Credentials of connectors and secrets of webhooks: read from environment variables and files, never from the setup file itself.
 
 Error messages name variables, files and fields, and never contain values.
 """
@@ -15,7 +15,7 @@ from skiway.errors import InvalidArgument
 from skiway.model import v1
 from skiway.setup.declarations import Credentials, SecretRef
 
-__all__ = ["auth_from_text", "credentials_of", "default_reference"]
+__all__ = ["auth_from_text", "credentials_of", "default_reference", "default_variable", "secret_of"]
 
 AUTH_SCHEMES: Final = {"bearer": "oauth2", "client": "oauth2", "aws": "aws-sigv4", "cli": "aws-sigv4"}
 NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9]+")
@@ -24,13 +24,13 @@ NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9]+")
 def credentials_of(declared: Credentials, environment: Mapping[str, str] = os.environ) -> v1.ConnectorCredentials:
     """Read the credentials that a connector declares."""
     if declared.type is None:
-        text = _secret("credentials", SecretRef(env=declared.env, file=declared.file), environment)
+        text = _secret("text of the credentials", SecretRef(env=declared.env, file=declared.file), environment)
         return auth_from_text(text, environment).credentials
     given: dict[str, str] = {}
     for name in declared.__struct_fields__:
         value = getattr(declared, name)
         if isinstance(value, SecretRef):
-            given[name] = _secret(name, value, environment)
+            given[name] = _secret(f"{name} of the credentials", value, environment)
         elif value and name != "type":
             given[name] = value
     return _message(declared.type, given)
@@ -38,7 +38,17 @@ def credentials_of(declared: Credentials, environment: Mapping[str, str] = os.en
 
 def default_reference(connector: str) -> Credentials:
     """The reference in an export, which cannot know where the credentials are: a variable named after the connector."""
-    return Credentials(env=f"SKIWAY_CREDENTIAL_{NOT_IN_NAMES.sub('_', connector).strip('_').upper() or 'CONNECTOR'}")
+    return Credentials(env=default_variable("CREDENTIAL", connector, otherwise="CONNECTOR"))
+
+
+def default_variable(kind: str, name: str, *, otherwise: str = "") -> str:
+    """The variable in an export that stands for a secret: it is named after what has the secret."""
+    return f"SKIWAY_{kind}_{NOT_IN_NAMES.sub('_', name).strip('_').upper() or otherwise or kind}"
+
+
+def secret_of(declared: SecretRef, environment: Mapping[str, str] = os.environ) -> str:
+    """Read the secret of a webhook."""
+    return _secret("secret", declared, environment)
 
 
 def auth_from_text(text: str, environment: Mapping[str, str] = os.environ) -> v1.ConnectorAuthSpec:
@@ -53,9 +63,9 @@ def auth_from_text(text: str, environment: Mapping[str, str] = os.environ) -> v1
     values = {}
     for name, value in given.items():
         if value.startswith("@"):
-            values[name] = _secret(name, SecretRef(file=value[1:]), environment)
+            values[name] = _secret(f"{name} of the credentials", SecretRef(file=value[1:]), environment)
         elif value.startswith("$"):
-            values[name] = _secret(name, SecretRef(env=value[1:]), environment)
+            values[name] = _secret(f"{name} of the credentials", SecretRef(env=value[1:]), environment)
         else:
             values[name] = value
     return v1.ConnectorAuthSpec(scheme=AUTH_SCHEMES[kind], credentials=_message(kind, values))
@@ -97,12 +107,10 @@ def _split(text: str) -> tuple[str, dict[str, str]]:
 def _secret(name: str, reference: SecretRef, environment: Mapping[str, str]) -> str:
     if reference.env:
         if reference.env not in environment:
-            raise InvalidArgument(
-                f"the {name} of the credentials refers to ${reference.env}, which is not set: export it"
-            )
+            raise InvalidArgument(f"the {name} refers to ${reference.env}, which is not set: export it")
         return environment[reference.env]
     try:
         return Path(reference.file).expanduser().read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidArgument(f"cannot read the {name} of the credentials from {reference.file}: {reason}") from None
+        raise InvalidArgument(f"cannot read the {name} from {reference.file}: {reason}") from None

@@ -30,6 +30,7 @@ CATEGORIES = (
     "directory",
     "grant",
     "policy",
+    "webhook",
     "query",
     "connector",
     "system",

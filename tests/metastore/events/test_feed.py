@@ -38,6 +38,7 @@ WITHOUT_EVENTS = {
     "transaction": "nothing is committed until its tables change",
     "idempotency": "belongs to the change that it protects",
     "column_tags": "an event of its table",
+    "rule_results": "an event of its rule, if the status changes",
 }
 
 
@@ -168,6 +169,7 @@ def test_job_has_events_of_its_states_only(factory: ResourceFactory) -> None:
     assert [(each.kind, each.action, each.detail) for each in found] == [
         ("job", "created", "queued"),
         ("job", "changed", "running"),
+        ("sync", "succeeded", ""),
         ("job", "changed", "succeeded"),
     ]
 

@@ -11,12 +11,15 @@ from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
 from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
-from skiway.metastore import connectors, gc, jobs
+from skiway.metastore import Realm, connectors, events, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs import schedule as jobs_schedule
 from skiway.metastore.jobs.attempts import MAX_MESSAGE, MAX_TABLE_ERRORS, Progress
 from skiway.metastore.jobs.queue import JobRules, Lease
 from skiway.metastore.records import keys
+from skiway.metastore.records.access import AccessDecision
+from skiway.metastore.records.journal import added_event
+from skiway.metastore.records.kinds import JOB
 from skiway.model import v1
 
 
@@ -49,6 +52,74 @@ def leased(factory, files) -> Lease:
     lease = queue(factory).lease("w1")
     assert lease is not None
     return lease
+
+
+def ends(factory: ResourceFactory, realm: Realm | None = None) -> list[tuple[str, ...]]:
+    """The events that work has ended: kind, action, object, task and job."""
+    found = events.list_(realm or factory.home, v1.ListEventsRequest(limit=1000)).events
+    return [
+        (each.kind, each.action, each.object_id, each.detail, each.job_id)
+        for each in found
+        if each.kind in ("sync", "maintenance")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failures", "state"), [({}, "succeeded"), ({"a": "x"}, "partial"), ({"a": "x", "b": "y"}, "failed")]
+)
+def test_end_of_a_sync_is_an_event(factory, files, leased, failures, state):
+    queue(factory).progress(leased, Progress(tables_scanned=2))
+    assert ends(factory) == []
+    queue(factory).complete(leased, Progress(tables_scanned=2, failures=failures))
+    assert ends(factory) == [("sync", state, files.resource_id.id, "", leased.job.job_id)]
+
+
+def test_cancelled_sync_is_an_event_and_a_retried_one_is_not(factory, files, leased):
+    queue(factory).fail(leased, "down")
+    assert ends(factory) == []
+    cancel(factory, leased.job.job_id)
+    cancel(factory, leased.job.job_id)
+    assert [each[1] for each in ends(factory)] == ["cancelled"]
+
+
+def test_sync_that_lost_its_last_worker_is_an_event(factory, files):
+    trigger(factory, files)
+    while job(factory, listed(factory)[0]).state != v1.JS_FAILED:
+        assert ends(factory) == []
+        queue(factory).lease("w")
+        factory.clock.advance(10_000)
+    assert [each[1] for each in ends(factory)] == ["failed"]
+
+
+def test_end_of_maintenance_is_an_event_of_the_table(factory):
+    table = factory.table()
+    other = v1.Job(
+        account_id="a1",
+        job_id="m1",
+        table_id=table.resource_id,
+        maintenance=v1.MaintenanceTask(expire=v1.ExpireTask()),
+        state=v1.JS_QUEUED,
+        created_at=factory.home.now(),
+        next_attempt_at=factory.home.now(),
+    )
+    factory.home.all(JOB).create(other)
+    queue(factory).complete(queue(factory).lease("w"), Progress())
+    assert ends(factory) == [("maintenance", "succeeded", table.resource_id.id, "expire", "m1")]
+
+
+def test_callers_see_the_end_of_what_they_may_see(factory, files, leased):
+    queue(factory).complete(leased, Progress())
+    table = factory.table()
+    event = v1.Event(kind="maintenance", action="succeeded", object_id=table.resource_id.id)
+    factory.stores.pointers.apply([added_event(factory.home.stores, "a1", event)])
+
+    def seen(*permissions: str) -> list[str]:
+        access = AccessDecision(lambda: factory.stores, "a1", allows=lambda each: each in permissions)
+        return [each[0] for each in ends(factory, replace(factory.home, access=access))]
+
+    assert seen() == []
+    assert seen("connector.manage") == ["sync"]
+    assert seen("table.read") == ["maintenance"]
 
 
 def test_new_job_is_queued_and_runs_both_passes(factory, files):

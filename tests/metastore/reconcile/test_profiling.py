@@ -13,7 +13,7 @@ from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import delete_all
-from skiway.metastore import connectors, jobs, statistics
+from skiway.metastore import connectors, jobs, quality, statistics
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
@@ -63,6 +63,17 @@ def test_current_snapshot_is_profiled_once(managed: ManagedTableFactory) -> None
     after = managed.append(table, 3)
     assert capture_statistics(managed, table, profile).tables_changed == 1
     assert profile.profiled[1:] == [after.metadata.current_snapshot_id]
+
+
+def test_profile_is_followed_by_a_check_of_the_quality_rules(managed: ManagedTableFactory) -> None:
+    table = managed.append(managed.create(), 1)
+    spec = v1.QualityRuleSpec(
+        display_name="rows", table_id=id_of(table), check=v1.RuleCheck(row_count=v1.RowCountCheck(min=2))
+    )
+    quality.create(managed.home, v1.CreateRuleRequest(spec=spec))
+    capture_statistics(managed, table, RecordingProfiler())
+    found = quality.get(managed.home, v1.GetRuleRequest(display_name="rows")).rule.result
+    assert (found.status, found.snapshot_id) == (v1.RST_FAILED, table.metadata.current_snapshot_id)
 
 
 def test_table_without_snapshots_is_not_profiled(managed: ManagedTableFactory) -> None:

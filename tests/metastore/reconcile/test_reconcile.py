@@ -25,10 +25,11 @@ from metastore.upstreams import (
     snapshots_of,
 )
 from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unsupported
-from skiway.metastore import connectors, statistics
+from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.resources import namespaces, tables
 from skiway.model import v1
 
@@ -504,6 +505,22 @@ def test_only_snapshots_without_statistics_are_profiled(factory: ResourceFactory
     assert profiler.profiled == [("orders", each.snapshot_id) for each in orders.snapshots()]
     run(factory, created, STATS, profiler, full_rescan=True)
     assert len(profiler.profiled) == 4
+
+
+def test_profile_of_a_mirrored_table_is_followed_by_a_check_of_its_rules(factory: ResourceFactory, folder):
+    catalog = iceberg(folder)
+    orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
+    orders.append(pa.table({"id": [1]}))
+    created = iceberg_connector(factory, folder)
+    run(factory, created)
+    (table,) = (
+        each for each in factory.home.all(TABLE).entries(keys.table("a1")) if each.value.display_name == "orders"
+    )
+    check = v1.RuleCheck(schema=v1.SchemaCheck(columns=[v1.ExpectedColumn(name="id", type="string")]))
+    spec = v1.QualityRuleSpec(display_name="columns", table_id=table.value.resource_id, check=check)
+    quality.create(factory.home, v1.CreateRuleRequest(spec=spec))
+    run(factory, created, STATS, Profiler())
+    assert quality.get(factory.home, v1.GetRuleRequest(display_name="columns")).rule.result.status == v1.RST_FAILED
 
 
 def test_failed_profile_is_reported_and_the_others_continue(factory: ResourceFactory, folder):

@@ -34,14 +34,20 @@ SAMPLES: dict[str, Any] = {
     "grant": v1.Grant(object_id=ME, grantee="user:one", privilege=v1.PV_READ),
     "policy": v1.Policy(resource_id=ME, display_name="one"),
     "column_tags": v1.ColumnTags(table_id=ME),
+    "webhook": v1.Webhook(resource_id=ME, display_name="one"),
+    "rule": v1.QualityRule(resource_id=ME, table_id=v1.ResourceId(id="t1"), display_name="one"),
+    "rule_results": v1.RuleResults(
+        rule_id=ME, table_id=v1.ResourceId(id="t1"), rule_name="one", last_decided=v1.RST_PASSED
+    ),
     "connector": v1.Connector(resource_id=ME, display_name="one"),
     "job": v1.Job(account_id="a1", job_id="j1"),
     "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),
     "transaction": v1.Transaction(account_id="a1", transaction_id="t1", state=v1.TX_OPEN),
     "idempotency": v1.IdempotencyRecord(account_id="a1", operation="CreateTable", key="k"),
 }
-# The keys of a job or transaction follow from its content, and those of a grant from its identity, not from a name.
-NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun not in ("job", "grant", "transaction")]
+# The keys of some kinds follow from their content, and those of a grant from its identity, not from a name.
+BY_CONTENT = ("job", "grant", "rule_results", "transaction")
+NAMED = [kind for kind in KINDS if kind.names(SAMPLES[kind.noun]) and kind.noun not in BY_CONTENT]
 
 
 def changed(value: Any) -> Any:

@@ -12,14 +12,17 @@ from skiway.client.metastore.names import Id, dotted
 from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
+from skiway.client.metastore.rules import Rule, RuleResult
 from skiway.client.metastore.snapshots import Snapshot
 from skiway.client.metastore.transactions import StagedRows, Transaction
+from skiway.client.metastore.webhooks import DeadLetter, Webhook
 
 __all__ = [
     "KEEP",
     "Account",
     "Catalog",
     "Connector",
+    "DeadLetter",
     "Entry",
     "Event",
     "Grant",
@@ -32,6 +35,8 @@ __all__ = [
     "Policy",
     "Query",
     "Retries",
+    "Rule",
+    "RuleResult",
     "ScanBundle",
     "Snapshot",
     "StagedRows",
@@ -39,5 +44,6 @@ __all__ = [
     "TableStats",
     "Transaction",
     "View",
+    "Webhook",
     "dotted",
 ]

@@ -19,10 +19,12 @@ from skiway.client.metastore.jobs import Jobs
 from skiway.client.metastore.maintenance import Maintenance
 from skiway.client.metastore.policies import Policies
 from skiway.client.metastore.queries import Queries
+from skiway.client.metastore.rules import Rules
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
 from skiway.client.metastore.transactions import Transactions
+from skiway.client.metastore.webhooks import Webhooks
 from skiway.errors import InvalidArgument
 from skiway.model import v1
 
@@ -128,6 +130,11 @@ class Metastore:
         return Policies(self._calls)
 
     @property
+    def rules(self) -> Rules:
+        """Quality rules of tables, and their results."""
+        return Rules(self._calls)
+
+    @property
     def connectors(self) -> Connectors:
         """Connectors, which mirror the tables of other catalogs and folders."""
         return Connectors(self._calls)
@@ -156,6 +163,11 @@ class Metastore:
     def events(self) -> Events:
         """Events, which are all changes of the account in order."""
         return Events(self._calls)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Webhooks, which send events to other systems."""
+        return Webhooks(self._calls)
 
     @property
     def directory(self) -> Directory:

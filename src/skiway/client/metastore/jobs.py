@@ -78,9 +78,11 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """The current or last phase: `metadata` or `statistics`; "" before the first. Of maintenance, its task."""
+        """The current or last phase: `metadata` or `statistics`; "" before the first. Of other jobs, their task."""
         if self.message.HasField("maintenance"):
             return self.message.maintenance.WhichOneof("task") or ""
+        if self.message.HasField("quality"):
+            return "quality"
         return PHASES.get(getattr(self.message.progress, "pass"), "")
 
     @property

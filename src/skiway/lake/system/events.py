@@ -26,6 +26,8 @@ EVENTS: Final = pa.schema(
         pa.field("detail", pa.string()),
         pa.field("caller", pa.string()),
         pa.field("change_id", pa.string()),
+        pa.field("table_id", pa.string()),
+        pa.field("job_id", pa.string()),
     ]
 )
 
@@ -57,4 +59,6 @@ def _row(event: v1.Event) -> tuple[Any, ...]:
         event.detail or None,
         event.caller or None,
         event.change_id,
+        event.table_id or None,
+        event.job_id or None,
     )

@@ -23,6 +23,7 @@ from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
 from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
 from skiway.lake.system.merge_function import MergeFunction
 from skiway.lake.system.policy_table import POLICIES, policies
+from skiway.lake.system.quality_table import QUALITY, quality
 from skiway.lake.system.queries import QUERIES, EndQueryFunction, queries
 from skiway.lake.system.report_table import REPORTS, reports
 from skiway.lake.system.settings_table import SETTINGS, settings
@@ -285,6 +286,7 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("column_stats", "the statistics of their columns", contents.COLUMN_STATS, contents.column_stats),
     ("views", "the views of this catalog", VIEWS, views),
     ("policies", "which rows and values callers do not see", POLICIES, policies),
+    ("quality", "quality rules of their data, and the newest results", QUALITY, quality),
     ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
     ("queries", "running statements, transactions, and leases on snapshots", QUERIES, queries),
     ("settings", "the settings of this server", SETTINGS, settings),

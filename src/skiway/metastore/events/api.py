@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.metastore.events import feed
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, NAMESPACE, SNAPSHOT, TABLE, VIEW, Kind
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE, RULE, SNAPSHOT, TABLE, VIEW, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -95,7 +95,12 @@ def _checked(after: int) -> int:
 
 
 def _is_visible(realm: Realm, event: v1.Event) -> bool:
-    """Whether the caller may read the object. Deleted objects are visible where their container is."""
+    """Whether the caller may read the object. Deleted objects are visible where their container is.
+
+    Events of rules tell about the rows of their tables, so callers whom policies restrict on a table do not see them.
+    """
+    if event.kind == "rule" and realm.policies is not None and realm.policies.of_table(event.table_id) is not None:
+        return False
     if realm.access is None:
         return True
     kind, on = _described(realm, event)
@@ -111,6 +116,8 @@ _BY_ROLE: Final = {
     "grant": "grant.manage",
     "job": "connector.manage",
     "policy": "policy.manage",
+    "sync": "connector.manage",
+    "webhook": "webhook.manage",
 }
 """The permissions to see events of kinds that roles alone give access to."""
 
@@ -130,10 +137,14 @@ def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Any] | None, Message
             return NAMESPACE, v1.Namespace(
                 resource_id=own, catalog_id=an_id(event.catalog_id), parents=parents, display_name=name
             )
+        case "maintenance":
+            return SNAPSHOT, v1.Snapshot(table_id=own)
         case "table" if not event.namespace_id:
             return SNAPSHOT, v1.Snapshot(table_id=own)  # where the table is now is looked up
         case "table":
             return TABLE, v1.Table(resource_id=own, namespace_id=an_id(event.namespace_id))
+        case "rule":
+            return RULE, v1.QualityRule(resource_id=own, table_id=an_id(event.table_id))
         case "view":
             return VIEW, v1.View(resource_id=own, namespace_id=an_id(event.namespace_id))
     return None, None

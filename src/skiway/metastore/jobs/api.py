@@ -23,6 +23,7 @@ __all__ = [
     "cancel",
     "cancel_all",
     "enqueue",
+    "enqueue_check",
     "enqueue_maintenance",
     "enqueue_profile",
     "enqueue_unless_active",
@@ -76,6 +77,19 @@ def enqueue_maintenance(realm: Realm, table_id: v1.ResourceId, task: v1.Maintena
         job = _queued(realm, modes=())
         job.table_id.CopyFrom(require_managed(table.value).resource_id)
         job.maintenance.CopyFrom(task)
+        return _same(realm, job) or _created(realm, job, table)
+
+    return retrying(attempt)
+
+
+def enqueue_check(realm: Realm, table_id: v1.ResourceId, rule_ids: Sequence[str]) -> v1.Job:
+    """Enqueue a job that reads the rows of a table to decide quality rules. If an unfinished job does the same, return that one."""
+
+    def attempt() -> v1.Job:
+        table = hierarchy.table(realm, table_id)
+        job = _queued(realm, modes=())
+        job.table_id.CopyFrom(table.value.resource_id)
+        job.quality.rule_ids.extend(sorted(rule_ids))
         return _same(realm, job) or _created(realm, job, table)
 
     return retrying(attempt)

@@ -22,13 +22,13 @@ from skiway.errors import Conflict, Contention, Internal, NotFound, Precondition
 from skiway.metastore.jobs.attempts import Attempt, Progress, clipped, log_attempt
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.journal import journaled
+from skiway.metastore.records.journal import added_event, journaled
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.model import v1
-from skiway.storage import Clock, Pointer, Stores, utc_now
+from skiway.storage import Clock, Operation, Pointer, Stores, utc_now
 
 __all__ = [
     "ACTIVE",
@@ -260,7 +260,7 @@ class JobQueue:
             desired = copied(current.value)
             edit(desired)
             desired.updated_at.CopyFrom(timestamp(self.clock()))
-            return repository.update(current, desired).value
+            return repository.update(current, desired, also=_ending(self.stores, current.value)).value
         except (Conflict, Internal, NotFound, PreconditionFailed):
             return None
 
@@ -283,11 +283,31 @@ def amended(stores: Stores, account_id: str, job_id: str, *, edit: Callable[[v1.
             return current.value
         desired.updated_at.CopyFrom(timestamp(clock()))
         try:
-            return repository.update(current, desired).value
+            return repository.update(current, desired, also=_ending(stores, current.value)).value
         except PreconditionFailed:
             raise failure(Contention, "store.contended", what=f"job {job_id}") from None
 
     return retrying(attempt)
+
+
+def _ending(stores: Stores, before: v1.Job) -> Callable[[Stored[v1.Job]], list[Operation]]:
+    """The event that a sync or maintenance has ended, for the batch that ends the job."""
+
+    def also(stored: Stored[v1.Job]) -> list[Operation]:
+        job = stored.value
+        if job.state not in FINISHED or before.state in FINISHED:
+            return []
+        event = v1.Event(action=v1.JobState.Name(job.state).removeprefix("JS_").lower(), job_id=job.job_id)
+        if job.HasField("maintenance"):
+            event.kind, event.object_id = "maintenance", job.table_id.id
+            event.detail = job.maintenance.WhichOneof("task") or ""
+        elif job.connector_id.id:
+            event.kind, event.object_id = "sync", job.connector_id.id
+        else:
+            return []
+        return [added_event(stores, job.account_id, event)]
+
+    return also
 
 
 def end(job: v1.Job, state: v1.JobState.ValueType, *, now: datetime, message: str) -> None:

@@ -177,6 +177,8 @@ def _kind_of(key: str) -> Kind[Any]:
             return _BY_NOUN["policy"]
         case [*_, "column-tags", "by-table", _]:
             return _BY_NOUN["column_tags"]
+        case [*_, "rule-results", "by-rule", _]:
+            return _BY_NOUN["rule_results"]
         case [*_, plural, "by-id", _]:
             return _BY_NOUN[plural.removesuffix("s")]
     raise LookupError(f"{key} is the key of no kind of resource")

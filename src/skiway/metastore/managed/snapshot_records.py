@@ -108,6 +108,7 @@ def _statistics(
         row_count=max(0, _total(data, "row_count") - _deleted_rows(files)),
         data_file_count=data.num_rows,
         total_size_bytes=_total(data, "size_bytes"),
+        properties={"quality.row_count": "bound"} if _deletes_by_equality(files) else None,
         **facts,
     )
     yield from realm.all(TABLE_STATS).reservation(stats)[1]
@@ -123,6 +124,11 @@ def _deleted_rows(files: pa.Table) -> int:
     applied = files.filter(pc.is_in(files["ordinal"], value_set=pc.list_flatten(unknown["deletes"]).unique()))
     by_position = applied.filter(pc.equal(applied["content"], Content.POSITION_DELETES))
     return _total(data, "deleted_rows") + _total(by_position, "row_count")
+
+
+def _deletes_by_equality(files: pa.Table) -> bool:
+    """Whether rows are deleted by equality: how many is unknown without reading them."""
+    return bool(pc.any(pc.equal(files["content"], Content.EQUALITY_DELETES), min_count=0).as_py())
 
 
 def _total(files: pa.Table, column: str) -> int:

@@ -20,7 +20,7 @@ from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.iceberg.commits import Change, Producer
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.metastore import statistics
+from skiway.metastore import quality, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
 from skiway.metastore.managed import commits, states
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages, unread
@@ -148,6 +148,7 @@ def profile_table(
     )
     outcome.stages.ended(name)
     outcome.changed = 1
+    quality.after_profile(realm, table.table.resource_id)
     attach(realm, warehouse, table.table.resource_id, snapshot_id=snapshot.id, sketches=sketches_of(report))
     if report is not None and report.failed:
         outcome.failures[name] = unread(report.failed).message

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Final
@@ -20,8 +20,9 @@ from typing import Final
 from skiway.errors import Cancelled, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import connectors, statistics
+from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
+from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
 from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
 from skiway.metastore.reconcile.mirroring import Mirror, ensured_namespace, mirrored_tables
@@ -124,6 +125,35 @@ class Reconciler:
             again=full_rescan,
             control=control,
         )
+
+    @contextmanager
+    def opened(self, realm: Realm, table: v1.Table, snapshot_id: int) -> Iterator[tuple[TableHandle, Snapshot]]:
+        """Open a table, of a connector or of the warehouse, for the duration of the block, to read one of its snapshots."""
+        if table.metadata_location:
+            if self.warehouse is None:
+                raise Unsupported(
+                    "this worker has no warehouse, so it reads no managed tables", key="warehouse.missing"
+                )
+            handle: TableHandle = states.load(realm, self.warehouse, table.resource_id).handle
+            yield handle, _snapshot(handle.snapshots(), table, snapshot_id)
+            return
+        connector = _active(realm, table.upstream.connector_id)
+        with stored_upstream(realm, connector, self.secrets).open(self.opener) as source:
+            name = table.upstream.table_display_name or table.display_name
+            handle = source.load(tuple(table.upstream.namespace_path), name)
+            mirror = Mirror(realm, connector.resource_id, handle, lambda: None)
+            reachable = mirror.reachable(mirror.known(table.resource_id), v1.ConnectorPolicy())
+            yield handle, _snapshot(reachable, table, snapshot_id)
+
+
+def _snapshot(found: Iterable[Snapshot], table: v1.Table, snapshot_id: int) -> Snapshot:
+    for each in found:
+        if each.id == snapshot_id:
+            return each
+    raise PreconditionFailed(
+        f"snapshot {snapshot_id} of table {table.display_name} no longer exists: synchronise its connector, or try again",
+        key="snapshot.gone",
+    )
 
 
 def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconciler) -> v1.SyncCaptureResponse:
@@ -278,6 +308,8 @@ class _Pass:
         failed: dict[str, str] = {}
         for snapshot in todo:
             failed |= self._profile_snapshot(stored.resource_id, snapshot, handle)
+        if current in todo:
+            quality.after_profile(self.realm, stored.resource_id)
         if failed:
             raise unread(failed)
         return bool(todo)

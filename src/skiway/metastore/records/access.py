@@ -66,6 +66,8 @@ BY_KIND: Final[Mapping[str, Permissions]] = {
     "table_stats": OF_TABLES,
     "column_stats": OF_TABLES,
     "file_stats": OF_TABLES,
+    "rule": OF_TABLES,
+    "rule_results": OF_TABLES,
     "lease": Permissions(("table.read",), "table.read"),
     "grant": Permissions(("grant.manage",), "grant.manage"),
 }
@@ -254,7 +256,14 @@ class AccessDecision:
                 return self._reach.at(_place(on))
             case v1.Table() | v1.View():
                 return max(self._reach.relations.get(on.resource_id.id, NO_ACCESS), self._inside(on.namespace_id.id))
-            case v1.Snapshot() | v1.TableStats() | v1.ColumnStatsSet() | v1.FileStatsSet():
+            case (
+                v1.Snapshot()
+                | v1.TableStats()
+                | v1.ColumnStatsSet()
+                | v1.FileStatsSet()
+                | v1.QualityRule()
+                | v1.RuleResults()
+            ):
                 return self._on(on.table_id.id, v1.RK_TABLE)
             case v1.QueryLease():
                 return min((self._on(each.table_id.id, v1.RK_TABLE) for each in on.tables), default=v1.PV_READ)

@@ -145,6 +145,13 @@ def _grant(parts: list[str]) -> Fields | None:
     return None
 
 
+def _rule(parts: list[str]) -> Fields | None:
+    match parts:
+        case ["accounts", account, "rules", "by-table", table, name]:
+            return {"table_id": _id(account, table, v1.RK_TABLE), "display_name": name}
+    return _named("rules", v1.RK_RULE)(parts)
+
+
 def _job(parts: list[str]) -> Fields | None:
     match parts:
         case ["accounts", account, "jobs", "by-id", text]:
@@ -173,6 +180,8 @@ _PARTS: Final[Mapping[str, Part]] = {
     "snapshot": _snapshot,
     "grant": _grant,
     "policy": _named("policies", v1.RK_POLICY),
+    "rule": _rule,
+    "webhook": _named("webhooks", v1.RK_WEBHOOK),
     "connector": _named("connectors", v1.RK_CONNECTOR),
     "job": _job,
 }

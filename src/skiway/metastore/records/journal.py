@@ -31,7 +31,7 @@ from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, Poi
 from skiway.storage.calls import Transfer
 from skiway.storage.format import StoreFormat
 
-__all__ = ["EVENT_KINDS", "HISTORY_S", "RETENTION_S", "Journal", "journaled", "packed", "unpacked"]
+__all__ = ["EVENT_KINDS", "HISTORY_S", "RETENTION_S", "Journal", "added_event", "journaled", "packed", "unpacked"]
 
 HISTORY_S: Final = 2 * 3600.0
 """How long replaced snapshots are recorded: longer than a transaction can be open."""
@@ -49,6 +49,8 @@ EVENT_KINDS: Final = {
     "job": "jobs",
     "grant": "grants",
     "policy": "policies",
+    "rule": "rules",
+    "webhook": "webhooks",
 }
 """The kinds of objects that have events, and their names in keys."""
 
@@ -63,6 +65,12 @@ def journaled(stores: Stores, *, clock: Clock = utc_now, caller: str = "", reten
     if isinstance(inner, JournaledPointers):
         inner = inner.inner
     return Stores(JournaledPointers(inner, Journal(clock, caller, retention_s)), stores.blobs)
+
+
+def added_event(stores: Stores, account_id: str, event: v1.Event) -> Put:
+    """The operation that stores an event which does not follow from keys, for the batch that makes the change."""
+    journal = stores.pointers._journal if isinstance(stores.pointers, JournaledPointers) else Journal(utc_now)
+    return journal.added(account_id, event)
 
 
 def packed(event: v1.PendingEvent | v1.Event) -> str:
@@ -98,6 +106,9 @@ class _Change:
     has_statistics: bool = False
     has_tags: bool = False
     has_new_state: bool = False
+    new_status: str = ""
+    old_status: str = ""
+    """The last status of a quality rule, if it changes."""
     is_silent: bool = False
 
     def action(self) -> str:
@@ -115,6 +126,9 @@ class _Change:
             if self.kind == "job":
                 return "changed" if self.has_new_state else ""
             return "renamed" if self.removed else "changed"
+        if self.new_status != self.old_status:
+            # A rule that passes when it is first checked did not recover.
+            return {"failed": "failed", "passed": "recovered" if self.old_status else ""}.get(self.new_status, "")
         if self.has_snapshots or self.has_tags or self.current is not None:
             return "changed"
         return "profiled" if self.has_statistics else ""
@@ -152,6 +166,8 @@ def _changes(batch: Sequence[Operation]) -> list[_Change]:
                 _own(granted, operation, roots)
             case ["accounts", account, "column-tags", "by-table", table] if not isinstance(operation, Check):
                 change(account, "table", table).has_tags = True
+            case ["accounts", account, "rule-results", "by-status", status, table, rule, name]:
+                _of_rule(change(account, "rule", rule), operation, status, {"name": name, "table_id": table})
             case ["accounts", account, "tables", table, "snapshots", *rest]:
                 _of_table(change(account, "table", table), operation, rest)
             case ["closing", *_]:
@@ -192,13 +208,24 @@ def _of_table(change: _Change, operation: Operation, rest: list[str]) -> None:
             change.has_statistics = True
 
 
+def _of_rule(change: _Change, operation: Operation, status: str, fields: dict[str, str]) -> None:
+    """Results move to another key if the status changes, or if the rule was renamed."""
+    if isinstance(operation, Delete):
+        change.old_status = status
+    elif isinstance(operation, Put) and operation.expect == ABSENT:
+        change.new_status = status
+        change.added |= fields
+
+
 def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The kind of object that a key is a name of, and the fields of an event that follow from it."""
     match parts:
         case ["accounts", "by-name", name]:
             yield "account", {"name": name}
-        case ["accounts", _, "catalogs" | "connectors" | "policies" as plural, "by-name", name]:
+        case ["accounts", _, "catalogs" | "connectors" | "policies" | "webhooks" as plural, "by-name", name]:
             yield _SINGULAR[plural], {"name": name}
+        case ["accounts", _, "rules", "by-table", table, name]:
+            yield "rule", {"name": name, "table_id": table}
         case ["accounts", _, "catalogs", catalog, "namespaces", "by-path", *path]:
             yield "namespace", {"name": ".".join(path), "catalog_id": catalog}
         case ["accounts", _, "namespaces", namespace, "tables" | "views" as plural, "by-name", name]:
@@ -242,9 +269,16 @@ class Journal:
             return []
         changes.sort(key=lambda each: each[0].added.get("name", ""))  # a namespace before what is in it
         now = self.clock()
-        # Keys sort by time and, within a process, by the order of the changes.
-        change_id = f"{int(now.timestamp() * 1_000_000):016x}{next(_NUMBERS) % 2**32:08x}-{self.random()}"
+        change_id = self._change_id(now)
         return [self._entry(change, action, now, f"{change_id}-{n:04d}") for n, (change, action) in enumerate(changes)]
+
+    def added(self, account_id: str, event: v1.Event) -> Put:
+        """The operation that stores an event."""
+        now = self.clock()
+        change_id = self._change_id(now)
+        event.occurred_at.FromDatetime(now)
+        event.caller, event.change_id = self.caller, change_id
+        return self._put(account_id, f"{change_id}-0000", v1.PendingEvent(event=event), now)
 
     def replaced(self, batch: Sequence[Operation], get: Callable[[str], Pointer | None]) -> list[Put]:
         """The operations that record which snapshots are replaced by a batch, and when. `get` reads a pointer."""
@@ -281,12 +315,15 @@ class Journal:
             event.snapshot_id = int(change.current.blob_uri)
         version, phase, step = change.order()
         pending = v1.PendingEvent(event=event, version=version, phase=phase, step=step)
-        return Put(
-            keys.event_pending(change.account_id, entry),
-            packed(pending),
-            expect=ABSENT,
-            expires_at=now + timedelta(seconds=self.retention_s),
-        )
+        return self._put(change.account_id, entry, pending, now)
+
+    def _change_id(self, now: datetime) -> str:
+        # Keys sort by time and, within a process, by the order of the changes.
+        return f"{int(now.timestamp() * 1_000_000):016x}{next(_NUMBERS) % 2**32:08x}-{self.random()}"
+
+    def _put(self, account_id: str, entry: str, pending: v1.PendingEvent, now: datetime) -> Put:
+        expires_at = now + timedelta(seconds=self.retention_s)
+        return Put(keys.event_pending(account_id, entry), packed(pending), expect=ABSENT, expires_at=expires_at)
 
 
 # --- the store --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ __all__ = [
     "READINESS",
     "SCHEDULE",
     "SECRETS",
+    "WEBHOOKS",
     "account",
     "account_name",
     "account_of",
@@ -83,6 +84,11 @@ __all__ = [
     "queue_time",
     "relation_name",
     "replaced_snapshot",
+    "rule",
+    "rule_name",
+    "rule_of_table",
+    "rule_results",
+    "rule_status",
     "scan_plan",
     "schedule",
     "schedule_ids",
@@ -102,6 +108,9 @@ __all__ = [
     "usage",
     "view",
     "view_name",
+    "webhook",
+    "webhook_delivery",
+    "webhook_name",
     "written_snapshot",
 ]
 
@@ -110,6 +119,7 @@ ACCOUNTS: Final = "/accounts/"
 QUEUE: Final = "/queue/"
 SCHEDULE: Final = "/schedule/"
 SECRETS: Final = "/secrets/"
+WEBHOOKS: Final = "/webhooks/"
 READINESS: Final = "/platform/readiness"
 """Never exists: reading it shows whether the store answers."""
 
@@ -288,6 +298,33 @@ def policy_name(account_id: str, name: str = "") -> str:
 def column_tags(account_id: str, table_id: str = "") -> str:
     """The tags of a table's columns, or the prefix of all. They stay when the table is dropped, because it can be restored."""
     return f"{of_account(account_id)}column-tags/by-table/{encoded(table_id)}"
+
+
+# --- quality rules ----------------------------------------------------------------------------------------------------
+
+
+def rule(account_id: str, rule_id: str = "") -> str:
+    return f"{of_account(account_id)}rules/by-id/{encoded(rule_id)}"
+
+
+def rule_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}rules/by-name/{encoded(name)}"
+
+
+def rule_of_table(account_id: str, table_id: str, name: str = "") -> str:
+    """The rules of a table, by name. They stay when the table is dropped, because it can be restored."""
+    return f"{of_account(account_id)}rules/by-table/{encoded(table_id)}/{encoded(name)}"
+
+
+def rule_results(account_id: str, rule_id: str = "") -> str:
+    """The stored results of a rule."""
+    return f"{of_account(account_id)}rule-results/by-rule/{encoded(rule_id)}"
+
+
+def rule_status(account_id: str, status: str, table_id: str = "", rule_id: str = "", name: str = "") -> str:
+    """The results of rules by their last status, `passed` or `failed`. Without a table, the prefix of all with the status."""
+    prefix = f"{of_account(account_id)}rule-results/by-status/{status}/"
+    return prefix + ("/".join(map(encoded, (table_id, rule_id, name))) if table_id else "")
 
 
 # --- snapshots, statistics and profiles of a table --------------------------------------------------------------------
@@ -557,6 +594,22 @@ def event(account_id: str, sequence: int | None = None) -> str:
 def event_head(account_id: str) -> str:
     """Holds the sequence number of the last event, not a blob's address."""
     return f"/events/head/{encoded(account_id)}"
+
+
+# --- webhooks ---------------------------------------------------------------------------------------------------------
+
+
+def webhook(account_id: str, webhook_id: str = "") -> str:
+    return f"{of_account(account_id)}webhooks/by-id/{encoded(webhook_id)}"
+
+
+def webhook_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}webhooks/by-name/{encoded(name)}"
+
+
+def webhook_delivery(account_id: str, webhook_id: str, part: str) -> str:
+    """Holds how far the delivery of a webhook is, who delivers, or a dead letter, not a blob's address."""
+    return f"{WEBHOOKS}{encoded(account_id)}/{encoded(webhook_id)}/{part}"
 
 
 # --- the platform -----------------------------------------------------------------------------------------------------

@@ -27,11 +27,14 @@ __all__ = [
     "LEASE",
     "NAMESPACE",
     "POLICY",
+    "RULE",
+    "RULE_RESULTS",
     "SNAPSHOT",
     "TABLE",
     "TABLE_STATS",
     "TRANSACTION",
     "VIEW",
+    "WEBHOOK",
     "Kind",
     "folding",
     "work_digest",
@@ -136,6 +139,8 @@ def work_digest(of: v1.Job) -> str:
         work.table_id.CopyFrom(of.table_id)
     if of.HasField("maintenance"):
         work.maintenance.CopyFrom(of.maintenance)
+    if of.HasField("quality"):
+        work.quality.CopyFrom(of.quality)
     return sha256(work.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -148,6 +153,14 @@ def _transaction_names(of: v1.Transaction) -> tuple[str, ...]:
     due = keys.transaction_due(of.expires_at.ToMicroseconds(), of.account_id, of.transaction_id)
     opened = keys.transaction_open(of.account_id, of.owner, of.transaction_id)
     return (due, opened) if of.state == v1.TX_OPEN else (due,)
+
+
+def _result_names(of: v1.RuleResults) -> tuple[str, ...]:
+    """The place of the results among those with the same status. The first results of a rule may be unknown."""
+    if not of.last_decided:
+        return ()
+    status = v1.RuleStatus.Name(of.last_decided).removeprefix("RST_").lower()
+    return (keys.rule_status(of.rule_id.account_id, status, of.table_id.id, of.rule_id.id, of.rule_name),)
 
 
 ACCOUNT = Kind(
@@ -218,6 +231,30 @@ COLUMN_TAGS = Kind(
     title=lambda of: of.table_id.id,
     key=lambda of: keys.column_tags(of.table_id.account_id, of.table_id.id),
 )
+RULE = Kind(
+    "rule",
+    v1.QualityRule,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.rule(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (
+        keys.rule_name(of.resource_id.account_id, of.display_name),
+        keys.rule_of_table(of.resource_id.account_id, of.table_id.id, of.display_name),
+    ),
+)
+RULE_RESULTS = Kind(
+    "rule_results",
+    v1.RuleResults,
+    title=lambda of: of.rule_name,
+    key=lambda of: keys.rule_results(of.rule_id.account_id, of.rule_id.id),
+    names=_result_names,
+)
+WEBHOOK = Kind(
+    "webhook",
+    v1.Webhook,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.webhook(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (keys.webhook_name(of.resource_id.account_id, of.display_name),),
+)
 CONNECTOR = Kind(
     "connector",
     v1.Connector,
@@ -266,6 +303,9 @@ KINDS = (
     GRANT,
     POLICY,
     COLUMN_TAGS,
+    RULE,
+    RULE_RESULTS,
+    WEBHOOK,
     CONNECTOR,
     JOB,
     LEASE,

@@ -15,13 +15,24 @@ from skiway.metastore.records.policies import NOT_CHANGED, CallerPolicies, Restr
 from skiway.metastore.records.repository import Guard
 from skiway.model import v1
 
-__all__ = ["GUARDED", "BothGuards", "PolicyGuard"]
+__all__ = ["GUARDED", "BothGuards", "PolicyGuard", "columns_of"]
 
 GUARDED: Final = (
     *(v1.Table, v1.View, v1.Namespace),
     *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet),
+    *(v1.QualityRule, v1.RuleResults),
 )
 """The messages of resources that policies concern."""
+
+
+def columns_of(check: v1.RuleCheck) -> tuple[str, ...]:
+    """The columns whose values a quality rule is about."""
+    kind = check.WhichOneof("check")
+    if kind == "unique":
+        return tuple(check.unique.columns)
+    if kind in (None, "row_count", "freshness", "schema"):
+        return ()
+    return (getattr(check, kind).column,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,12 @@ class PolicyGuard:
             case v1.ColumnStatsSet():
                 found = self.policies.of_table(value.table_id.id)
                 return value if found is None else _without_masked(value, found)
+            case v1.QualityRule():
+                found = self.policies.of_table(value.table_id.id)
+                return value if found is None or not _tells(value.check, found) else None
+            case v1.RuleResults():
+                found = self.policies.of_table(value.table_id.id)
+                return value if found is None else _without_telling(value, found)
         return value
 
     def require_change(self, *states: Message) -> None:
@@ -77,7 +94,14 @@ class PolicyGuard:
                 return self.policies.of(on)
             case v1.Namespace():
                 return self.policies.of_namespace(on)
-            case v1.Snapshot() | v1.TableStats() | v1.ColumnStatsSet() | v1.FileStatsSet():
+            case (
+                v1.Snapshot()
+                | v1.TableStats()
+                | v1.ColumnStatsSet()
+                | v1.FileStatsSet()
+                | v1.QualityRule()
+                | v1.RuleResults()
+            ):
                 return self.policies.of_table(on.table_id.id)
         return None
 
@@ -149,4 +173,28 @@ def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.Co
     )
     for column in shown.columns:
         column.ClearField("upstream")
+    return shown
+
+
+def _tells(check: v1.RuleCheck, restriction: Restriction) -> bool:
+    """Whether a rule, or its result, tells about original rows that are filtered, or about values that are masked."""
+    kind = check.WhichOneof("check")
+    if kind in ("freshness", "schema"):
+        return False
+    if restriction.filters or restriction.missing or kind is None:
+        return True
+    columns = columns_of(check)
+    return any(
+        name not in restriction.columns or restriction.mask_of(name, restriction.columns[name]) is not None
+        for name in columns
+    )
+
+
+def _without_telling(results: v1.RuleResults, restriction: Restriction) -> v1.RuleResults:
+    """The results without those that tell about what is hidden. The last status may come from such a result."""
+    shown = v1.RuleResults()
+    shown.CopyFrom(results)
+    del shown.results[:]
+    shown.results.extend(each for each in results.results if not _tells(each.check, restriction))
+    shown.ClearField("last_decided")
     return shown

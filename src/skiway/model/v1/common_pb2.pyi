@@ -42,6 +42,8 @@ class _ResourceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resource
     RK_COLLATION: _ResourceKind.ValueType  # 13
     RK_AGGREGATE: _ResourceKind.ValueType  # 14
     RK_POLICY: _ResourceKind.ValueType  # 15
+    RK_RULE: _ResourceKind.ValueType  # 16
+    RK_WEBHOOK: _ResourceKind.ValueType  # 17
 
 class ResourceKind(_ResourceKind, metaclass=_ResourceKindEnumTypeWrapper): ...
 
@@ -61,6 +63,8 @@ RK_CAST: ResourceKind.ValueType  # 12
 RK_COLLATION: ResourceKind.ValueType  # 13
 RK_AGGREGATE: ResourceKind.ValueType  # 14
 RK_POLICY: ResourceKind.ValueType  # 15
+RK_RULE: ResourceKind.ValueType  # 16
+RK_WEBHOOK: ResourceKind.ValueType  # 17
 Global___ResourceKind: _TypeAlias = ResourceKind  # noqa: Y015
 
 class _SpecialSnapshot:

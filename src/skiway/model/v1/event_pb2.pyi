@@ -38,12 +38,14 @@ class Event(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     CHANGE_ID_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """the position in the feed, from 1 on, without gaps"""
     kind: _builtins.str
-    """account, catalog, namespace, table, view, connector, job or grant"""
+    """account, catalog, namespace, table, view, connector, job, grant, policy, rule or webhook; sync of a connector or maintenance of a table"""
     action: _builtins.str
-    """created, changed, renamed, committed, profiled or deleted"""
+    """created, changed, renamed, committed, profiled, failed, recovered or deleted; of a sync or maintenance, how it ended"""
     object_id: _builtins.str
     name: _builtins.str
     """of a namespace, its path with dots; empty if the change does not involve the name"""
@@ -56,10 +58,14 @@ class Event(_message.Message):
     snapshot_id: _builtins.int
     """the snapshot that became the current one of a table"""
     detail: _builtins.str
-    """the grantee of a grant, the state of a job"""
+    """the grantee of a grant, the state of a job, the task of maintenance"""
     caller: _builtins.str
     """empty for the server itself"""
     change_id: _builtins.str
+    table_id: _builtins.str
+    """of a rule"""
+    job_id: _builtins.str
+    """of a sync or maintenance"""
     @_builtins.property
     def occurred_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -78,10 +84,12 @@ class Event(_message.Message):
         detail: _builtins.str = ...,
         caller: _builtins.str = ...,
         change_id: _builtins.str = ...,
+        table_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id", "occurred_at", b"occurred_at", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id", "action", b"action", "caller", b"caller", "catalog_id", b"catalog_id", "change_id", b"change_id", "detail", b"detail", "kind", b"kind", "name", b"name", "namespace_id", b"namespace_id", "object_id", b"object_id", "occurred_at", b"occurred_at", "previous_name", b"previous_name", "sequence", b"sequence", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id", "action", b"action", "caller", b"caller", "catalog_id", b"catalog_id", "change_id", b"change_id", "detail", b"detail", "job_id", b"job_id", "kind", b"kind", "name", b"name", "namespace_id", b"namespace_id", "object_id", b"object_id", "occurred_at", b"occurred_at", "previous_name", b"previous_name", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__snapshot_id: _TypeAlias = _typing.Literal["snapshot_id"]  # noqa: Y015
     _WhichOneofArgType__snapshot_id: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id"]  # noqa: Y015

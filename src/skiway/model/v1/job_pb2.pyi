@@ -346,8 +346,30 @@ class MaintenanceResult(_message.Message):
 Global___MaintenanceResult: _TypeAlias = MaintenanceResult  # noqa: Y015
 
 @_typing.final
+class QualityTask(_message.Message):
+    """Reads the rows of a table to decide quality rules that its statistics do not decide."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rule_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        rule_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rule_ids", b"rule_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QualityTask: _TypeAlias = QualityTask  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
-    """Work on a connector, or on a managed table, done by whoever holds its lease. `lease_epoch` grows with every lease, so
+    """Work on a connector, or on a table, done by whoever holds its lease. `lease_epoch` grows with every lease, so
     that a worker whose lease has passed to another cannot write any more.
     """
 
@@ -380,6 +402,7 @@ class Job(_message.Message):
     DAMAGE_FIELD_NUMBER: _builtins.int
     MAINTENANCE_FIELD_NUMBER: _builtins.int
     MAINTENANCE_RESULT_FIELD_NUMBER: _builtins.int
+    QUALITY_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
@@ -430,7 +453,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId:
-        """the managed table, of which statistics are made, or that is maintained; then without connector"""
+        """the table that is profiled, maintained or checked; then without connector"""
 
     @_builtins.property
     def maintenance(self) -> Global___MaintenanceTask:
@@ -439,6 +462,10 @@ class Job(_message.Message):
     @_builtins.property
     def maintenance_result(self) -> Global___MaintenanceResult:
         """of the last attempt"""
+
+    @_builtins.property
+    def quality(self) -> Global___QualityTask:
+        """then the job checks rules of the table"""
 
     def __init__(
         self,
@@ -470,10 +497,11 @@ class Job(_message.Message):
         damage: _builtins.str = ...,
         maintenance: Global___MaintenanceTask | None = ...,
         maintenance_result: Global___MaintenanceResult | None = ...,
+        quality: Global___QualityTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

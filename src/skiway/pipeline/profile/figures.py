@@ -20,6 +20,7 @@ __all__ = [
     "all_null_columns",
     "failed_files",
     "figures_of",
+    "typed",
     "unreadable_columns",
 ]
 
@@ -55,7 +56,7 @@ def figures_of(files: pa.Table, result: pa.Table, *, column_id: int, of: pa.Data
     found = {name: result[name].combine_chunks() for name in result.column_names}
     rows, values = found["rows"], found["values"]
     width = pc.multiply(values, kind.width) if kind.width is not None else pc.fill_null(found["width"], 0)
-    low, high = (_typed(found[name], of) for name in ("min", "max"))
+    low, high = (typed(found[name], of) for name in ("min", "max"))
     bounds, exact = _bounds(low, high, of)
     return _rows(
         files,
@@ -113,7 +114,7 @@ def _rows(files: pa.Table, **figures: pa.Array | None) -> pa.Table:
     return pa.table(arrays, schema=PROFILE)
 
 
-def _typed(result: pa.Array, of: pa.DataType) -> pa.Array:
+def typed(result: pa.Array, of: pa.DataType) -> pa.Array:
     """Cast a result of Spark to the type of the column."""
     plain = pa.decimal128(20, 0) if of == pa.uint64() else storage_type_of(of)
     if pa.types.is_time(plain) and plain.unit != "ns":
@@ -183,7 +184,7 @@ def _successor(last: Any) -> Any:
 def _top(result: pa.Array, of: pa.DataType) -> pa.Array:
     """The frequent values as text, without NULL, which Spark counts as a value, and NaN, which has no text."""
     pairs, owners = result.flatten(), pc.list_parent_indices(result)
-    text = texts(_typed(pairs.field("item"), of), of)
+    text = texts(typed(pairs.field("item"), of), of)
     valid = text.is_valid()
     both = pa.StructArray.from_arrays([text, pairs.field("count").cast(pa.int64())], names=["value", "count"])
     lengths = np.bincount(owners.filter(valid).to_numpy(), minlength=len(result))

@@ -28,7 +28,7 @@ from skiway.pipeline.profile.values import value_kind
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["USUAL", "Budget", "profile", "profiled"]
+__all__ = ["USUAL", "Budget", "job_settings", "profile", "profiled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class _Job:
                 top=self.budget.top,
                 s3_access=self.s3_access,
             )
-            with _settings(self.spark):
+            with job_settings(self.spark):
                 result, files, failures = run_scan(self.spark, scan, files)
             # A file may fail at a later group of columns; then its profiles so far are dropped.
             parts = [_without(part, failures) for part in parts]
@@ -200,7 +200,7 @@ def _defaulted(part: Any) -> set[int]:
 
 
 @contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
+def job_settings(spark: SparkSession) -> Iterator[None]:
     """Run a block with the session settings that this job needs. One at a time, as each restores the settings."""
     with _session_lock:
         before = {name: spark.conf.get(name, None) for name in _SETTINGS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from skiway.pipeline.profile.values import ValueKind, storage_type_of, texts, va
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Constants", "Scan", "run_scan"]
+__all__ = ["Constants", "Scan", "opened_rows", "rows_from_arrow", "run_scan"]
 
 _TRACKED: Final = 1024  # number of values that approx_top_k tracks
 _FILE: Final = "_metadata.file_path"
@@ -160,14 +160,38 @@ def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[pa.Table
 def _queried(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = scan.opened(spark, files)
-    addresses = {_path(uri): uri for uri in frame.inputFiles()}  # without files that Spark considers hidden
-    if scan.constants.columns:
-        constants = spark.createDataFrame(_addressed(scan.constants.table(files), files, addresses))
-        frame = frame.join(F.broadcast(constants), _ADDRESS, "left")
+    frame, addresses = opened_rows(spark, scan, files)
     figures = scan.values(frame).groupBy(f"`{_ADDRESS}`").agg(*map(F.expr, scan.figures()))
     seen = pa.array(addresses, pa.string())
     return _matched(scan, files, figures.toArrow().combine_chunks(), seen=seen)
+
+
+def opened_rows(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[DataFrame, Mapping[str, str]]:
+    """The rows of the files with all constants, and the addresses of the files by path, without those that Spark hides."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = scan.opened(spark, files)
+    addresses = {_path(uri): uri for uri in frame.inputFiles()}
+    if scan.constants.columns:
+        constants = spark.createDataFrame(_addressed(scan.constants.table(files), files, addresses))
+        frame = frame.join(F.broadcast(constants), _ADDRESS, "left")
+    return frame, addresses
+
+
+def rows_from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Leaf]) -> DataFrame:
+    """Rows that were read into memory, with the values of the columns as v0, v1, ... as in a scan."""
+    values = {
+        f"k{leaf.id}": column if _kind(leaf).has_nan else pa.chunked_array([_as_text(_stored(column, leaf), leaf)])
+        for leaf, column in zip(columns, rows.columns, strict=True)
+    }
+    frame = spark.createDataFrame(pa.table(values))
+    return frame.selectExpr(*(f"{_parsed_constant(leaf)} AS v{place}" for place, leaf in enumerate(columns)))
+
+
+def _stored(column: pa.ChunkedArray, leaf: Leaf) -> pa.Array:
+    found = column.combine_chunks()
+    found = found.storage if isinstance(found, pa.ExtensionArray) else found
+    return found.cast(storage_type_of(leaf.type))
 
 
 def _matched(scan: Scan, files: pa.Table, result: pa.Table, *, seen: pa.Array) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from skiway.client.metastore import Event
 from skiway.errors import PermissionDenied
 from skiway.presentation.search import Index, Indexes
+from skiway.web.pages.rules import failing_rules
 from skiway.web.visits import Page, Visit, optional
 
 __all__ = ["INDEXES", "event_data", "failing_jobs", "home"]
@@ -22,10 +23,12 @@ def home(visit: Visit) -> Page:
     """The home page."""
     index = INDEXES.of(visit.visitor.token, visit.lake)
     failing, _ = optional(lambda: failing_jobs(visit))
+    rules, _ = optional(lambda: failing_rules(visit, index))
     data = {
         **_summary(index),
         "changes": _changes(index),
         "failing": failing or [],
+        "failing_rules": rules or [],
     }
     return Page("home.html", "Lake", data)
 

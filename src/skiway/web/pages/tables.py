@@ -18,6 +18,7 @@ from skiway.presentation.table_records import (
     profile_facts,
 )
 from skiway.schema_names import namespace_path
+from skiway.web.pages.rules import rule_data
 from skiway.web.pages.snippets import snippets
 from skiway.web.visits import Page, TablePath, Visit, optional
 
@@ -34,6 +35,7 @@ DATA: Final = {
     "files": "layout",
     "lineage": "lineage",
     "plans": "scans",
+    "quality": "quality",
     "access": "access",
     "connect": "connect",
 }
@@ -204,6 +206,10 @@ def _plans(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  
     return {"plans": sorted(shown, key=lambda each: each["planned_at"], reverse=True)[:MAX_PLANS]}
 
 
+def _quality(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
+    return {"rules": [rule_data(each) for each in visit.lake.rules(found)]}
+
+
 def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
     grants, why = optional(
         lambda: [
@@ -232,6 +238,7 @@ TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]
     "files": _files,
     "lineage": _lineage,
     "plans": _plans,
+    "quality": _quality,
     "access": _access,
     "connect": _connect,
 }

@@ -1,0 +1,283 @@
+"""Quality rules as resources: stored after a check that they fit the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.metastore.quality.facts import column_types, type_of
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.idempotency import Claim, once
+from skiway.metastore.records.kinds import RULE, RULE_RESULTS
+from skiway.metastore.records.names import exact_name, normal_text
+from skiway.metastore.records.parents import inside
+from skiway.metastore.records.policy_guard import columns_of
+from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import masked_paths, retrying
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.statistics.bounds import bound
+from skiway.model import v1
+from skiway.storage import Delete, Operation, Pointer
+
+__all__ = ["create", "delete", "get", "list_", "newest_result", "of_table", "require", "scan", "update"]
+
+FIELDS: Final = ("display_name", "description", "severity", "check", "estimates_only")
+MAX_ITEMS: Final = 1000
+MAX_TEXT: Final = 1000
+KINDS: Final = ", ".join(field.name for field in v1.RuleCheck.DESCRIPTOR.fields)
+
+
+def create(realm: Realm, request: v1.CreateRuleRequest) -> v1.CreateRuleResponse:
+    """Create a rule for a table. A rule about the schema without columns gets those of the table."""
+    if not request.HasField("spec"):
+        raise failure(InvalidArgument, "spec.required", field="spec")
+    spec = request.spec
+    claim = Claim(realm, "CreateRule", request.idempotency.key, spec, v1.CreateRuleResponse)
+
+    def attempt() -> v1.CreateRuleResponse:
+        table = hierarchy.table(realm, spec.table_id)
+        now = realm.now()
+        rule = v1.QualityRule(
+            resource_id=resource_id(realm, realm.ids(), v1.RK_RULE),
+            table_id=table.value.resource_id,
+            created_at=now,
+            updated_at=now,
+        )
+        for field in FIELDS:
+            updates.copy_field(spec, rule, field, required=field in ("display_name", "check"))
+        _check(rule, table.value)
+
+        def also(stored: Stored[v1.QualityRule]) -> tuple[Operation, ...]:
+            answer = v1.CreateRuleResponse(rule=stored.value, meta=stored.meta)
+            return *inside(table.pointer), *claim.storing(answer)
+
+        created = realm.all(RULE).create(rule, also=also)
+        return v1.CreateRuleResponse(rule=created.value, meta=created.meta)
+
+    return once(claim, lambda: retrying(attempt))
+
+
+def get(realm: Realm, request: v1.GetRuleRequest) -> v1.GetRuleResponse:
+    """Return the rule with an id or a name, its newest result and its stored version."""
+    if request.HasField("rule_id"):
+        rule_id, name = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id"), ""
+    else:
+        name = normal_text(request.display_name)
+        if not name:
+            raise failure(InvalidArgument, "field", field="rule_id")
+        named = realm.all(RULE).entry(realm.stores.pointers.get(keys.rule_name(realm.account_id, name)))
+        if named is None:
+            raise failure(NotFound, "rule", resource="rule", id=name)
+        rule_id = named.value.resource_id.id
+    found = realm.all(RULE).require(keys.rule(realm.account_id, rule_id), name=name or rule_id, damaged=True)
+    return v1.GetRuleResponse(rule=_checked(realm, found.value), meta=found.meta)
+
+
+def list_(realm: Realm, request: v1.ListRulesRequest) -> v1.ListRulesResponse:
+    """List rules by name, of one table or all, with their newest results."""
+    prefix = keys.rule_name(realm.account_id)
+    if request.HasField("table_id"):
+        table_id = hierarchy.table(realm, request.table_id, damaged=True).value.resource_id.id
+        prefix = keys.rule_of_table(realm.account_id, table_id)
+    found, page = listed(realm.all(RULE), prefix, request.page)
+    return v1.ListRulesResponse(rules=[_checked(realm, each) for each in found], page=page)
+
+
+def scan(realm: Realm, table_id: str = "") -> Iterator[v1.CheckedRule]:
+    """All rules, of one table or all, by name. Those with a damaged record have `damage` set."""
+    prefix = keys.rule_of_table(realm.account_id, table_id) if table_id else keys.rule_name(realm.account_id)
+    return (_checked(realm, found.value) for found in realm.all(RULE).entries(prefix))
+
+
+def of_table(realm: Realm, table_id: str) -> list[Stored[v1.QualityRule]]:
+    """The rules of a table that can be read, with their canonical pointers."""
+    found = (
+        realm.all(RULE).find_named(each.key)
+        for each in realm.stores.pointers.scan(keys.rule_of_table(realm.account_id, table_id))
+    )
+    return [each for each in found if each is not None]
+
+
+def require(realm: Realm, rule_id: str) -> Stored[v1.QualityRule]:
+    """The rule with an id. Raise `NotFound` if there is none."""
+    return realm.all(RULE).require(keys.rule(realm.account_id, rule_id), name=rule_id)
+
+
+def update(realm: Realm, request: v1.UpdateRuleRequest) -> v1.UpdateRuleResponse:
+    """Update the masked fields of a rule. A new check is compared with the table as it is now."""
+    rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
+    paths = masked_paths(request.update_mask, allowed=FIELDS, resource="rule")
+
+    spec = request.spec
+    table_id = local_id(realm, spec.table_id, v1.RK_TABLE, field="spec.table_id") if spec.HasField("table_id") else ""
+
+    def edit(rule: v1.QualityRule) -> None:
+        if table_id and table_id != rule.table_id.id:
+            raise _invalid("spec.table_id", "another table", "a rule stays with its table: create a new one instead")
+        for path in paths:
+            updates.copy_field(spec, rule, path, required=path in ("display_name", "check"))
+        _check(rule, hierarchy.table(realm, rule.table_id).value if "check" in paths else None)
+
+    updated = updates.update(
+        realm,
+        realm.all(RULE),
+        keys.rule(realm.account_id, rule_id),
+        name=rule_id,
+        precondition=request.precondition,
+        edit=edit,
+    )
+    return v1.UpdateRuleResponse(rule=updated.value, meta=updated.meta)
+
+
+def delete(realm: Realm, request: v1.DeleteRuleRequest) -> v1.DeleteRuleResponse:
+    """Delete a rule, also a damaged one, with its results."""
+    rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
+
+    def remove(pointer: Pointer, rule: v1.QualityRule | None) -> None:
+        realm.all(RULE).delete(pointer, rule, also=list(_without_results(realm, rule_id)))
+
+    key = keys.rule(realm.account_id, rule_id)
+    meta = updates.delete(realm.all(RULE), key, name=rule_id, precondition=request.precondition, remove=remove)
+    return v1.DeleteRuleResponse(meta=meta)
+
+
+def _without_results(realm: Realm, rule_id: str) -> Iterator[Operation]:
+    results = realm.without_policies().all(RULE_RESULTS).peek(keys.rule_results(realm.account_id, rule_id))
+    if results is None:
+        return
+    pointer, value = results
+    named = () if value is None else RULE_RESULTS.names(value)
+    for each in (pointer, *filter(None, map(realm.stores.pointers.get, named))):
+        yield Delete(each.key, expect=each.version)
+
+
+def _checked(realm: Realm, rule: v1.QualityRule) -> v1.CheckedRule:
+    return v1.CheckedRule(rule=rule, result=newest_result(realm, rule.resource_id.id))
+
+
+def newest_result(realm: Realm, rule_id: str) -> v1.RuleResult | None:
+    """The newest result of a rule that the caller may see."""
+    found = realm.all(RULE_RESULTS).entry(realm.stores.pointers.get(keys.rule_results(realm.account_id, rule_id)))
+    return found.value.results[0] if found is not None and found.value.results else None
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check(rule: v1.QualityRule, table: v1.Table | None) -> None:
+    """Raise unless the rule can be checked. With a table, its columns must fit, too."""
+    rule.display_name = exact_name(rule.display_name, resource="rule")
+    rule.severity = rule.severity or v1.RSV_ERROR
+    if rule.severity not in (v1.RSV_WARNING, v1.RSV_ERROR):
+        raise _invalid("severity", str(rule.severity), "choose RSV_WARNING or RSV_ERROR")
+    kind = rule.check.WhichOneof("check")
+    if kind is None:
+        raise _invalid("check", "of no kind that this server knows", f"choose from {KINDS}")
+    given = getattr(rule.check, kind)
+    _check_limits(kind, given)
+    if table is None:
+        return
+    types = column_types(table.schema_json)
+    if kind == "schema":
+        _check_schema(given, types, table)
+        return
+    for name in columns_of(rule.check):
+        _check_column(f"check.{kind}", name, types, table)
+    if kind in ("range", "quantile", "allowed_values"):
+        _check_values(kind, given, types[given.column])
+
+
+def _check_limits(kind: str, given: Any) -> None:
+    where = f"check.{kind}"
+    match kind:
+        case "row_count":
+            limits = [name for name in ("min", "max", "max_decrease", "max_increase") if given.HasField(name)]
+            if not limits:
+                raise _invalid(where, "without limits", "give min, max, max_decrease or max_increase")
+            for name in limits:
+                if not 0 <= getattr(given, name) < math.inf:
+                    raise _invalid(f"{where}.{name}", str(getattr(given, name)), "give a number from 0 on")
+            if given.max_decrease > 1:
+                raise _invalid(f"{where}.max_decrease", str(given.max_decrease), "give a share between 0 and 1")
+        case "null_share":
+            if not 0 <= given.max <= 1:
+                raise _invalid(f"{where}.max", str(given.max), "give a share between 0 and 1")
+        case "distinct_count" | "range" | "quantile":
+            if not given.HasField("min") and not given.HasField("max"):
+                raise _invalid(where, "without limits", "give min or max")
+            if kind == "quantile" and not 0 <= given.quantile <= 1:
+                raise _invalid(f"{where}.quantile", str(given.quantile), "give a share between 0 and 1")
+        case "freshness":
+            if given.max_age.ToNanoseconds() <= 0:
+                raise _invalid(f"{where}.max_age", f"{given.max_age.ToSeconds()} s", "give a duration of more than 0 s")
+        case "allowed_values":
+            if not 0 < len(given.values) <= MAX_ITEMS:
+                raise _invalid(f"{where}.values", f"a list of {len(given.values)}", f"give 1 to {MAX_ITEMS} values")
+        case "unique":
+            if not 0 < len(given.columns) <= MAX_ITEMS or len(set(given.columns)) < len(given.columns):
+                raise _invalid(
+                    f"{where}.columns", ", ".join(given.columns[:50]) or "empty", "name each column of the key once"
+                )
+    if kind not in ("row_count", "freshness", "schema", "distinct_count", "null_share", "unique"):
+        texts = [*(given.values if kind == "allowed_values" else (given.min, given.max))]
+        if any(len(text) > MAX_TEXT for text in texts):
+            raise _invalid(where, "too long", f"give values of up to {MAX_TEXT} characters")
+    if (
+        kind in ("distinct_count", "row_count")
+        and given.HasField("min")
+        and given.HasField("max")
+        and given.min > given.max
+    ):
+        raise _invalid(f"{where}.min", str(given.min), f"it cannot exceed max, which is {given.max}")
+
+
+def _check_column(where: str, name: str, types: Mapping[str, str], table: v1.Table) -> None:
+    if name not in types:
+        raise _invalid(
+            f"{where}.column",
+            f"{name[:100]!r}, which table {table.display_name} does not have",
+            f"choose from {_some(types)}",
+        )
+    if type_of(types[name]) is None:
+        raise _invalid(f"{where}.column", f"{name!r} of type {types[name][:100]}", "choose a column with plain values")
+
+
+def _check_values(kind: str, given: Any, column_type: str) -> None:
+    """Raise unless the values can be read in the type of the column."""
+    of = type_of(column_type)
+    assert of is not None
+    named = (
+        given.values
+        if kind == "allowed_values"
+        else [getattr(given, name) for name in ("min", "max") if given.HasField(name)]
+    )
+    parsed = []
+    for text in named:
+        try:
+            parsed.append(bound(of, text))
+        except (ValueError, OverflowError) as error:
+            raise _invalid(f"check.{kind}", repr(text[:100]), f"it cannot be read as {column_type}: {error}") from None
+    if kind != "allowed_values" and len(parsed) == 2 and parsed[0].value > parsed[1].value:
+        raise _invalid(f"check.{kind}.min", given.min, f"it cannot exceed max, which is {given.max}")
+
+
+def _check_schema(given: v1.SchemaCheck, types: Mapping[str, str], table: v1.Table) -> None:
+    if not given.columns:
+        if not types:
+            raise _invalid("check.schema.columns", "empty", f"table {table.display_name} has no columns yet: name them")
+        given.columns.extend(v1.ExpectedColumn(name=name, type=each) for name, each in types.items())
+    names = [each.name for each in given.columns]
+    if len(set(names)) < len(names) or not all(each.name and each.type for each in given.columns):
+        raise _invalid("check.schema.columns", _some(names), "give each column once, with its type")
+
+
+def _some(names: Sequence[str] | Mapping[str, str]) -> str:
+    return ", ".join(list(names)[:50])
+
+
+def _invalid(field: str, found: str, wanted: str) -> InvalidArgument:
+    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)

@@ -1,0 +1,31 @@
+"""Webhooks: events of an account that servers send to an address over HTTP.
+
+The calls of `WebhookService` are exported here. `resources` stores webhooks, `positions` how far each of them is, and `delivery`
+sends the next event.
+"""
+
+from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, Send, accounts_with_webhooks, due_webhooks
+from skiway.metastore.webhooks.resources import (
+    create,
+    delete,
+    get,
+    list_,
+    list_dead_letters,
+    redeliver,
+    update,
+)
+
+__all__ = [
+    "Delivery",
+    "DeliveryRules",
+    "Send",
+    "accounts_with_webhooks",
+    "create",
+    "delete",
+    "due_webhooks",
+    "get",
+    "list_",
+    "list_dead_letters",
+    "redeliver",
+    "update",
+]

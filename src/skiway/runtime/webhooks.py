@@ -1,0 +1,167 @@
+"""The delivery of webhooks: threads that send events over HTTP, only to addresses that the operator permits.
+
+Each webhook has a thread of its own while there is something to send, so an endpoint that does not answer delays no other one.
+All servers of a store deliver; leases keep them from sending the same event at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from skiway import __version__
+from skiway.config import Settings
+from skiway.errors import SkiwayError, TimedOut, Unavailable
+from skiway.metastore import Realm, webhooks
+from skiway.metastore.webhooks import Delivery, DeliveryRules, Send
+from skiway.runtime.workers import realms_of, worker_name
+from skiway.security import SecretsStore
+from skiway.security.source_access import SourceAccess
+from skiway.security.source_access.web_sessions import guard_session
+from skiway.storage import Stores
+
+__all__ = ["Deliveries", "WebSender", "delivering"]
+
+STOP_S: Final = 5.0
+
+log = logging.getLogger("skiway.webhooks")
+
+
+class WebSender:
+    """Sends a body over HTTP. Redirects are not followed, and the whole exchange has a time limit."""
+
+    def __init__(self, access: SourceAccess, *, timeout_s: float) -> None:
+        self._access, self._timeout_s = access, timeout_s
+
+    def __call__(self, account_id: str, url: str, body: bytes, headers: dict[str, str]) -> None:
+        """Send; raise `SkiwayError` unless the answer has a status from 200 to 299."""
+        results: SimpleQueue[Exception | None] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                self._post(account_id, url, body, headers)
+            except Exception as error:  # noqa: BLE001 - raised again below
+                results.put(error)
+            else:
+                results.put(None)
+
+        # An endpoint may send its answer byte by byte, which no timeout of a socket ends.
+        threading.Thread(target=run, name="webhook-request", daemon=True).start()
+        try:
+            error = results.get(timeout=self._timeout_s)
+        except Empty:
+            raise TimedOut(f"there was no answer within {self._timeout_s:g} s", key="webhook.silent") from None
+        if isinstance(error, SkiwayError):
+            raise error
+        if error is not None:
+            raise Unavailable(f"the request failed: {type(error).__name__}", key="webhook.failed") from error
+
+    def _post(self, account_id: str, url: str, body: bytes, headers: dict[str, str]) -> None:
+        import requests
+
+        with requests.Session() as session:
+            guard_session(session, self._access.of_account(account_id))
+            named = {**headers, "User-Agent": f"skiway/{__version__}"}
+            limit = self._timeout_s
+            with session.post(
+                url, data=body, headers=named, timeout=(limit, limit), allow_redirects=False, stream=True
+            ) as response:
+                if not 200 <= response.status_code < 300:
+                    raise Unavailable(f"the answer has the status {response.status_code}", key="webhook.refused")
+
+
+class Deliveries:
+    """Looks for webhooks with something to send, and gives each a thread, up to `parallel` at a time."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        realm_of: Callable[[str], Realm],
+        *,
+        secrets: SecretsStore,
+        send: Send,
+        rules: DeliveryRules,
+        parallel: int = 8,
+        owner: str = "",
+    ) -> None:
+        self._stores, self._realm_of, self._secrets, self._send = stores, realm_of, secrets, send
+        self._rules, self._parallel, self._owner = rules, parallel, owner or worker_name()
+        self._busy: dict[tuple[str, str], threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> None:
+        """Begin to deliver whatever is due. Returns without waiting for endpoints."""
+        for account_id in webhooks.accounts_with_webhooks(self._stores):
+            realm = self._realm_of(account_id)
+            for webhook_id in webhooks.due_webhooks(realm):
+                self._begin(realm, webhook_id)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until nothing is being sent."""
+        for thread in list(self._busy.values()):
+            thread.join(timeout_s)
+
+    def _begin(self, realm: Realm, webhook_id: str) -> None:
+        key = realm.account_id, webhook_id
+        with self._lock:
+            if key in self._busy or len(self._busy) >= self._parallel:
+                return
+            delivery = Delivery(realm, webhook_id, self._secrets, self._send, self._owner, self._rules)
+            thread = threading.Thread(target=self._deliver, args=(key, delivery), name="webhook", daemon=True)
+            self._busy[key] = thread
+        thread.start()
+
+    def _deliver(self, key: tuple[str, str], delivery: Delivery) -> None:
+        try:
+            delivery.run()
+        except SkiwayError as error:
+            log.warning("webhook %s of account %s was not delivered: %s", key[1], key[0], error)
+        finally:
+            with self._lock:
+                del self._busy[key]
+
+
+@contextmanager
+def delivering(settings: Settings, stores: Stores, secrets: SecretsStore, access: SourceAccess) -> Iterator[None]:
+    """Deliver webhooks for the duration of the block, unless the settings turn it off."""
+    rules = settings.webhooks
+    if not rules.enabled:
+        yield
+        return
+    timeout_s = rules.timeout.total_seconds()
+    deliveries = Deliveries(
+        stores,
+        realms_of(settings, stores),
+        secrets=secrets,
+        send=WebSender(access, timeout_s=timeout_s),
+        rules=DeliveryRules(
+            max_attempts=rules.max_attempts,
+            base_backoff_s=rules.base_backoff.total_seconds(),
+            max_backoff_s=rules.max_backoff.total_seconds(),
+            lease_s=3 * timeout_s,
+            dead_letters_s=rules.keep_dead_letters.total_seconds(),
+        ),
+        parallel=rules.parallel,
+    )
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                deliveries.look()
+            except SkiwayError as error:
+                log.warning("the search for events to deliver failed: %s", error)
+            stop.wait(rules.poll_every.total_seconds())
+
+    thread = threading.Thread(target=run, name="webhooks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(STOP_S)
+        deliveries.wait(STOP_S)

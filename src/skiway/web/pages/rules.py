@@ -1,0 +1,39 @@
+"""Quality rules as pages show them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from skiway.client.metastore import Rule
+from skiway.presentation.search import Index
+from skiway.web.visits import Visit
+
+__all__ = ["failing_rules", "rule_data"]
+
+MAX_FAILING: Final = 20
+
+
+def rule_data(rule: Rule) -> dict[str, Any]:
+    """A rule and its newest result."""
+    result = rule.result
+    return {
+        "name": rule.name,
+        "kind": rule.kind,
+        "severity": rule.severity,
+        "description": rule.description or rule.damage,
+        "status": "unknown" if result is None else result.status,
+        "method": "" if result is None else result.method,
+        "observed": "" if result is None else result.observed,
+        "message": "" if result is None else result.message,
+        "checked_at": None if result is None else result.checked_at,
+    }
+
+
+def failing_rules(visit: Visit, index: Index) -> list[dict[str, Any]]:
+    """The first rules that failed, with the paths of their tables."""
+    found = []
+    for rule in visit.lake.rules(page_size=1000):
+        entry = index.by_id.get(str(rule.table_id))
+        if rule.result is not None and rule.result.status == "failed" and entry is not None:
+            found.append({**rule_data(rule), "path": list(entry.path)})
+    return found[:MAX_FAILING]

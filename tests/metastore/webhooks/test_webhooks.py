@@ -1,0 +1,344 @@
+"""Webhooks: as resources, and the delivery of events in order, at least once, with retries and dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from metastore.resource_factory import ResourceFactory, expect_error, mask
+from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
+from skiway.metastore import catalogs, events, webhooks
+from skiway.metastore.records import keys
+from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
+from skiway.metastore.webhooks.positions import WebhookPlace
+from skiway.model import v1
+from skiway.runtime.webhooks import Deliveries
+from skiway.security import MemorySecrets
+from skiway.security.source_access import SourceAccess
+
+SECRET = "a secret of many bytes"
+URL = "https://hooks.example.org/skiway"
+RULES = DeliveryRules(max_attempts=3, base_backoff_s=10, max_backoff_s=15)
+
+
+@dataclass
+class Endpoint:
+    """Records requests, and refuses those for which `refuses` returns true."""
+
+    refuses: Callable[[dict[str, Any]], bool] = lambda _: False
+    requests: list[tuple[str, bytes, dict[str, str]]] = field(default_factory=list)
+
+    def __call__(self, account_id: str, url: str, body: bytes, headers: dict[str, str]) -> None:
+        assert account_id == "a1"
+        self.requests.append((url, body, headers))
+        if self.refuses(json.loads(body)):
+            raise Unavailable("the answer has the status 500")
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the objects of the events, by request."""
+        return [json.loads(body).get("name", "") for _, body, _ in self.requests]
+
+
+@dataclass
+class Hooks:
+    """Webhooks of account `a1`."""
+
+    factory: ResourceFactory
+    secrets: MemorySecrets = field(default_factory=MemorySecrets)
+    endpoint: Endpoint = field(default_factory=Endpoint)
+
+    @property
+    def realm(self) -> Any:
+        return self.factory.home
+
+    def create(self, name: str = "hook", *, events: tuple[str, ...] = ("catalog.created",), **spec: Any) -> v1.Webhook:
+        given = {"url": URL, "secret": SECRET, **spec}
+        request = v1.CreateWebhookRequest(spec=v1.WebhookSpec(display_name=name, events=events, **given))
+        return webhooks.create(self.realm, request, secrets=self.secrets, access=None).webhook
+
+    def update(self, webhook: v1.Webhook, **spec: Any) -> v1.Webhook:
+        request = v1.UpdateWebhookRequest(
+            webhook_id=webhook.resource_id, spec=v1.WebhookSpec(**spec), update_mask=mask(*spec)
+        )
+        return webhooks.update(self.realm, request, secrets=self.secrets, access=None).webhook
+
+    def delivery(self, webhook: v1.Webhook, owner: str = "s1") -> Delivery:
+        return Delivery(
+            self.realm, webhook.resource_id.id, self.secrets, self.endpoint, owner, RULES, jitter=lambda: 1.0
+        )
+
+    def run(self, webhook: v1.Webhook) -> int:
+        events.sequence_pending(self.realm.stores.pointers, "a1")
+        return self.delivery(webhook).run()
+
+    def status(self, webhook: v1.Webhook) -> v1.WebhookStatus:
+        return webhooks.get(self.realm, v1.GetWebhookRequest(webhook_id=webhook.resource_id)).status
+
+    def letters(self, webhook: v1.Webhook) -> list[v1.DeadLetter]:
+        request = v1.ListDeadLettersRequest(webhook_id=webhook.resource_id)
+        return list(webhooks.list_dead_letters(self.realm, request).letters)
+
+
+@pytest.fixture
+def hooks(factory: ResourceFactory) -> Hooks:
+    return Hooks(factory)
+
+
+# --- resources --------------------------------------------------------------------------------------------------------
+
+
+def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> None:
+    made = hooks.create(description="x")
+    found = webhooks.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
+    assert (found.webhook, found.meta.pointer_version) == (made, 1)
+    assert SECRET not in str(found)
+    assert hooks.secrets.get("a1", "webhooks", made.resource_id.id) == SECRET.encode()
+    changed = hooks.update(made, url="https://other.example.org/", paused=True, events=["*"])
+    assert (changed.url, changed.paused, list(changed.events)) == ("https://other.example.org/", True, ["*"])
+    stale = v1.UpdateWebhookRequest(
+        webhook_id=made.resource_id,
+        spec=v1.WebhookSpec(description="y"),
+        update_mask=mask("description"),
+        precondition=v1.Precondition(expected_version=1),
+    )
+    with expect_error(PreconditionFailed, "version.mismatch"):
+        webhooks.update(hooks.realm, stale, secrets=hooks.secrets, access=None)
+    assert [each.display_name for each in webhooks.list_(hooks.realm, v1.ListWebhooksRequest()).webhooks] == ["hook"]
+    webhooks.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=made.resource_id), secrets=hooks.secrets)
+    with expect_error(NotFound, "webhook"):
+        webhooks.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
+    with pytest.raises(NotFound):
+        hooks.secrets.get("a1", "webhooks", made.resource_id.id)
+    assert list(hooks.realm.stores.pointers.scan(keys.WEBHOOKS)) == []
+
+
+def test_failed_creation_leaves_no_secret(hooks: Hooks) -> None:
+    hooks.create()
+    with expect_error(AlreadyExists, "webhook.already.exists"):
+        hooks.create()
+    assert repr(hooks.secrets) == "MemorySecrets(1 secrets)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ({"url": "ftp://example.org/"}, "not an address"),
+        ({"url": "https://"}, "not an address"),
+        ({"url": "https://user:pass@example.org/"}, "an address with a secret"),
+        ({"url": "https://example.org/?token=abcdefghijklmnop"}, "an address with a secret"),
+        ({"events": ()}, "a list of 0"),
+        ({"events": ("rule",)}, "'rule'"),
+        ({"events": ("rules.failed",)}, "'rules.failed'"),
+        ({"secret": "short"}, "too short"),
+        ({"secret": ""}, "missing"),
+    ],
+)
+def test_webhook_that_cannot_be_used_is_rejected(hooks: Hooks, spec: dict[str, Any], found: str) -> None:
+    with expect_error(InvalidArgument, "field.invalid") as error:
+        hooks.create(**spec)
+    assert found in error.value.message
+    assert "pass" not in error.value.message
+    assert repr(hooks.secrets) == "MemorySecrets(0 secrets)"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://169.254.169.254/latest/meta-data/", "http://[::1]/"])
+def test_address_that_the_operator_does_not_permit_is_rejected(hooks: Hooks, url: str) -> None:
+    access = SourceAccess(addresses=(), for_callers=True)
+    spec = v1.WebhookSpec(display_name="hook", url=url, events=["*"], secret=SECRET)
+    with expect_error(PermissionDenied, "address.refused"):
+        webhooks.create(hooks.realm, v1.CreateWebhookRequest(spec=spec), secrets=hooks.secrets, access=access)
+    made = hooks.create()
+    change = v1.UpdateWebhookRequest(webhook_id=made.resource_id, spec=v1.WebhookSpec(url=url), update_mask=mask("url"))
+    with expect_error(PermissionDenied, "address.refused"):
+        webhooks.update(hooks.realm, change, secrets=hooks.secrets, access=access)
+
+
+# --- delivery ---------------------------------------------------------------------------------------------------------
+
+
+def test_new_events_are_delivered_in_order_and_signed(hooks: Hooks) -> None:
+    hooks.factory.catalog("before")
+    webhook = hooks.create()
+    for name in ("one", "two"):
+        hooks.factory.catalog(name)
+    hooks.factory.namespace("not wanted", catalog=hooks.factory.first_catalog())
+    assert hooks.run(webhook) == 2
+    assert hooks.endpoint.names == ["one", "two"]
+    assert hooks.run(webhook) == 0
+    url, body, headers = hooks.endpoint.requests[0]
+    event = json.loads(body)
+    assert url == URL
+    assert (event["kind"], event["action"], event["account_id"]) == ("catalog", "created", "a1")
+    assert event["id"] == headers["X-Skiway-Event-Id"] == f"a1-{event['sequence']}"
+    expected = signature(SECRET.encode(), int(headers["X-Skiway-Timestamp"]), body)
+    assert headers["X-Skiway-Signature"] == expected
+
+
+def test_signature_is_that_of_other_implementations() -> None:
+    """The expected value is from: printf '1700000000.{}' | openssl dgst -sha256 -hmac key."""
+    expected = "v1=9d713ed406bb7076d4123f0dc2c39d2df5c654ed4b0cd56b52c8b4c940bd63ae"
+    assert signature(b"key", 1_700_000_000, b"{}") == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [("*", ["c", "a"]), ("catalog.*", ["c"]), ("namespace.created", ["a"]), ("catalog.deleted", [])],
+)
+def test_events_are_chosen_by_kind_and_action(hooks: Hooks, pattern: str, names: list[str]) -> None:
+    webhook = hooks.create(events=(pattern,))
+    hooks.factory.namespace("a", catalog=hooks.factory.catalog("c"))
+    hooks.run(webhook)
+    assert [name for name in hooks.endpoint.names if name != "hook"] == names
+
+
+def test_action_must_match(hooks: Hooks) -> None:
+    webhook = hooks.create(events=("catalog.deleted",))
+    made = hooks.factory.catalog("gone")
+    catalogs.delete(hooks.realm, v1.DeleteCatalogRequest(catalog_id=made.resource_id))
+    assert hooks.run(webhook) == 1
+    assert json.loads(hooks.endpoint.requests[0][1])["action"] == "deleted"
+
+
+def test_refused_event_is_sent_again_later_and_others_wait(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    hooks.endpoint.refuses = lambda event: event["name"] == "one"
+    for name in ("one", "two"):
+        hooks.factory.catalog(name)
+    assert hooks.run(webhook) == 0
+    assert (hooks.status(webhook).attempt, hooks.status(webhook).last_error) == (1, "the answer has the status 500")
+    hooks.run(webhook)
+    assert hooks.endpoint.names == ["one"], "the next attempt is not due"
+    hooks.factory.clock.advance(9.9)
+    hooks.run(webhook)
+    assert hooks.endpoint.names == ["one"]
+    hooks.factory.clock.advance(0.2)
+    hooks.endpoint.refuses = lambda _: False
+    assert hooks.run(webhook) == 2
+    assert hooks.endpoint.names == ["one", "one", "two"]
+    ids = [headers["X-Skiway-Event-Id"] for _, _, headers in hooks.endpoint.requests]
+    assert ids[0] == ids[1] != ids[2]
+    assert hooks.status(webhook).attempt == 0
+
+
+def test_event_that_is_never_accepted_becomes_a_dead_letter_and_can_be_sent_again(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    hooks.endpoint.refuses = lambda event: event["name"] == "bad"
+    for name in ("bad", "good"):
+        hooks.factory.catalog(name)
+    for _ in range(RULES.max_attempts):
+        hooks.run(webhook)
+        hooks.factory.clock.advance(16)
+    assert hooks.endpoint.names == ["bad", "bad", "bad", "good"]
+    (letter,) = hooks.letters(webhook)
+    assert (letter.event.name, letter.error, letter.is_due) == ("bad", "the answer has the status 500", False)
+    assert hooks.status(webhook).dead_letters == 1
+    request = v1.RedeliverEventsRequest(webhook_id=webhook.resource_id, sequences=[letter.event.sequence])
+    assert webhooks.redeliver(hooks.realm, request).due == 1
+    assert list(webhooks.due_webhooks(hooks.realm)) == [webhook.resource_id.id]
+    hooks.run(webhook)
+    (again,) = hooks.letters(webhook)
+    assert (again.is_due, len(hooks.endpoint.names)) == (False, 5)
+    hooks.endpoint.refuses = lambda _: False
+    webhooks.redeliver(hooks.realm, v1.RedeliverEventsRequest(webhook_id=webhook.resource_id))
+    hooks.run(webhook)
+    assert hooks.letters(webhook) == []
+    assert hooks.endpoint.requests[-1][2]["X-Skiway-Event-Id"] == hooks.endpoint.requests[0][2]["X-Skiway-Event-Id"]
+    with expect_error(InvalidArgument, "field.invalid", field="sequences"):
+        webhooks.redeliver(hooks.realm, request)
+
+
+def test_paused_webhook_keeps_its_events(hooks: Hooks) -> None:
+    webhook = hooks.create(paused=True)
+    hooks.factory.catalog("one")
+    assert list(webhooks.due_webhooks(hooks.realm)) == []
+    assert hooks.run(webhook) == 0
+    hooks.update(webhook, paused=False)
+    assert hooks.run(webhook) == 1
+
+
+def test_new_secret_signs_the_next_request(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    hooks.update(webhook, secret="another secret of many bytes")
+    hooks.factory.catalog("one")
+    hooks.run(webhook)
+    _, body, headers = hooks.endpoint.requests[0]
+    expected = signature(b"another secret of many bytes", int(headers["X-Skiway-Timestamp"]), body)
+    assert headers["X-Skiway-Signature"] == expected
+
+
+def test_missing_secret_is_an_error_of_the_delivery(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    hooks.secrets.delete("a1", "webhooks", webhook.resource_id.id)
+    hooks.factory.catalog("one")
+    hooks.run(webhook)
+    assert hooks.endpoint.requests == []
+    assert "secret of the webhook is missing" in hooks.status(webhook).last_error
+
+
+def test_two_servers_do_not_send_the_same_event_at_the_same_time(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    hooks.factory.catalog("one")
+    others: list[int] = []
+
+    def meanwhile(_: dict[str, Any]) -> bool:
+        if not others:
+            others.append(-1)
+            others[0] = hooks.delivery(webhook, "s2").run()
+        return False
+
+    hooks.endpoint.refuses = meanwhile
+    assert hooks.run(webhook) == 1
+    assert others == [0]
+    assert hooks.endpoint.names == ["one"]
+
+
+def test_server_that_died_while_sending_repeats_the_event(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhook = hooks.create()
+    for name in ("one", "two"):
+        hooks.factory.catalog(name)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event: dict[str, Any]) -> bool:
+        if event["name"] == "two":
+            monkeypatch.setattr(WebhookPlace, "release", lambda *_: None)
+            raise Killed
+        return False
+
+    hooks.endpoint.refuses = kill
+    with pytest.raises(Killed):
+        hooks.run(webhook)
+    monkeypatch.undo()
+    hooks.endpoint.refuses = lambda _: False
+    assert hooks.run(webhook) == 0, "the lease of the dead server is still valid"
+    hooks.factory.clock.advance(RULES.lease_s + 1)
+    assert hooks.run(webhook) == 1
+    assert hooks.endpoint.names == ["one", "two", "two"]
+
+
+def test_due_webhooks_are_those_with_new_events(hooks: Hooks) -> None:
+    assert list(webhooks.accounts_with_webhooks(hooks.factory.stores)) == []
+    webhook = hooks.create()
+    assert list(webhooks.accounts_with_webhooks(hooks.factory.stores)) == ["a1"]
+    hooks.run(webhook)
+    assert list(webhooks.due_webhooks(hooks.realm)) == []
+    hooks.factory.catalog("one")
+    assert list(webhooks.due_webhooks(hooks.realm)) == [webhook.resource_id.id]
+
+
+def test_all_webhooks_are_delivered(hooks: Hooks) -> None:
+    for name in ("a", "b"):
+        hooks.create(name)
+    hooks.factory.catalog("one")
+    deliveries = Deliveries(
+        hooks.factory.stores, hooks.factory.realm, secrets=hooks.secrets, send=hooks.endpoint, rules=RULES
+    )
+    deliveries.look()
+    deliveries.wait()
+    assert hooks.endpoint.names == ["one", "one"]
