@@ -111,6 +111,7 @@ MANAGES_TABLES = {
         "managed",
         "gc.references",
         "gc.warehouse",
+        "ingest",
         "maintenance",
         "seeding.iceberg",
         "reconcile.profiling",

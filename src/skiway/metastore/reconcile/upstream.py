@@ -40,6 +40,9 @@ KINDS: Mapping[int, str] = {
     v1.CK_ICEBERG: "iceberg",
     v1.CK_DELTA: "delta",
     v1.CK_PARQUET: "parquet",
+    v1.CK_CSV: "csv",
+    v1.CK_JSON: "json",
+    v1.CK_JDBC: "jdbc",
     v1.CK_GLUE: "glue",
     v1.CK_UNITY: "unity",
 }
