@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -92,6 +94,7 @@ class Database(DatabaseSource):
     def __init__(self, spark: SparkSession, distribute: SparkDistribution, at: JdbcDatabase, password: str) -> None:
         self._spark, self._at, self._password = spark, at, password
         self.distribute = distribute
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # below, it logs all calls to Java, with passwords
         self._add_driver()
 
     def namespaces(self) -> list[Namespace]:
@@ -139,12 +142,14 @@ class Database(DatabaseSource):
                 return self._spark.read.jdbc(self._at.url, table, predicates=each, properties=properties)
             return self._spark.read.jdbc(self._at.url, table, properties=properties)
 
-    def one(self, sql: str) -> dict[str, Any]:
-        """The only row of a query."""
+    def asked(self, sql: str) -> list[dict[str, Any]]:
+        """The few rows of a query about tables, by lower-case names of columns."""
+        if self._at.dialect == "sqlite":
+            return _asked_sqlite(self._at, sql)
         frame = self.frame(sql)
         with self._translated():
-            found: dict[str, Any] = frame.toArrow().to_pylist()[0]
-        return {name.lower(): value for name, value in found.items()}
+            rows = frame.toArrow().to_pylist()
+        return [{name.lower(): value for name, value in row.items()} for row in rows]
 
     def collected(self, frame: DataFrame) -> list[Any]:
         """The results in a frame of outcomes."""
@@ -152,10 +157,7 @@ class Database(DatabaseSource):
             return collected(frame)
 
     def _all(self) -> list[TableName]:
-        frame = self.frame(_LISTING[self._at.dialect])
-        with self._translated():
-            rows = frame.toArrow().to_pylist()
-        return [TableName((row["s"],), row["t"]) for row in rows]
+        return [TableName((row["s"],), row["t"]) for row in self.asked(_LISTING[self._at.dialect])]
 
     def _add_driver(self) -> None:
         """Load the driver. If it cannot be fetched, it may be among Spark's own jars."""
@@ -167,6 +169,23 @@ class Database(DatabaseSource):
 
     def _translated(self) -> _Translated:
         return _Translated(self._at)
+
+
+def _asked_sqlite(at: JdbcDatabase, sql: str) -> list[dict[str, Any]]:
+    """The rows of a query. The JDBC driver of SQLite does not know the types of expressions, so it is not asked."""
+    import sqlite3
+
+    file = Path(at.url.removeprefix("jdbc:sqlite:"))
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql)]
+    except sqlite3.Error as error:
+        log.warning("the database failed: %s", error)
+        raise PreconditionFailed(
+            f"the SQLite database {file.name!r} cannot be read: check the file, and the names of tables and columns",
+            key="ingest.database",
+        ) from None
 
 
 class _Translated:
@@ -186,7 +205,7 @@ class _Translated:
         if not isinstance(cause, PySparkException | Py4JError):
             return
         text = str(cause)
-        log.warning("the database failed: %s", text[:4000])
+        log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
         raise self._error(text) from None
 
     def _error(self, text: str) -> SkiwayError:
@@ -259,7 +278,7 @@ class DatabaseTable:
             known = f"COUNT(CASE WHEN {quoted} <= {value} THEN 1 END)"
             lower = f"CASE WHEN MAX({quoted}) < {value} THEN 1 ELSE 0 END"
         table = self.database.quoted(*self.name.namespace, self.name.name)
-        found = self.database.one(
+        (found,) = self.database.asked(
             f"SELECT {highest} AS highest, {known} AS known, {lower} AS lower_max, "  # noqa: S608 - names are quoted
             f"COUNT(CASE WHEN {quoted} IS NULL THEN 1 END) AS missing FROM {table}"
         )

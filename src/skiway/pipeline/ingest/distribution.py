@@ -87,7 +87,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        log.warning("Spark failed: %s", str(error)[:4000])
+        log.warning("Spark failed: %s", str(error)[:2000])
         raise Unavailable(
             "a task of Spark failed, so nothing was committed; the log of the worker says why", key="ingest.spark"
         ) from error
