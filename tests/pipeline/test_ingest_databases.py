@@ -156,7 +156,7 @@ def test_types_of_postgresql_are_mapped_as_documented(postgres, lake, spark):
         "instant": ("timestamptz", "'2026-02-03 04:05:06.123456+02'", pa.timestamp("us", "UTC")),
         "data": ("bytea", "'\\x0102'", pa.binary()),
         "ident": ("uuid", "'00000000-0000-0000-0000-000000000007'", pa.string()),
-        "doc": ("jsonb", '\'{"a": 1}\'', pa.string()),
+        "doc": ("jsonb", "'{\"a\": 1}'", pa.string()),
         "numbers": ("integer[]", "'{1,2}'", pa.list_(pa.int32())),
     }
     defined = ", ".join(f'"{name}" {of}' for name, (of, _, _) in columns.items())
