@@ -40,7 +40,6 @@ from skiway.security.source_access.jdbc import Dialect, JdbcDatabase, checked_jd
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from skiway.pipeline.ingest.engine import SparkCopies
     from skiway.security.source_access import SourceAccess
 
 __all__ = ["DRIVERS", "open_database"]
@@ -71,7 +70,8 @@ log = logging.getLogger("skiway.ingest")
 
 
 def open_database(
-    copies: SparkCopies,
+    spark: SparkSession,
+    distribute: SparkDistribution,
     uri: str,
     *,
     options: Mapping[str, str],
@@ -85,7 +85,7 @@ def open_database(
             f"a database has no property {unknown[0]!r}: remove it, and write parameters of the connection into the address",
             key="source.option",
         )
-    return Database(copies.spark(), copies.distribute, checked_jdbc(uri, access), credentials.get("password", ""))
+    return Database(spark, distribute, checked_jdbc(uri, access), credentials.get("password", ""))
 
 
 class Database(DatabaseSource):

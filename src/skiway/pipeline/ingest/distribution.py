@@ -17,7 +17,7 @@ from skiway.errors import SkiwayError, Unavailable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkDistribution", "collected", "outcome_of", "translated"]
+__all__ = ["RESULT", "SparkDistribution", "collected", "outcome_of", "translated"]
 
 T = TypeVar("T")
 R = TypeVar("R")
