@@ -70,7 +70,15 @@ def test_mistakes_in_the_options_of_copies_are_reported(run: Run, folder: Path) 
     mirrored = run(*create, "--kind", "json")
     assert (mirrored.code, "tables of kind json cannot be mirrored" in mirrored.err) == (1, True)
     secret = run(
-        "connectors", "create", "db", "--kind", "jdbc", "--uri", f"postgresql://me:{SECRET}@host/db", "--copy", "replace"
+        "connectors",
+        "create",
+        "db",
+        "--kind",
+        "jdbc",
+        "--uri",
+        f"postgresql://me:{SECRET}@host/db",
+        "--copy",
+        "replace",
     )
     assert secret.code == 1
     assert SECRET not in secret.err
