@@ -11,6 +11,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any, Protocol
@@ -157,9 +158,10 @@ def finish(
     """Finish unfinished jobs and run one more, after which the copy must equal the source."""
     with open_deployment(deployment) as stores, launched(launcher, deployment, *SETTINGS) as server:
         server.wait_until_ready()
-        for listed in jobs.list_(Realm(stores, ACCOUNT), v1.ListReconcileJobsRequest()).jobs:
-            eventually(lambda job_id=listed.job_id: is_finished(stores, job_id), within_s=JOB_TIMEOUT_S)
-            done = job_of(stores, listed.job_id)
+        listed = jobs.list_(Realm(stores, ACCOUNT), v1.ListReconcileJobsRequest()).jobs
+        for job_id in [each.job_id for each in listed]:
+            eventually(partial(is_finished, stores, job_id), within_s=JOB_TIMEOUT_S)
+            done = job_of(stores, job_id)
             assert (done.state, done.errors) == (v1.JS_SUCCEEDED, 0), f"{when}: {done}"
         last = enqueued(deployment, connector_id)
         eventually(lambda: is_finished(stores, last), within_s=JOB_TIMEOUT_S)

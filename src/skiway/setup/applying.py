@@ -416,10 +416,12 @@ def _source(item: Source) -> v1.ConnectorSource:
 
 def _copy(item: TableCopy) -> v1.CopySettings:
     return v1.CopySettings(
-        mode=v1.CopyMode.Value(f"COM_{item.mode.upper()}") if item.mode else None,
+        mode=v1.CopyMode.Value(f"COM_{item.mode.upper()}") if item.mode else v1.COM_UNSPECIFIED,
         key_columns=item.key_columns,
         cursor_column=item.cursor_column,
-        schema_changes=v1.SchemaChanges.Value(f"SCH_{item.schema_changes.upper()}") if item.schema_changes else None,
+        schema_changes=v1.SchemaChanges.Value(f"SCH_{item.schema_changes.upper()}")
+        if item.schema_changes
+        else v1.SCH_UNSPECIFIED,
         partition_by=item.partition_by,
         sort_by=item.sort_by,
         read_partitions=item.read_partitions,
