@@ -23,6 +23,10 @@ from pipeline.ingest_sources import (
 )
 from pipeline.lakes import SPARK
 from skiway.errors import PermissionDenied, Unauthorized
+from skiway.formats import TableName
+from skiway.metastore.ingest.cursors import CursorRange
+from skiway.metastore.ingest.rows import Target
+from skiway.metastore.ingest.settings import CopyMode, CopyRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.pipeline.ingest.engine import SparkCopies
@@ -98,6 +102,22 @@ def test_upsert_follows_random_changes(postgres, lake, spark):
         expected = postgres.rows(f"SELECT shop, item, amount FROM {schema}.stock")
         found = [row[:3] for row in copy.rows(f"{schema}.stock")]
         assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, lake, spark):
+    schema = postgres.new_schema("during")
+    postgres.run(f"CREATE TABLE {schema}.t (id int)", f"INSERT INTO {schema}.t VALUES (1), (3)")
+    source_ = SparkCopies(lambda: spark).database(
+        postgres.uri, options={}, credentials={"password": PASSWORD}, access=SourceAccess()
+    )
+    rules = CopyRules(CopyMode.APPEND, cursor="id")
+    table = source_.copied(TableName((schema,), "t"))
+    changes = table.changes(rules, None)
+    postgres.run(f"INSERT INTO {schema}.t VALUES (2), (4)")  # one of them is late
+    made = lake.create("t", pa.schema({"id": pa.int32()}))
+    written = changes.write(Target(made.files, made.metadata), pa.schema([]))
+    assert written.position == {"kind": "cursor", "column": "id", "value": "3", "rows": 3}
+    assert table.changes(rules, written.position).chosen == CursorRange("id", "3", "4", 3)
 
 
 def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, lake, spark):

@@ -49,7 +49,7 @@ class CopyMode(StrEnum):
 
     append = "append"
     upsert = "upsert"
-    replace = "replace"  # type: ignore[assignment] - the name of a method of str
+    replace = "replace"  # type: ignore[assignment]
 
 
 class SchemaChanges(StrEnum):

@@ -151,6 +151,18 @@ def test_replace_equals_the_source_after_any_change(upstream):
     assert upstream.copy.rows() == upstream.rows() == [(1, "a"), (3, "a")]
 
 
+def test_recreated_delta_table_with_the_same_versions_is_noticed(lake, tmp_path):
+    """The versions of a new table begin at 0 again, so a version alone does not say which rows were loaded."""
+    upstream = delta_upstream(lake, tmp_path / "upstream")
+    upstream.append(rows([1], "a"))
+    upstream.copy.load()
+    upstream.forget()
+    upstream.append(rows([2], "b"))
+    upstream.append(rows([3], "c"))
+    with expect_error(PreconditionFailed, "ingest.source.expired"):
+        upstream.copy.load()
+
+
 def test_source_without_the_snapshot_of_the_position_needs_a_full_load(upstream):
     upstream.append(rows([1], "a"))
     upstream.copy.load()
