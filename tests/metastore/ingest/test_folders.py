@@ -14,6 +14,7 @@ import pytest
 from metastore.ingest.copies import FolderCopy
 from metastore.resource_factory import expect_error
 from skiway.errors import AlreadyExists, Conflict, ConstraintViolation, InvalidArgument, PreconditionFailed
+from skiway.formats import Location, location
 from skiway.formats.iceberg.commits import append, delete_all, rollback
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.expiry import Expiry, expire
@@ -124,6 +125,7 @@ def test_upsert_keeps_the_last_row_of_each_key(orders):
     write(orders.folder, "a", id=[2], part=["x"], v=[8])
     assert orders.load()
     assert orders.rows() == [(1, "x", 5), (1, "y", 3), (2, "x", 8), (3, "x", 7)]
+    assert not orders.load()
 
 
 def test_upsert_replaces_rows_of_others_that_commit_meanwhile(orders):
@@ -347,6 +349,11 @@ def test_second_of_two_concurrent_loads_commits_nothing(orders):
     with expect_error(Conflict, "ingest.overtaken"):
         orders.load()
     assert orders.rows() == [(1,), (2,)]
+    assert len(list(orders.lake.warehouse.files(orders.table().metadata.location).walk(data_folder(orders)))) == 2
+
+
+def data_folder(orders: FolderCopy) -> Location:
+    return location(orders.table().metadata.location) / "data"
 
 
 def test_rows_of_others_remain_at_the_first_load(orders):

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metastore.ingest.copies import FolderCopy
@@ -16,6 +18,9 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import expect_error
 from metastore.upstreams import iceberg
 from skiway.errors import PreconditionFailed
+from skiway.formats.iceberg.commits import overwrite
+from skiway.formats.iceberg.delete_files import DeleteFileWriter
+from skiway.metastore import managed
 from skiway.metastore.ingest.settings import CopyMode
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -161,6 +166,39 @@ def test_recreated_delta_table_with_the_same_versions_is_noticed(lake, tmp_path)
     upstream.append(rows([3], "c"))
     with expect_error(PreconditionFailed, "ingest.source.expired"):
         upstream.copy.load()
+
+
+def test_rows_deleted_by_merge_on_read_are_deleted_in_the_copy(lake, tmp_path):
+    """A copy of a copy: rows are deleted by position, and the data files stay as they are."""
+    first = FolderCopy(lake, tmp_path / "source").in_mode(CopyMode.UPSERT, "id")
+    second = FolderCopy(lake, tmp_path, "iceberg", name="again", options={"external.table-name": "again"})
+    second.in_mode(CopyMode.UPSERT, "id")
+    for value in ("a", "b", "c"):
+        pq.write_table(rows([1, 2, ord(value)], value), first.folder / f"{value}.parquet")
+        first.load()
+        second.options["uri"] = first.table().metadata_location
+        assert second.load()
+        assert second.rows() == first.rows()
+    delete_first_row(first)
+    second.options["uri"] = first.table().metadata_location
+    assert second.load()
+    assert second.rows() == first.rows()
+    assert len(second.rows()) == 4
+
+
+def delete_first_row(copy: FolderCopy) -> None:
+    """Delete a row of the last file by its position."""
+    table = copy.table()
+    current = table.handle.current()
+    files = table.handle.files(current)
+    path = next(each for each in reversed(files["path"].to_pylist()) if "deletes" not in each)
+    writer = DeleteFileWriter(table.files, table.metadata)
+    place = files["path"].to_pylist().index(path)
+    before = table.handle.deleted_positions(current, files.slice(place, 1))
+    left = np.setdiff1d(np.arange(files["row_count"][place].as_py()), before)
+    writer.add(path, left[:1], before=before)
+    producer = overwrite([], [], deletes=writer.close(), based_on=current.id, operation="delete")
+    managed.change(copy.lake.home, copy.lake.warehouse, table.table.resource_id, producer)
 
 
 def test_source_without_the_snapshot_of_the_position_needs_a_full_load(upstream):
