@@ -17,6 +17,7 @@ from skiway.metastore.ingest.copying import Copy
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
 from skiway.metastore.ingest.targets import CopyPlace, find_target
 from skiway.metastore.managed import ManagedTable
+from skiway.security.source_access import SourceAccess
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +40,7 @@ class FolderCopy:
     rules: CopyRules = field(default_factory=CopyRules)
     distribute: Any = here
     check: Callable[[], None] = lambda: None
+    access: SourceAccess | None = None
 
     @property
     def folder(self) -> Path:
@@ -55,7 +57,7 @@ class FolderCopy:
     def source(self) -> FileTable:
         uri = self.options.get("uri", str(self.root))
         namespace = tuple(filter(None, self.options.get("namespace", "").split(".")))
-        opened = open_source(self.kind, uri, options=self.options)
+        opened = open_source(self.kind, uri, options=self.options, access=self.access)
         return FileTable(opened.load(namespace, self.name), self.distribute)
 
     def load(self, **how: Any) -> bool:

@@ -321,6 +321,19 @@ def test_lost_position_is_an_error_until_the_table_is_loaded_in_full(orders, lak
     assert not orders.load()
 
 
+@pytest.mark.parametrize("text", ["{", "[1]", "7"])
+def test_damaged_position_is_an_error_until_the_table_is_loaded_in_full(orders, lake, text):
+    """Whoever writes to the table can write a summary, too."""
+    write(orders.folder, "a", id=[1])
+    orders.load()
+    table_id = orders.table().table.resource_id
+    managed.change(lake.home, lake.warehouse, table_id, append([], properties={POSITION: text}))
+    with expect_error(PreconditionFailed, "ingest.position.damaged"):
+        orders.load()
+    assert orders.load(again=True)
+    assert orders.rows() == [(1,)]
+
+
 def test_other_mode_needs_a_full_load(orders):
     orders.in_mode(CopyMode.REPLACE)
     write(orders.folder, "a", id=[1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -65,8 +66,21 @@ def read_position(files: TableFiles, metadata: TableMetadata, *, may_be_lost: bo
     if found is None:
         return StoredPosition()
     place = position_file(found)
-    text = gzip.decompress(files.read(place)) if place else _summary(found)[POSITION].encode()
-    return StoredPosition(json.loads(text), found.snapshot_id)
+    try:
+        text = gzip.decompress(files.read(place)) if place else _summary(found)[POSITION].encode()
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError("not an object")
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if may_be_lost:
+            return StoredPosition(None, found.snapshot_id)
+        raise PreconditionFailed(
+            f"the position of the copy in snapshot {found.snapshot_id} cannot be read, so the changes since then are unknown: load "
+            "the table again in full, with skiway connectors sync --full",
+            key="ingest.position.damaged",
+            detail=str(error),
+        ) from error
+    return StoredPosition(value, found.snapshot_id)
 
 
 def summary_of(
