@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from faults import contents
 from faults.crashing_server import (
@@ -36,7 +37,7 @@ from faults.crashing_server import (
 from faults.deployments import Deployment, collect, open_deployment
 from faults.test_killed_syncs import JOB_TIMEOUT_S, WORKER, is_finished, job_of
 from metastore.resource_factory import ResourceFactory
-from metastore.upstreams import mirrored
+from metastore.upstreams import iceberg, mirrored
 from pipeline.ingest_sources import PASSWORD, Postgres, password, running_postgres_on_tcp
 from runtime.servers import eventually
 from skiway.metastore import Realm, connectors, jobs
@@ -88,6 +89,54 @@ class Folder:
         if self.mode == v1.COM_UPSERT:
             found = list({row[0]: row for row in found}.values())
         return sorted(found, key=repr)
+
+
+@dataclass
+class TableFormat:
+    """An Iceberg or Delta table, written by PyIceberg or delta-rs, whose rows are added, changed and deleted."""
+
+    folder: Path
+    kind: str
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    changes: int = 0
+
+    def __post_init__(self) -> None:
+        schema = pa.schema({"id": pa.int64(), "v": pa.string()})
+        if self.kind == "iceberg":
+            self.table = iceberg(self.folder).create_table("sales.t", schema=schema)
+        else:
+            write_deltalake(self.folder / "t", schema.empty_table())
+
+    def spec(self) -> v1.ConnectorSpec:
+        copy = v1.CopySettings(mode=v1.COM_UPSERT, key_columns=["id"])
+        if self.kind == "delta":
+            properties = {"delta.source": "filesystem"}
+            return v1.ConnectorSpec(kind=v1.CK_DELTA, uri=str(self.folder), properties=properties, copy=copy)
+        return v1.ConnectorSpec(
+            kind=v1.CK_ICEBERG,
+            uri=f"sqlite:///{self.folder}/catalog.db",
+            properties={"warehouse": f"file://{self.folder}/warehouse"},
+            source=v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"])),
+            copy=copy,
+        )
+
+    def change(self) -> None:
+        self.changes += 1
+        ids = self.rng.sample(range(30), 8)
+        condition = f"id in ({', '.join(map(str, ids))})"
+        rows = pa.table({"id": ids[2:], "v": [f"{self.changes}"] * 6})  # two are deleted
+        if self.kind == "iceberg":
+            self.table.delete(condition)
+            self.table.append(rows)
+        else:
+            DeltaTable(self.folder / "t").delete(condition)
+            write_deltalake(self.folder / "t", rows, mode="append")
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        found = (
+            self.table.scan().to_arrow() if self.kind == "iceberg" else DeltaTable(self.folder / "t").to_pyarrow_table()
+        )
+        return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
 @dataclass
@@ -226,6 +275,13 @@ def test_killed_copy_of_a_folder_equals_the_folder(launcher, new_deployment, tmp
 
 def test_killed_copy_of_a_database_equals_the_table(launcher, new_deployment, database):
     killed_at_steps(launcher, new_deployment("sqlite"), DatabaseTable(database, "killed"), chosen=around_the_commit)
+
+
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_killed_copy_of_a_table_equals_the_table(launcher, new_deployment, tmp_path, kind):
+    source = TableFormat(tmp_path / "source", kind)
+    killed_at_steps(launcher, new_deployment("sqlite"), source, chosen=around_the_commit)
 
 
 def test_worker_killed_while_spark_writes_leaves_nothing_that_counts(launcher, new_deployment, tmp_path):
