@@ -47,7 +47,7 @@ from skiway.storage import Stores, utc_now
 
 pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
 
-SETTINGS = (*NO_GC, *WORKER, "reconciler.spark.master=local[2]", "sources.addresses=loopback")
+SETTINGS = (*NO_GC, *WORKER, "reconciler.spark.master=local[2]", "sources.addresses=public; loopback")
 CRASHING = (*SETTINGS, "reconciler.job_store.lease_ms=4000")
 
 
