@@ -47,6 +47,43 @@ def test_relative_path_is_resolved_against_the_working_directory(
     ]
 
 
+def test_copies_are_created_shown_and_changed(run: Run, folder: Path) -> None:
+    options = ("--copy", "upsert", "--key", "id", "--key", "day", "--partition-by", "day(ts)", "--sort-by", "ts DESC")
+    made = run("connectors", "create", "copied", "--kind", "csv", "--uri", folder, *options)
+    assert made.code == 0, made.err
+    shown = run("connectors", "get", "copied", "-o", "json").json
+    assert (shown["copy"], shown["key_columns"], shown["cursor_column"]) == ("upsert", ["id", "day"], None)
+    assert run("connectors", "update", "copied", "--key", "id", "--schema-changes", "reject").code == 0
+    shown = run("connectors", "get", "copied", "-o", "json").json
+    assert (shown["copy"], shown["key_columns"]) == ("upsert", ["id"])
+    wrong = run("connectors", "update", "copied", "--copy", "append")
+    assert (wrong.code, "they are only for COM_UPSERT" in wrong.err) == (1, True)
+    assert run("connectors", "delete", "copied").code == 0
+
+
+def test_mistakes_in_the_options_of_copies_are_reported(run: Run, folder: Path) -> None:
+    create = ("connectors", "create", "copied", "--uri", folder)
+    unknown = run(*create, "--kind", "csv", "--copy", "merge")
+    assert (unknown.code, "'append', 'upsert', 'replace'" in unknown.err) == (2, True)
+    without = run(*create, "--kind", "parquet", "--key", "id")
+    assert (without.code, "need a mode" in without.err) == (2, True)
+    mirrored = run(*create, "--kind", "json")
+    assert (mirrored.code, "tables of kind json cannot be mirrored" in mirrored.err) == (1, True)
+    secret = run(
+        "connectors",
+        "create",
+        "db",
+        "--kind",
+        "jdbc",
+        "--uri",
+        f"postgresql://me:{SECRET}@host/db",
+        "--copy",
+        "replace",
+    )
+    assert secret.code == 1
+    assert SECRET not in secret.err
+
+
 def test_uris_that_are_not_paths_are_unchanged(run: Run) -> None:
     for number, uri in enumerate(("s3://bucket/lake", "http://127.0.0.1:1/catalog", "file:///nowhere")):
         name = f"address{number}"

@@ -45,8 +45,8 @@ def test_connector_is_created_changed_listed_and_deleted(db: Metastore, folder):
     db.connectors.delete(connector)
     assert db.connectors.find(connector) is None
     assert db.connectors.find("files") is None
-    with pytest.raises(InvalidArgument, match="'csv' is not a kind of connector"):
-        db.connectors.create("files", kind="csv", uri=folder, catalog="lake")
+    with pytest.raises(InvalidArgument, match="'xml' is not a kind of connector"):
+        db.connectors.create("files", kind="xml", uri=folder, catalog="lake")
 
 
 @behavior(69)

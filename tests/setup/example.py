@@ -105,6 +105,22 @@ def everything(folder: Path) -> dict[str, Any]:
                 "paused": True,
                 "schedule": {"enabled": True, "every": "1d"},
             },
+            {
+                "name": "copied",
+                "kind": "csv",
+                "uri": str(folder),
+                "destination": {"catalog": "lake", "namespace": "copies"},
+                "copy": {
+                    "mode": "upsert",
+                    "key_columns": ["id"],
+                    "schema_changes": "reject",
+                    "partition_by": ["day(ts)"],
+                    "sort_by": "ts DESC, id",
+                    "tables": {
+                        "log.2026": {"mode": "append", "partition_by": ["year(ts)"], "schema_changes": "follow"}
+                    },
+                },
+            },
         ],
         "views": [
             {

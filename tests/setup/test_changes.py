@@ -104,6 +104,7 @@ CHANGES: list[tuple[str, int, dict[str, Any]]] = [
     ("connectors", 0, {"uri": "/other", "kind": "delta", "properties": {"delta.source": "filesystem"}}),
     ("connectors", 0, {"destination": {"catalog": "lake", "table": "x"}, "source": {"table": "y"}, "paused": True}),
     ("connectors", 0, {"schedule": {"enabled": True, "every": "5m", "snapshots": "all"}, "description": ""}),
+    ("connectors", 2, {"copy": {"mode": "replace", "read_partitions": 2, "tables": {"a": {"sort_by": "id"}}}}),
     ("connectors", 1, {"paused": False, "auth": {"scheme": "none", "credentials": {"env": CREDENTIAL}}}),
     ("views", 0, {"sql": {"duckdb": "SELECT 1"}, "rights": "invoker", "description": "", "properties": {}}),
     ("views", 0, {"reads": ["lake.a.b"], "columns": [{"name": "x", "type": "INTEGER"}], "search_path": ["a", "b"]}),

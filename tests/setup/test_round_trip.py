@@ -62,4 +62,4 @@ def test_export_applied_to_an_empty_account_yields_an_equal_export(
     found = read(exports[0]).setup
     for section in Setup.__struct_fields__:
         assert getattr(found, section), f"the export has no {section}"
-    assert {each.name for each in found.connectors or ()} == {"raw", HOSTILE}
+    assert {each.name for each in found.connectors or ()} == {"raw", HOSTILE, "copied"}

@@ -26,7 +26,7 @@ __all__ = ["app"]
 
 app = group(
     "connectors",
-    "Manage connectors, which mirror tables of other catalogs and folders into a catalog. The data is not copied.",
+    "Manage connectors, which mirror tables of other catalogs and folders into a catalog, or copy their rows.",
 )
 
 URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -39,6 +39,24 @@ class Kind(StrEnum):
     parquet = "parquet"
     iceberg = "iceberg"
     delta = "delta"
+    csv = "csv"
+    json = "json"
+    jdbc = "jdbc"
+
+
+class CopyMode(StrEnum):
+    """How copied rows get into a table."""
+
+    append = "append"
+    upsert = "upsert"
+    replace = "replace"  # type: ignore[assignment]
+
+
+class SchemaChanges(StrEnum):
+    """What a copy does when the columns of its source change."""
+
+    follow = "follow"
+    reject = "reject"
 
 
 class Mode(StrEnum):
@@ -50,7 +68,10 @@ class Mode(StrEnum):
 
 
 Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Name of the connector.")]
-Uri = Annotated[str, typer.Option("--uri", metavar="URI", help="Folder, s3:// URL, or address of a REST catalog.")]
+Uri = Annotated[
+    str,
+    typer.Option("--uri", metavar="URI", help="Folder, s3:// URL, or address of a REST catalog or of a database."),
+]
 Include = Annotated[
     list[str] | None, typer.Option("--include", metavar="GLOB", help="Only tables that match; repeatable.")
 ]
@@ -71,7 +92,8 @@ Credential = Annotated[
     str | None,
     typer.Option(
         metavar="SPEC",
-        help="Credentials, such as type=bearer,token=@FILE. Types: bearer, client, aws, cli. A value can be @FILE or $VARIABLE.",
+        help="Credentials, such as type=bearer,token=@FILE. Types: bearer, client, aws, cli, password. A value can be @FILE or "
+        "$VARIABLE.",
         envvar="SKIWAY_CREDENTIAL",
         show_envvar=True,
     ),
@@ -79,6 +101,32 @@ Credential = Annotated[
 Every = Annotated[
     str | None,
     typer.Option("--every", metavar="TIME", help="Interval of automatic syncs, such as 10m, 1h or 1d; or never."),
+]
+Copied = Annotated[
+    CopyMode | None, typer.Option("--copy", help="Copy rows into managed tables, instead of mirroring tables.")
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="COLUMN", help="Column that identifies a row, for upsert; repeatable."),
+]
+Cursor = Annotated[
+    str | None,
+    typer.Option("--cursor", metavar="COLUMN", help="Column of a database that grows with every new or changed row."),
+]
+Changes = Annotated[
+    SchemaChanges | None, typer.Option("--schema-changes", help="Follow or reject changes of the columns of a copy.")
+]
+PartitionBy = Annotated[
+    list[str] | None,
+    typer.Option("--partition-by", metavar="PART", help="Partition of new copies, such as day(ts); repeatable."),
+]
+SortBy = Annotated[
+    str | None,
+    typer.Option("--sort-by", metavar="LIST", help="Order of the rows of new copies, such as 'ts DESC, id'."),
+]
+ReadPartitions = Annotated[
+    int | None,
+    typer.Option("--read-partitions", metavar="N", min=1, help="Connections that read a table of a database at once."),
 ]
 
 
@@ -105,6 +153,9 @@ class ConnectorRecord:
     created_at: datetime | None
     updated_at: datetime | None
     damage: str | None = None
+    copy: str | None = None
+    key_columns: tuple[str, ...] = ()
+    cursor_column: str | None = None
 
     @classmethod
     def of(cls, connector: Connector, call: Call) -> ConnectorRecord:
@@ -131,6 +182,9 @@ class ConnectorRecord:
             dict(message.properties),
             connector.created_at,
             connector.updated_at,
+            copy=_mode(message.copy) if message.HasField("copy") else None,
+            key_columns=tuple(message.copy.key_columns),
+            cursor_column=message.copy.cursor_column or None,
         )
 
     @classmethod
@@ -176,12 +230,19 @@ def create(
     properties: Properties = None,
     credential: Credential = None,
     every: Every = None,
+    copy: Copied = None,
+    keys: Keys = None,
+    cursor: Cursor = None,
+    schema_changes: Changes = None,
+    partition_by: PartitionBy = None,
+    sort_by: SortBy = None,
+    read_partitions: ReadPartitions = None,
     description: Description = None,
 ) -> None:
     """Create a connector.
 
-    The source is not read before the connector is validated or synced. The server reads folders, so a path must exist on
-    the server; a relative path is resolved here.
+    It mirrors tables, or copies their rows with --copy. The source is not read before the connector is validated or synced.
+    The server reads folders, so a path must exist on the server; a relative path is resolved here.
     """
     address = _absolute(uri)
     created = call.lake.connectors.create(
@@ -195,6 +256,7 @@ def create(
         properties={**_default_properties(kind, address, source_namespace), **key_values(properties, "--property")},
         auth=_auth(credential) if credential else None,
         policy=_policy(every) if every else None,
+        copy=_copy(None, copy, keys, cursor, schema_changes, partition_by, sort_by, read_partitions),
         description=description,
     )
     call.print_result(
@@ -216,6 +278,13 @@ def update(
     properties: Properties = None,
     credential: Credential = None,
     every: Every = None,
+    copy: Copied = None,
+    keys: Keys = None,
+    cursor: Cursor = None,
+    schema_changes: Changes = None,
+    partition_by: PartitionBy = None,
+    sort_by: SortBy = None,
+    read_partitions: ReadPartitions = None,
     description: Description = None,
     pause: Annotated[
         bool | None,
@@ -227,6 +296,8 @@ def update(
     Options that are not given stay as they are. Lists and properties are replaced as a whole.
     """
     source = _source(source_namespace, source_table, include, exclude)
+    options = (copy, keys, cursor, schema_changes, partition_by, sort_by, read_partitions)
+    before = call.lake.connectors.get(name).message.copy if any(each is not None for each in options) else None
     changes: dict[str, Any] = {
         "name": new_name,
         "uri": uri and _absolute(uri),
@@ -234,6 +305,7 @@ def update(
         "properties": key_values(properties, "--property") or None,
         "auth": _auth(credential) if credential else None,
         "policy": _policy(every, call.lake.connectors.get(name).message.policy) if every else None,
+        "copy": _copy(before, *options),
         "description": description,
         "paused": pause,
     }
@@ -293,9 +365,10 @@ def sync(
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this destination table.")] = None,
 ) -> None:
-    """Mirror the tables of a connector.
+    """Mirror the tables of a connector, or copy what is new in them.
 
-    A sync records new snapshots and files, then computes statistics with Spark. With --watch, the exit code is 1 unless
+    A sync records new snapshots and files, then computes statistics with Spark. A copy loads new rows; with --full, it loads
+    all of them again. With --watch, the exit code is 1 unless
     all of it succeeded. Ctrl-C does not stop the job.
     """
     selection = jobs.Selection(namespace or [], table or "")
@@ -331,7 +404,46 @@ def _source(
 def _default_properties(kind: Kind, uri: str, namespace: str | None) -> dict[str, str]:
     """Return the properties for reading a whole folder of Iceberg or Delta tables, unless a namespace is given."""
     is_folder = not URL.match(uri) or uri.startswith(("file:", "s3:"))
-    return {f"{kind.value}.source": "filesystem"} if kind is not Kind.parquet and is_folder and not namespace else {}
+    has_source = kind in (Kind.iceberg, Kind.delta)
+    return {f"{kind.value}.source": "filesystem"} if has_source and is_folder and not namespace else {}
+
+
+def _copy(
+    before: v1.CopySettings | None,
+    mode: CopyMode | None,
+    keys: list[str] | None,
+    cursor: str | None,
+    schema_changes: SchemaChanges | None,
+    partition_by: list[str] | None,
+    sort_by: str | None,
+    read_partitions: int | None,
+) -> v1.CopySettings | None:
+    """Return the settings of a copy, changed by the options that are given; None if none is."""
+    from skiway.model import v1
+
+    given = {
+        "mode": v1.CopyMode.Value(f"COM_{mode.upper()}") if mode else None,
+        "key_columns": keys,
+        "cursor_column": cursor,
+        "schema_changes": v1.SchemaChanges.Value(f"SCH_{schema_changes.upper()}") if schema_changes else None,
+        "partition_by": partition_by,
+        "sort_by": sort_by,
+        "read_partitions": read_partitions,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        return None
+    if before is None and mode is None:
+        raise typer.BadParameter(
+            "the other options of a copy need a mode: append, upsert or replace", param_hint="--copy"
+        )
+    copy = v1.CopySettings()
+    if before is not None:
+        copy.CopyFrom(before)
+    for name in changes:
+        copy.ClearField(name)  # type: ignore[arg-type]
+    copy.MergeFrom(v1.CopySettings(**changes))  # type: ignore[arg-type]
+    return copy
 
 
 def _policy(every: str, before: v1.ConnectorPolicy | None = None) -> v1.ConnectorPolicy:
@@ -366,6 +478,12 @@ def _auth(text: str) -> v1.ConnectorAuthSpec:
 
 
 # -- messages to records -----------------------------------------------------------------------------------------------
+
+
+def _mode(copy: v1.CopySettings) -> str:
+    from skiway.model import v1
+
+    return v1.CopyMode.Name(copy.mode).removeprefix("COM_").lower()
 
 
 def _catalog_name(call: Call, destination: v1.ConnectorDestination) -> str:

@@ -84,6 +84,10 @@ class Files:
     reach: Reach
     cache: FileCache = field(default_factory=FileCache, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process, they start with an empty cache."""
+        return type(self), (dict(self.properties), self.reach)
+
     def cached(self, kind: str, *key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """Return what `load` reads from an immutable file, from the cache if possible; `kind` and `key` identify it.
 

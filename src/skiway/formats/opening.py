@@ -25,6 +25,8 @@ KINDS: Final = {
     "iceberg": "skiway.formats.iceberg.sources:open_iceberg",
     "delta": "skiway.formats.delta.table:open_delta",
     "parquet": "skiway.formats.parquet.table:open_parquet",
+    "csv": "skiway.formats.text:open_csv_files",
+    "json": "skiway.formats.text:open_json_files",
 }
 
 

@@ -57,6 +57,8 @@ class Format(StrEnum):
     ICEBERG = "iceberg"
     DELTA = "delta"
     PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
 
 
 class Content(StrEnum):
@@ -221,6 +223,10 @@ class TableHandle(ABC):
     @abstractmethod
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
         """The schema in which the rows of a snapshot are read."""
+
+    def columns_of(self, files: pa.Table) -> pa.Schema:  # noqa: ARG002
+        """The columns of these files, for formats in which only the files know them; otherwise those of the table."""
+        return self.schema.arrow
 
     @abstractmethod
     def files(self, snapshot: Snapshot) -> pa.Table:

@@ -43,6 +43,7 @@ from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.metastore.table_maintenance import MaintenanceArea
+from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
@@ -132,7 +133,8 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
-        reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources)
+        copies = SparkCopies(spark_place(settings.reconciler.spark).session)
+        reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources, copies)
         worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics))
         parts.enter_context(delivering(settings, stores, secrets, sources))
         measure_queue(observers.metrics, JobQueue(stores))

@@ -19,6 +19,7 @@ from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.runtime.lake import opener_of, warehouse_of
@@ -50,7 +51,8 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
         warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
         profile = SparkProfile(spark_place(settings.reconciler.spark).session)
         opener = opener_of(warehouse, sources)
-        reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources)
+        copies = SparkCopies(spark_place(settings.reconciler.spark).session)
+        reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources, copies)
         parts.enter_context(at_work(settings, stores, reconciler, metrics))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())

@@ -24,6 +24,7 @@ from skiway.setup.declarations import (
     Account,
     Catalog,
     Connector,
+    Copy,
     Destination,
     Grant,
     Namespace,
@@ -34,6 +35,7 @@ from skiway.setup.declarations import (
     Setup,
     Source,
     Table,
+    TableCopy,
     Tags,
     View,
     Webhook,
@@ -128,7 +130,7 @@ class Applying:
 
     def _mirror(self) -> None:
         for connector in self.setup.connectors or ():
-            if not connector.paused:
+            if not connector.paused and connector.copy is None:  # a copy may take long, and needs a worker
                 done = self.lake.connectors.capture(connector.name)
                 self.report(f"synced connector {connector.name}: {done.tables_scanned} tables")
 
@@ -382,6 +384,7 @@ def _connector(lake: Metastore, change: Change, item: Connector, credentials: v1
         "destination": _destination(item.destination),
         "auth": auth,
         "policy": _schedule(item.schedule),
+        "copy": None if item.copy is None else _copy(item.copy),
     }
     if change.action == "update":
         named = {"schedule": "policy"}
@@ -408,6 +411,21 @@ def _source(item: Source) -> v1.ConnectorSource:
         exclude_tables=item.exclude_tables,
         columns=item.columns,
         exclude_columns=item.exclude_columns,
+    )
+
+
+def _copy(item: TableCopy) -> v1.CopySettings:
+    return v1.CopySettings(
+        mode=v1.CopyMode.Value(f"COM_{item.mode.upper()}") if item.mode else v1.COM_UNSPECIFIED,
+        key_columns=item.key_columns,
+        cursor_column=item.cursor_column,
+        schema_changes=v1.SchemaChanges.Value(f"SCH_{item.schema_changes.upper()}")
+        if item.schema_changes
+        else v1.SCH_UNSPECIFIED,
+        partition_by=item.partition_by,
+        sort_by=item.sort_by,
+        read_partitions=item.read_partitions,
+        tables={name: _copy(own) for name, own in item.tables.items()} if isinstance(item, Copy) else None,
     )
 
 

@@ -33,6 +33,7 @@ SHAPES: Final = {
 """The least number of segments of a full name, and an example."""
 FIELDS: Final = {
     "bearer": ("token",),
+    "password": ("password",),
     "client": ("endpoint", "client_id", "client_secret"),
     "aws": ("access_key_id", "secret_access_key", "session_token"),
     "cli": ("provider",),

@@ -17,6 +17,7 @@ __all__ = [
     "Column",
     "ColumnType",
     "Connector",
+    "Copy",
     "Credentials",
     "Declaration",
     "Destination",
@@ -36,6 +37,7 @@ __all__ = [
     "Source",
     "StructType",
     "Table",
+    "TableCopy",
     "TableDestination",
     "Tags",
     "View",
@@ -163,7 +165,8 @@ class Credentials(Declaration, frozen=True):
 
     env: Annotated[str, Meta(description="Environment variable with text such as type=bearer,token=…")] = ""
     file: Annotated[str, Meta(description="File with text such as type=bearer,token=…")] = ""
-    type: Literal["bearer", "client", "aws", "cli"] | None = None
+    type: Literal["bearer", "client", "aws", "cli", "password"] | None = None
+    password: SecretRef | None = None
     token: SecretRef | None = None
     endpoint: str = ""
     client_id: str = ""
@@ -223,11 +226,29 @@ class Schedule(Declaration, frozen=True):
     latest: Annotated[int, Meta(description="Number of snapshots for snapshots: latest.", ge=0)] = 0
 
 
+class TableCopy(Declaration, frozen=True):
+    """How the rows of a table are copied; what is not set is as for all tables."""
+
+    mode: Literal["append", "upsert", "replace"] | None = None
+    key_columns: Annotated[Texts, Meta(description="The columns that identify a row, for upsert.")] = ()
+    cursor_column: Annotated[str, Meta(description="Column of a database that grows with every change.")] = ""
+    schema_changes: Literal["follow", "reject"] | None = None
+    partition_by: Annotated[Texts, Meta(description="Partitions of new tables, such as day(ts).")] = ()
+    sort_by: Annotated[str, Meta(description="Order of new tables, such as ts DESC, id.")] = ""
+    read_partitions: Annotated[int, Meta(description="Connections that read a table of a database.", ge=0)] = 0
+
+
+class Copy(TableCopy, frozen=True):
+    """How rows are copied into managed tables, and what differs for single tables, by their names in the source."""
+
+    tables: dict[str, TableCopy] = {}
+
+
 class Connector(Declaration, frozen=True):
-    """A connector, which mirrors the tables of a source into a catalog."""
+    """A connector, which mirrors the tables of a source into a catalog, or copies their rows."""
 
     name: str
-    kind: Literal["iceberg", "delta", "glue", "unity", "parquet"]
+    kind: Literal["iceberg", "delta", "glue", "unity", "parquet", "csv", "json", "jdbc"]
     uri: Annotated[str, Meta(description="Folder, URL, or address of a REST catalog, as the server reaches it.")]
     destination: Destination
     description: Description = ""
@@ -235,6 +256,7 @@ class Connector(Declaration, frozen=True):
     source: Source = Source()
     auth: Auth = Auth()
     schedule: Schedule = Schedule()
+    copy: Copy | None = None
     paused: bool = False
 
 

@@ -32,6 +32,7 @@ from skiway.setup.declarations import (
     Auth,
     Catalog,
     Connector,
+    Copy,
     Destination,
     Grant,
     Mask,
@@ -46,6 +47,7 @@ from skiway.setup.declarations import (
     Setup,
     Source,
     Table,
+    TableCopy,
     TableDestination,
     Tags,
     View,
@@ -235,6 +237,7 @@ class _Reading:
                 credentials=credentials,
             ),
             schedule=_schedule(message.policy),
+            copy=_copy(message.copy) if message.HasField("copy") else None,
             paused=connector.is_paused,
         )
 
@@ -272,7 +275,8 @@ def _sound(found: Iterable[Any], kind: str) -> Iterator[Any]:
 
 def _is_managed(table: StoredTable, managed_catalogs: set[str]) -> bool:
     """Whether users created the table; a connector creates the others."""
-    return table.path[0] in managed_catalogs and table.upstream is None and bool(table.schema_json)
+    is_copy = "skiway.ingest.connector" in table.properties
+    return table.path[0] in managed_catalogs and table.upstream is None and bool(table.schema_json) and not is_copy
 
 
 def _account(message: v1.Account) -> Account:
@@ -368,6 +372,25 @@ def _source(message: v1.ConnectorSource) -> Source:
         columns=tuple(message.columns),
         exclude_columns=tuple(message.exclude_columns),
     )
+
+
+def _copy(message: v1.CopySettings) -> Copy:
+    tables = {name: TableCopy(**_table_copy(own)) for name, own in message.tables.items()}
+    return Copy(**_table_copy(message), tables=tables)
+
+
+def _table_copy(message: v1.CopySettings) -> dict[str, Any]:
+    modes = {v1.COM_APPEND: "append", v1.COM_UPSERT: "upsert", v1.COM_REPLACE: "replace"}
+    changes = {v1.SCH_FOLLOW: "follow", v1.SCH_REJECT: "reject"}
+    return {
+        "mode": modes.get(message.mode),
+        "key_columns": tuple(message.key_columns),
+        "cursor_column": message.cursor_column,
+        "schema_changes": changes.get(message.schema_changes),
+        "partition_by": tuple(message.partition_by),
+        "sort_by": message.sort_by,
+        "read_partitions": message.read_partitions,
+    }
 
 
 def _schedule(message: v1.ConnectorPolicy) -> Schedule:

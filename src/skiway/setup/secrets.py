@@ -17,7 +17,13 @@ from skiway.setup.declarations import Credentials, SecretRef
 
 __all__ = ["auth_from_text", "credentials_of", "default_reference", "default_variable", "secret_of"]
 
-AUTH_SCHEMES: Final = {"bearer": "oauth2", "client": "oauth2", "aws": "aws-sigv4", "cli": "aws-sigv4"}
+AUTH_SCHEMES: Final = {
+    "bearer": "oauth2",
+    "client": "oauth2",
+    "aws": "aws-sigv4",
+    "cli": "aws-sigv4",
+    "password": "none",
+}
 NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -72,6 +78,10 @@ def auth_from_text(text: str, environment: Mapping[str, str] = os.environ) -> v1
 
 
 def _message(kind: str, given: Mapping[str, str]) -> v1.ConnectorCredentials:
+    if kind == "password":
+        if given.keys() != {"password"}:
+            raise InvalidArgument("credentials of type password have one field: password")
+        return v1.ConnectorCredentials(properties=given)
     credentials = v1.ConnectorCredentials()
     chosen: Any = getattr(credentials, kind)
     chosen.SetInParent()

@@ -1,4 +1,4 @@
-"""Connectors: sources whose tables are mirrored into a catalog."""
+"""Connectors: sources whose tables are mirrored into a catalog, or copied."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ KINDS: Final = {
     "glue": v1.CK_GLUE,
     "unity": v1.CK_UNITY,
     "parquet": v1.CK_PARQUET,
+    "csv": v1.CK_CSV,
+    "json": v1.CK_JSON,
+    "jdbc": v1.CK_JDBC,
 }
 AUTH_WITHOUT_CREDENTIALS: Final = ("auth.scheme", "auth.header_hints", "auth.properties")
 
@@ -71,13 +74,15 @@ class Connectors(Collection[Connector]):
         properties: Mapping[str, str] | None = None,
         auth: v1.ConnectorAuthSpec | None = None,
         policy: v1.ConnectorPolicy | None = None,
+        copy: v1.CopySettings | None = None,
         description: str | None = None,
         idempotency_key: str | None = None,
     ) -> Connector:
         """Create a connector from the source at `uri` to a `catalog`, optionally to one `namespace` and `table` in it.
 
-        `kind` is `iceberg`, `delta` or `parquet`. `source` selects tables; by default all tables of a folder are mirrored.
-        `destination` can be given in the place of `catalog`, `namespace` and `table`.
+        `kind` is `iceberg`, `delta` or `parquet`; with `copy`, which copies rows instead of mirroring tables, also `csv`, `json`
+        or `jdbc`. `source` selects tables; by default all tables of a folder are mirrored. `destination` can be given in the
+        place of `catalog`, `namespace` and `table`.
         """
         named = build(
             v1.ConnectorDestination,
@@ -93,6 +98,7 @@ class Connectors(Collection[Connector]):
             "properties": properties,
             "auth": auth,
             "policy": policy,
+            "copy": copy,
             "description": description,
             "kind": _kind_number(kind),
         }
@@ -111,6 +117,7 @@ class Connectors(Collection[Connector]):
         auth: v1.ConnectorAuthSpec | Keep | None = KEEP,
         keep_credentials: bool = False,
         policy: v1.ConnectorPolicy | Keep | None = KEEP,
+        copy: v1.CopySettings | Keep | None = KEEP,
         description: str | Keep | None = KEEP,
         paused: bool | Keep = KEEP,
         if_version: int | None = None,
@@ -129,6 +136,7 @@ class Connectors(Collection[Connector]):
             "properties": properties,
             "auth": auth,
             "policy": policy,
+            "copy": copy,
             "description": description,
             "state": paused if isinstance(paused, Keep) else (v1.CS_PAUSED if paused else v1.CS_ACTIVE),
         }

@@ -79,6 +79,10 @@ class DeltaTable(TableHandle):
         self.schema = self._schema(self._newest).table
         self.partition_specs = (self._schema(self._newest).spec,)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process, it is loaded there."""
+        return type(self), (self.name, self._place, self._files)
+
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
         return log.snapshots(self._files, self._place, upto=self._newest, since=self._newest)[-1]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.typedef import Record
 
-__all__ = ["partition_by", "partition_spec", "sort_by", "sort_order", "split_by_partition"]
+__all__ = ["list_items", "partition_by", "partition_spec", "sort_by", "sort_order", "split_by_partition"]
 
 _TRANSFORM: Final = re.compile(r"(?i:(?P<name>[a-z]+))(?:\[(?P<width>\d+)\])?\((?:(?P<first>\d+)\s*,)?(?P<column>.+)\)")
 _SORT_KEY: Final = re.compile(r"(?P<column>.+?)(?i:\s+(?P<direction>asc|desc))?(?i:\s+nulls\s+(?P<nulls>first|last))?")
@@ -109,7 +109,7 @@ def partition_by(text: str) -> Producer:
         fields = []
         old = {(each.source_id, str(each.transform)): each for spec in metadata.partition_specs for each in spec.fields}
         unused = count((metadata.last_partition_id or PARTITION_FIELD_ID_START - 1) + 1)
-        for each in partition_spec(metadata.schema(), _items(text)).fields:
+        for each in partition_spec(metadata.schema(), list_items(text)).fields:
             known = old.get(
                 (each.source_id, str(each.transform))
             )  # it keeps its id, so that engines can compare values
@@ -146,7 +146,7 @@ def sort_order(schema: Schema, text: str) -> SortOrder:
     from pyiceberg.transforms import IdentityTransform
 
     fields = []
-    for item in _items(text):
+    for item in list_items(text):
         found = _SORT_KEY.fullmatch(item.strip())
         assert found is not None  # it accepts any text
         source = schema.find_field(_column(schema, found["column"], what=f"sort key {item!r}"))
@@ -163,7 +163,7 @@ def sort_order(schema: Schema, text: str) -> SortOrder:
     return SortOrder(*fields)
 
 
-def _items(text: str) -> list[str]:
+def list_items(text: str) -> list[str]:
     """The items of a list with commas, which names in quotes and parentheses may contain."""
     return [item.strip() for item in _LIST_ITEM.findall(text) if item.strip()]
 

@@ -49,7 +49,7 @@ from skiway.storage import Operation, Pointer
 
 __all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]
 
-PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy")
+PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy", "copy")
 AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")
 REQUIRED = frozenset(("display_name", "kind", "uri"))
 PARTS: Mapping[str, type[Message]] = {
@@ -275,9 +275,9 @@ def _edit(
     check(connector, before)
     if access is not None and paths & {"kind", "uri", "properties"}:
         check_access(connector, access.of_account(realm.account_id))
-    if any(path.startswith("destination") for path in paths):
+    if any(path.startswith(("destination", "copy")) for path in paths):
         _forget_replaced(connector.destination, paths)
-        resolve_destination(realm, connector.destination)
+        resolve_destination(realm, connector.destination, copied=connector.HasField("copy"))
 
 
 def _set_state(connector: v1.Connector, spec: v1.ConnectorSpec) -> None:

@@ -9,17 +9,20 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats import TableSchema, field_id, leaves
 from skiway.metastore.connectors.credentials import refuse_secrets_in, scheme
+from skiway.metastore.ingest.settings import check_copy
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, exact_path, exact_text, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
 from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.resources.ownership import is_managed
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess, location
 from skiway.security.source_access.databases import POSTGRESQL, SQLITE, sqlite_file
+from skiway.security.source_access.jdbc import check_named_database
 
 __all__ = [
     "DESTINATION_PAIRS",
@@ -105,6 +108,7 @@ def check(connector: v1.Connector, before: v1.Connector | None = None) -> None:
     _check_source(connector)
     _check_tables(connector.destination)
     _check_policy(connector.policy)
+    check_copy(connector)
 
 
 def check_access(connector: v1.Connector, access: SourceAccess) -> None:
@@ -112,7 +116,10 @@ def check_access(connector: v1.Connector, access: SourceAccess) -> None:
 
     Names are not resolved here, and what a catalog refers to is not known; both are checked when the source is opened.
     """
-    if connector.kind not in (v1.CK_ICEBERG, v1.CK_DELTA, v1.CK_PARQUET):
+    if connector.kind == v1.CK_JDBC:
+        check_named_database(connector.uri, access)
+        return
+    if connector.kind not in (v1.CK_ICEBERG, v1.CK_DELTA, v1.CK_PARQUET, v1.CK_CSV, v1.CK_JSON):
         return
     allowed = connector.properties.get("allowed-locations", "").split(",")
     for text in filter(None, map(str.strip, (connector.uri, connector.properties.get("warehouse", ""), *allowed))):
@@ -134,12 +141,14 @@ def check_columns(columns: Iterable[str], *, field: str) -> None:
             raise failure(InvalidArgument, "field.invalid", field=field, found=repr(column), wanted=wanted)
 
 
-def resolve_destination(realm: Realm, destination: v1.ConnectorDestination) -> None:
+def resolve_destination(realm: Realm, destination: v1.ConnectorDestination, *, copied: bool = False) -> None:
     """Replace the names of existing destinations by ids, because names may change.
 
-    If both are given they must agree.
+    If both are given they must agree. Rows can be `copied` only to a catalog of managed tables.
     """
     catalog = _destination_catalog(realm, destination)
+    if copied and not is_managed(catalog):
+        raise failure(PreconditionFailed, "connector.copy.catalog", display_name=catalog.display_name)
     destination.catalog_id.CopyFrom(catalog.resource_id)
     destination.ClearField("catalog_display_name")
     namespace_id = _destination_namespace(realm, destination, catalog)
@@ -203,7 +212,9 @@ def _may_mean_all(connector: v1.Connector) -> bool:
     """Whether the source is a directory, so that a missing namespace means the whole directory."""
     chosen = connector.properties
     # Not `in chosen.items()`, which adds a missing key to the record.
-    return connector.kind == v1.CK_PARQUET or any(chosen.get(key) == value for key, value in DIRECTORY_SOURCES)
+    return connector.kind in (v1.CK_PARQUET, v1.CK_CSV, v1.CK_JSON, v1.CK_JDBC) or any(
+        chosen.get(key) == value for key, value in DIRECTORY_SOURCES
+    )
 
 
 def _check_policy(policy: v1.ConnectorPolicy) -> None:

@@ -20,6 +20,7 @@ from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, uri_of
+from skiway.metastore.ingest.positions import position_file
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import LEASE
@@ -164,3 +165,4 @@ def _of_metadata(metadata: TableMetadata) -> Iterator[Location]:
     yield from (location(each.metadata_file) for each in metadata.metadata_log)
     yield from (location(each.statistics_path) for each in metadata.statistics)
     yield from (location(each.statistics_path) for each in metadata.partition_statistics)
+    yield from (location(place) for each in metadata.snapshots if (place := position_file(each)))

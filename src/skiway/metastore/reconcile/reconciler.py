@@ -1,8 +1,8 @@
-"""Reconciliation: mirrors the tables of a connector's upstream in the metastore.
+"""Reconciliation: mirrors the tables of a connector's upstream in the metastore, or copies their rows into managed tables.
 
-A connector is reconciled in two passes. The first mirrors tables, snapshots and file lists. The second profiles what
-has not been profiled yet, and changes neither tables nor snapshots. The error of one table is reported and does not
-stop the others.
+A copy is a single pass (see `metastore.ingest`). A mirrored connector is reconciled in two passes. The first mirrors tables,
+snapshots and file lists. The second profiles what has not been profiled yet, and changes neither tables nor snapshots. The
+error of one table is reported and does not stop the others.
 
 A pass works on several tables at a time if the connector's policy says so. Each of these lanes reads the upstream
 through its own connection, and the lanes share only the list of tables that are left.
@@ -22,6 +22,10 @@ from skiway.formats import Snapshot, Source, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
+from skiway.metastore.ingest.changes import CopyEngine, DatabaseSource, FileTable
+from skiway.metastore.ingest.copying import Copy
+from skiway.metastore.ingest.settings import rules_for
+from skiway.metastore.ingest.targets import CopyPlace
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
 from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
@@ -50,7 +54,8 @@ log = logging.getLogger("skiway.reconcile")
 class Reconciler:
     """Runs connectors. Without a `profile` there is no second pass; with a `warehouse`, its tables are profiled too.
 
-    `opener` opens sources, as far as `access` permits; new connectors are checked against it.
+    `opener` opens sources, as far as `access` permits; new connectors are checked against it. Without `copies`, connectors
+    that copy rows fail.
     """
 
     secrets: SecretsStore
@@ -58,6 +63,7 @@ class Reconciler:
     opener: Opener = open_source
     warehouse: Warehouse | None = None
     access: SourceAccess | None = None
+    copies: CopyEngine | None = None
 
     def run(
         self,
@@ -72,6 +78,8 @@ class Reconciler:
     ) -> Outcome:
         """Run one pass over the tables of a connector in the scope. The result includes that of the pass `before`."""
         connector = _active(realm, connector_id)
+        if connector.HasField("copy") and mode == v1.CAP_STATS_ONLY_ASYNC:
+            return before or Outcome()  # the tables are managed, and are profiled as such
         if mode == v1.CAP_STATS_ONLY_ASYNC and self.profile is None:
             raise Unsupported("this server does not profile tables: use one that does", key="profile.none")
         made = _Pass(
@@ -202,6 +210,8 @@ class _Pass:
     def run(self, mode: v1.CaptureMode.ValueType) -> Outcome:
         """Process all tables in the scope, and store the ids of the destinations that exist now."""
         work = self._mirror if mode == v1.CAP_METADATA_ONLY_CORE else self._profile
+        if self.connector.HasField("copy"):
+            work = self._copy
         destinations = Destinations(self.realm, self.connector, self.scope)
         with ExitStack() as opened:
             source = opened.enter_context(self._open())
@@ -212,11 +222,16 @@ class _Pass:
             more = [opened.enter_context(self._open()) for _ in range(lanes - 1)]
             self._run_lanes([source, *more], iter(targets), work)
         self.control.check()
-        store_destination_ids(self.realm, self.connector, destinations)
+        if not self.connector.HasField("copy"):  # copies know their tables by properties
+            store_destination_ids(self.realm, self.connector, destinations)
         return self.before.and_then(self.outcome)
 
     def _open(self) -> Source:
-        return self.upstream.open(self.reconciler.opener)
+        if self.connector.kind != v1.CK_JDBC:
+            return self.upstream.open(self.reconciler.opener)
+        access = (self.reconciler.access or SourceAccess()).of_account(self.realm.account_id)
+        given = self.upstream
+        return self._engine.database(given.uri, options=given.options, credentials=given.credentials, access=access)
 
     def _run_lanes(self, sources: list[Source], targets: Iterator[MirrorTarget], work: Work) -> None:
         """Run one lane per source: one on this thread, the others on daemon threads."""
@@ -285,6 +300,33 @@ class _Pass:
         stored = self._mirrored(namespace_id, target)
         table_id, changed = mirror.ensured(namespace_id, target.name, stored)
         return mirror.record(table_id, self.connector.policy, again=self.again) or changed
+
+    # --- copies -------------------------------------------------------------------------------------------------------
+
+    def _copy(self, source: Source, target: MirrorTarget) -> bool:
+        """Load what is new in one table, and return whether anything was."""
+        name, engine = target.source, self._engine
+        copied = source.copied(name) if isinstance(source, DatabaseSource) else None
+        table = copied or FileTable(source.load(name.namespace, name.name), engine.distribute)
+        self.control.check()
+        namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, target.namespace)
+        place = CopyPlace(self.connector.resource_id.id, str(name), namespace_id, target.name)
+        rules = rules_for(self.connector.copy, str(name), name.name)
+        assert self.reconciler.warehouse is not None
+        copy = Copy(self.realm, self.reconciler.warehouse, place, rules, engine.distribute, self.control.check)
+
+        def on_progress(done: int, total: int) -> None:
+            with self._lock:
+                self.outcome.stages.files(str(name), done, total)
+            self._report()
+
+        return copy.load(table, again=self.again, on_progress=on_progress)
+
+    @property
+    def _engine(self) -> CopyEngine:
+        if self.reconciler.copies is None or self.reconciler.warehouse is None:
+            raise Unsupported("this server does not copy rows: use one with Spark and a warehouse", key="ingest.none")
+        return self.reconciler.copies
 
     def _mirrored(self, namespace_id: v1.ResourceId, target: MirrorTarget) -> v1.Table | None:
         found = mirrored_tables(self.realm, namespace_id.id, self.connector.resource_id.id)

@@ -40,6 +40,9 @@ KINDS: Mapping[int, str] = {
     v1.CK_ICEBERG: "iceberg",
     v1.CK_DELTA: "delta",
     v1.CK_PARQUET: "parquet",
+    v1.CK_CSV: "csv",
+    v1.CK_JSON: "json",
+    v1.CK_JDBC: "jdbc",
     v1.CK_GLUE: "glue",
     v1.CK_UNITY: "unity",
 }
@@ -144,6 +147,10 @@ def validate(
         check(candidate.connector)
         if candidate.credentials is not None:
             check_credentials(candidate.credentials)
+        if candidate.connector.kind == v1.CK_JDBC:
+            raise Unsupported(
+                "a database cannot be checked, because only Spark opens it: sync the connector", key="source.kind"
+            )
         tested = upstream(candidate.connector, candidate.credentials, account_id=realm.account_id)
         found = within(patience_s, lambda: _explored(candidate.connector, tested, opener))
     except SkiwayError as error:
@@ -203,7 +210,7 @@ def _candidate(realm: Realm, request: v1.ValidateConnectorRequest, secrets: Secr
 
 def _merged(stored: v1.Connector, spec: v1.ConnectorSpec) -> v1.Connector:
     connector = updates.copied(stored)
-    for name in ("display_name", "uri", "source"):
+    for name in ("display_name", "uri", "source", "copy"):
         if spec.HasField(name):
             copy_field(spec, connector, name)
     if spec.kind:

@@ -5,20 +5,24 @@ that dies in between leaves unreferenced files, which `cleaning` and the sweep o
 
 Besides what branches, tags and the rules keep, two kinds of snapshots stay, because somebody may read them: those that a query
 or a transaction has leased, and those that were current within the lifetime of a transaction. If a query leases a snapshot
-just when it expires, its files stay until the lease ends.
+just when it expires, its files stay until the lease ends. The snapshots that lead from the current one to the position of a
+copy stay, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from skiway.errors import PreconditionFailed
 from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.expiry import Expiry, ExpiryRules, expirable, expire
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.gc.references import TRANSACTION_LIFETIME, add_files_of_snapshot, leased_tables, pinned_files
+from skiway.metastore.ingest.positions import position_file, position_history
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, load
 from skiway.metastore.records import keys
@@ -74,7 +78,8 @@ def expire_snapshots(
     def choose(metadata: TableMetadata) -> Expiry:
         rules = ExpiryRules.of(metadata.properties, max_age_ms=max_age_ms, min_count=min_count)
         now_ms = int(realm.clock().timestamp() * 1000)
-        chosen = expirable(metadata, rules, now_ms=now_ms, in_use=snapshots_in_use(realm, table_id.id))
+        in_use = snapshots_in_use(realm, table_id.id) | _with_position(metadata)
+        chosen = expirable(metadata, rules, now_ms=now_ms, in_use=in_use)
         seen[:] = [(metadata, chosen)]
         return chosen
 
@@ -105,6 +110,13 @@ def snapshots_in_use(realm: Realm, table_id: str) -> dict[int, str]:
     return found
 
 
+def _with_position(metadata: TableMetadata) -> dict[int, str]:
+    """The snapshots back to the one that says how far a copy has been loaded: without it, the copy could not continue."""
+    with suppress(PreconditionFailed):  # it has expired already
+        return {each.snapshot_id: "leads to the position of a copy" for each in position_history(metadata)}
+    return {}
+
+
 def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> ExpiryReport:
     times = {each.snapshot_id: datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in before.snapshots}
     files = tuple(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else ()
@@ -126,6 +138,8 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
     for snapshot in before.snapshots:
         if snapshot.snapshot_id in gone:
             add_files_of_snapshot(expired, files, snapshot, known=used)
+            if position := position_file(snapshot):  # no other snapshot has it
+                expired.add(location(position))
     for statistics in (*before.statistics, *before.partition_statistics):
         if statistics.snapshot_id in gone:
             expired.add(location(statistics.statistics_path))

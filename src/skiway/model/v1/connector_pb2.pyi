@@ -36,6 +36,10 @@ class _ConnectorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Connect
     CK_GLUE: _ConnectorKind.ValueType  # 3
     CK_UNITY: _ConnectorKind.ValueType  # 4
     CK_PARQUET: _ConnectorKind.ValueType  # 5
+    CK_CSV: _ConnectorKind.ValueType  # 6
+    """this one and the next two: only to copy"""
+    CK_JSON: _ConnectorKind.ValueType  # 7
+    CK_JDBC: _ConnectorKind.ValueType  # 8
 
 class ConnectorKind(_ConnectorKind, metaclass=_ConnectorKindEnumTypeWrapper): ...
 
@@ -45,6 +49,10 @@ CK_DELTA: ConnectorKind.ValueType  # 2
 CK_GLUE: ConnectorKind.ValueType  # 3
 CK_UNITY: ConnectorKind.ValueType  # 4
 CK_PARQUET: ConnectorKind.ValueType  # 5
+CK_CSV: ConnectorKind.ValueType  # 6
+"""this one and the next two: only to copy"""
+CK_JSON: ConnectorKind.ValueType  # 7
+CK_JDBC: ConnectorKind.ValueType  # 8
 Global___ConnectorKind: _TypeAlias = ConnectorKind  # noqa: Y015
 
 class _ConnectorState:
@@ -101,6 +109,56 @@ SNS_CURRENT: SnapshotScope.ValueType  # 1
 SNS_LATEST_N: SnapshotScope.ValueType  # 2
 SNS_ALL: SnapshotScope.ValueType  # 3
 Global___SnapshotScope: _TypeAlias = SnapshotScope  # noqa: Y015
+
+class _CopyMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CopyModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CopyMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COM_UNSPECIFIED: _CopyMode.ValueType  # 0
+    COM_APPEND: _CopyMode.ValueType  # 1
+    """new rows are added"""
+    COM_UPSERT: _CopyMode.ValueType  # 2
+    """new rows replace those with the same key"""
+    COM_REPLACE: _CopyMode.ValueType  # 3
+    """all rows are replaced"""
+
+class CopyMode(_CopyMode, metaclass=_CopyModeEnumTypeWrapper):
+    """How copied rows get into a table."""
+
+COM_UNSPECIFIED: CopyMode.ValueType  # 0
+COM_APPEND: CopyMode.ValueType  # 1
+"""new rows are added"""
+COM_UPSERT: CopyMode.ValueType  # 2
+"""new rows replace those with the same key"""
+COM_REPLACE: CopyMode.ValueType  # 3
+"""all rows are replaced"""
+Global___CopyMode: _TypeAlias = CopyMode  # noqa: Y015
+
+class _SchemaChanges:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SchemaChangesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SchemaChanges.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCH_UNSPECIFIED: _SchemaChanges.ValueType  # 0
+    """as SCH_FOLLOW"""
+    SCH_FOLLOW: _SchemaChanges.ValueType  # 1
+    """columns are added, and types become wider"""
+    SCH_REJECT: _SchemaChanges.ValueType  # 2
+    """the table fails"""
+
+class SchemaChanges(_SchemaChanges, metaclass=_SchemaChangesEnumTypeWrapper):
+    """What a copy does when the columns of its source change."""
+
+SCH_UNSPECIFIED: SchemaChanges.ValueType  # 0
+"""as SCH_FOLLOW"""
+SCH_FOLLOW: SchemaChanges.ValueType  # 1
+"""columns are added, and types become wider"""
+SCH_REJECT: SchemaChanges.ValueType  # 2
+"""the table fails"""
+Global___SchemaChanges: _TypeAlias = SchemaChanges  # noqa: Y015
 
 @_typing.final
 class ConnectorSource(_message.Message):
@@ -346,8 +404,81 @@ class ConnectorPolicy(_message.Message):
 Global___ConnectorPolicy: _TypeAlias = ConnectorPolicy  # noqa: Y015
 
 @_typing.final
+class CopySettings(_message.Message):
+    """How a connector copies rows into managed tables. What `tables` says of a table, by its name upstream, takes precedence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TablesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___CopySettings: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___CopySettings | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    MODE_FIELD_NUMBER: _builtins.int
+    KEY_COLUMNS_FIELD_NUMBER: _builtins.int
+    CURSOR_COLUMN_FIELD_NUMBER: _builtins.int
+    SCHEMA_CHANGES_FIELD_NUMBER: _builtins.int
+    PARTITION_BY_FIELD_NUMBER: _builtins.int
+    SORT_BY_FIELD_NUMBER: _builtins.int
+    READ_PARTITIONS_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    mode: Global___CopyMode.ValueType
+    cursor_column: _builtins.str
+    """of a database: it grows with every new or changed row"""
+    schema_changes: Global___SchemaChanges.ValueType
+    sort_by: _builtins.str
+    """such as ts DESC, id"""
+    read_partitions: _builtins.int
+    """so many connections read a table of a database at once; 0 is 1"""
+    @_builtins.property
+    def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """for COM_UPSERT"""
+
+    @_builtins.property
+    def partition_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """such as day(ts); these two: of a table that the copy creates"""
+
+    @_builtins.property
+    def tables(self) -> _containers.MessageMap[_builtins.str, Global___CopySettings]: ...
+    def __init__(
+        self,
+        *,
+        mode: Global___CopyMode.ValueType = ...,
+        key_columns: _abc.Iterable[_builtins.str] | None = ...,
+        cursor_column: _builtins.str = ...,
+        schema_changes: Global___SchemaChanges.ValueType = ...,
+        partition_by: _abc.Iterable[_builtins.str] | None = ...,
+        sort_by: _builtins.str = ...,
+        read_partitions: _builtins.int = ...,
+        tables: _abc.Mapping[_builtins.str, Global___CopySettings] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_column", b"cursor_column", "key_columns", b"key_columns", "mode", b"mode", "partition_by", b"partition_by", "read_partitions", b"read_partitions", "schema_changes", b"schema_changes", "sort_by", b"sort_by", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopySettings: _TypeAlias = CopySettings  # noqa: Y015
+
+@_typing.final
 class Connector(_message.Message):
-    """An upstream whose tables are mirrored."""
+    """An upstream whose tables are mirrored, or copied if `copy` is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,6 +516,7 @@ class Connector(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     kind: Global___ConnectorKind.ValueType
@@ -408,6 +540,8 @@ class Connector(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def copy(self) -> Global___CopySettings: ...
     def __init__(
         self,
         *,
@@ -425,10 +559,11 @@ class Connector(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
+        copy: Global___CopySettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "created_at", b"created_at", "description", b"description", "destination", b"destination", "policy", b"policy", "resource_id", b"resource_id", "source", b"source", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "copy", b"copy", "created_at", b"created_at", "description", b"description", "destination", b"destination", "policy", b"policy", "resource_id", b"resource_id", "source", b"source", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "created_at", b"created_at", "damage", b"damage", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "resource_id", b"resource_id", "source", b"source", "state", b"state", "updated_at", b"updated_at", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "auth", b"auth", "copy", b"copy", "created_at", b"created_at", "damage", b"damage", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "resource_id", b"resource_id", "source", b"source", "state", b"state", "updated_at", b"updated_at", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -830,6 +965,7 @@ class ConnectorSpec(_message.Message):
     AUTH_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     kind: Global___ConnectorKind.ValueType
@@ -845,6 +981,8 @@ class ConnectorSpec(_message.Message):
     def auth(self) -> Global___ConnectorAuthSpec: ...
     @_builtins.property
     def policy(self) -> Global___ConnectorPolicy: ...
+    @_builtins.property
+    def copy(self) -> Global___CopySettings: ...
     def __init__(
         self,
         *,
@@ -858,10 +996,11 @@ class ConnectorSpec(_message.Message):
         auth: Global___ConnectorAuthSpec | None = ...,
         policy: Global___ConnectorPolicy | None = ...,
         state: Global___ConnectorState.ValueType = ...,
+        copy: Global___CopySettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "_uri", b"_uri", "auth", b"auth", "description", b"description", "destination", b"destination", "display_name", b"display_name", "policy", b"policy", "source", b"source", "uri", b"uri"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "_uri", b"_uri", "auth", b"auth", "copy", b"copy", "description", b"description", "destination", b"destination", "display_name", b"display_name", "policy", b"policy", "source", b"source", "uri", b"uri"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "_uri", b"_uri", "auth", b"auth", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "source", b"source", "state", b"state", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_display_name", b"_display_name", "_uri", b"_uri", "auth", b"auth", "copy", b"copy", "description", b"description", "destination", b"destination", "display_name", b"display_name", "kind", b"kind", "policy", b"policy", "properties", b"properties", "source", b"source", "state", b"state", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

@@ -8,6 +8,7 @@ and again for every location in the metadata of a table. Callers can narrow what
     web_sessions   sessions of `requests` that connect only to permitted addresses
     relay          the same for clients of object stores, which offer no way to check an address
     databases      the addresses of SQL catalogs
+    jdbc           the addresses of databases whose rows are copied
 """
 
 from skiway.security.source_access.locations import Location, location, web_address

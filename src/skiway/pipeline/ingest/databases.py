@@ -1,0 +1,381 @@
+"""Tables of databases over JDBC, as copies read them.
+
+Spark loads the driver by its Maven coordinates, from the cache of the machine or from Maven Central. Addresses are checked
+before a connection is made, and the JDBC URL is built here: a connector cannot name classes, files or further hosts. The
+password is an option of the driver, which Spark does not show in plans. The texts of drivers are only in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import (
+    ConstraintViolation,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    SkiwayError,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+)
+from skiway.formats import Namespace, TableHandle, TableName
+from skiway.metastore.ingest.changes import Changes, CopiedTable, DatabaseSource
+from skiway.metastore.ingest.cursors import CursorFacts, CursorRange, cursor_range
+from skiway.metastore.ingest.positions import Position
+from skiway.metastore.ingest.rows import Target, Written, keys_of_files, looked_up, write_rows
+from skiway.metastore.ingest.settings import CopyMode, CopyRules
+from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, collected, outcome_of
+from skiway.security.source_access.jdbc import Dialect, JdbcDatabase, checked_jdbc
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from skiway.security.source_access import SourceAccess
+
+__all__ = ["DRIVERS", "open_database"]
+
+DRIVERS: Final[Mapping[Dialect, tuple[str, str]]] = {
+    "postgresql": ("org.postgresql:postgresql:42.7.8", "org.postgresql.Driver"),
+    "mysql": ("com.mysql:mysql-connector-j:9.4.0", "com.mysql.cj.jdbc.Driver"),
+    "sqlite": ("org.xerial:sqlite-jdbc:3.50.3.0", "org.sqlite.JDBC"),
+}
+"""The Maven coordinates and the class of each driver."""
+
+_FETCHED_ROWS: Final = "10000"
+_LISTING: Final[Mapping[Dialect, str]] = {
+    "postgresql": "SELECT table_schema AS s, table_name AS t FROM information_schema.tables WHERE table_schema NOT IN "
+    "('information_schema', 'pg_catalog')",
+    "mysql": "SELECT table_schema AS s, table_name AS t FROM information_schema.tables WHERE table_schema = DATABASE()",
+    "sqlite": "SELECT 'main' AS s, name AS t FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' "
+    "ESCAPE '~'",
+}
+_TEXT: Final[Mapping[Dialect, str]] = {"postgresql": "TEXT", "mysql": "CHAR", "sqlite": "TEXT"}
+_WRONG_LOGIN: Final = re.compile(
+    r"password authentication failed|no password was provided|Access denied for user", re.I
+)
+_NO_DRIVER: Final = re.compile(r"ClassNotFoundException|unresolved dependency|No suitable driver")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+
+log = logging.getLogger("skiway.ingest")
+
+
+def open_database(
+    spark: SparkSession,
+    distribute: SparkDistribution,
+    uri: str,
+    *,
+    options: Mapping[str, str],
+    credentials: Mapping[str, str],
+    access: SourceAccess,
+) -> DatabaseSource:
+    """Open the database at `uri`, if `access` permits it. Of the credentials, the property `password` is used."""
+    unknown = sorted(options.keys() - {"allowed-locations"})
+    if unknown:
+        raise InvalidArgument(
+            f"a database has no property {unknown[0]!r}: remove it, and write parameters of the connection into the address",
+            key="source.option",
+        )
+    return Database(spark, distribute, checked_jdbc(uri, access), credentials.get("password", ""))
+
+
+class Database(DatabaseSource):
+    """A database that Spark reads. Its schemas are namespaces."""
+
+    def __init__(self, spark: SparkSession, distribute: SparkDistribution, at: JdbcDatabase, password: str) -> None:
+        self._spark, self._at, self._password = spark, at, password
+        self.distribute = distribute
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # below, it logs all calls to Java, with passwords
+        self._add_driver()
+
+    def namespaces(self) -> list[Namespace]:
+        return sorted({name.namespace for name in self._all()})
+
+    def tables(self, namespace: Namespace) -> list[str]:
+        return sorted(name.name for name in self._all() if name.namespace == namespace)
+
+    def load(self, namespace: Namespace, table: str) -> TableHandle:  # noqa: ARG002
+        raise Unsupported("tables of a database cannot be mirrored: copy them", key="source.kind")
+
+    def copied(self, name: TableName) -> CopiedTable:
+        return DatabaseTable(self, name)
+
+    def quoted(self, *names: str) -> str:
+        """An identifier in SQL."""
+        mark = "`" if self._at.dialect == "mysql" else '"'
+        return ".".join(f"{mark}{name.replace(mark, mark * 2)}{mark}" for name in names)
+
+    def literal(self, value: str, *, is_number: bool) -> str:
+        """A value of a column in SQL, given as text."""
+        if is_number:
+            return value
+        escaped = value.replace("\\", "\\\\") if self._at.dialect == "mysql" else value
+        return "'" + escaped.replace("'", "''") + "'"
+
+    def as_text(self, expression: str) -> str:
+        """An expression as text in SQL."""
+        return f"CAST({expression} AS {_TEXT[self._at.dialect]})"
+
+    def frame(self, sql: str, conditions: Iterable[str] = ()) -> DataFrame:
+        """The rows of a query; one connection reads those of each condition."""
+        each = list(conditions)
+        properties = {
+            "driver": DRIVERS[self._at.dialect][1],
+            "user": self._at.user,
+            "password": self._password,  # also if it is empty: without one, drivers look for files with passwords
+            "fetchsize": _FETCHED_ROWS,
+            "preferTimestampNTZ": "true",
+            **({"open_mode": "1"} if self._at.dialect == "sqlite" else {}),  # read-only
+        }
+        table = f"({sql}) AS copied"
+        with self._translated():
+            if each:
+                return self._spark.read.jdbc(self._at.url, table, predicates=each, properties=properties)
+            return self._spark.read.jdbc(self._at.url, table, properties=properties)
+
+    def asked(self, sql: str) -> list[dict[str, Any]]:
+        """The few rows of a query about tables, by lower-case names of columns."""
+        if self._at.dialect == "sqlite":
+            return _asked_sqlite(self._at, sql)
+        frame = self.frame(sql)
+        with self._translated():
+            rows = frame.toArrow().to_pylist()
+        return [{name.lower(): value for name, value in row.items()} for row in rows]
+
+    def collected(self, frame: DataFrame) -> list[Any]:
+        """The results in a frame of outcomes."""
+        with self._translated():
+            return collected(frame)
+
+    def _all(self) -> list[TableName]:
+        return [TableName((row["s"],), row["t"]) for row in self.asked(_LISTING[self._at.dialect])]
+
+    def _add_driver(self) -> None:
+        """Load the driver. If it cannot be fetched, it may be among Spark's own jars."""
+        coordinates, _ = DRIVERS[self._at.dialect]
+        try:
+            self._spark.sql(f"ADD JAR 'ivy://{coordinates}?transitive=false'")
+        except Exception as error:  # noqa: BLE001 - Spark and Ivy raise anything
+            log.warning("the JDBC driver %s cannot be fetched: %s", coordinates, str(error).partition("\n")[0])
+
+    def _translated(self) -> _Translated:
+        return _Translated(self._at)
+
+
+def _asked_sqlite(at: JdbcDatabase, sql: str) -> list[dict[str, Any]]:
+    """The rows of a query. The JDBC driver of SQLite does not know the types of expressions, so it is not asked."""
+    import sqlite3
+
+    file = Path(at.url.removeprefix("jdbc:sqlite:"))
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql)]
+    except sqlite3.Error as error:
+        log.warning("the database failed: %s", error)
+        raise PreconditionFailed(
+            f"the SQLite database {file.name!r} cannot be read: check the file, and the names of tables and columns",
+            key="ingest.database",
+        ) from None
+
+
+class _Translated:
+    """A block that uses a database. What its driver says is only in the log, since it can contain anything."""
+
+    def __init__(self, at: JdbcDatabase) -> None:
+        self._at = at
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        cause = error.__cause__ if isinstance(error, Unavailable) else error
+        if not isinstance(cause, PySparkException | Py4JError):
+            return
+        text = str(cause)
+        log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
+        raise self._error(text) from None
+
+    def _error(self, text: str) -> SkiwayError:
+        dialect = self._at.dialect
+        if _WRONG_LOGIN.search(text):
+            return Unauthorized(
+                f"the {dialect} database refused user {self._at.user!r} with the password of the connector: correct the "
+                "credentials",
+                key="ingest.database.login",
+            )
+        if _NO_DRIVER.search(text):
+            return Unavailable(
+                f"the JDBC driver {DRIVERS[dialect][0]} could not be fetched: check the network, or give its jar to Spark with "
+                "spark.jars",
+                key="ingest.database.driver",
+            )
+        if re.search(r"does not exist|doesn't exist|no such (table|column)|Unknown column", text):
+            return NotFound(
+                f"the {dialect} database does not have a table or column that was asked for; the log of the worker says which",
+                key="ingest.database.missing",
+            )
+        return Unavailable(
+            f"the {dialect} database does not answer as expected; the log of the worker has its message",
+            key="ingest.database",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTable:
+    """A table of a database."""
+
+    database: Database
+    name: TableName
+
+    def changes(self, rules: CopyRules, position: Position | None) -> Changes | None:
+        """The rows above the position, by the cursor column; all rows in the mode replace."""
+        schema = self.rows("")
+        if rules.mode == CopyMode.REPLACE:
+            return DatabaseChanges(self, schema, None, rules)
+        column = self._cursor(schema, rules.cursor)
+        is_number = _is_number(schema, column)
+        chosen = cursor_range(str(self.name), column, position, self._facts(column, position, is_number=is_number))
+        return None if chosen is None else DatabaseChanges(self, schema, chosen, rules)
+
+    def rows(self, where: str, conditions: Iterable[str] = ()) -> DataFrame:
+        """The rows that match a condition, if there is one."""
+        table = self.database.quoted(*self.name.namespace, self.name.name)
+        sql = f"SELECT * FROM {table}{f' WHERE {where}' if where else ''}"  # noqa: S608 - names are quoted
+        return self.database.frame(sql, conditions)
+
+    def _cursor(self, frame: DataFrame, name: str) -> str:
+        found = [each for each in frame.columns if each == name] or [
+            each for each in frame.columns if each.casefold() == name.casefold()
+        ]
+        if not found:
+            raise InvalidArgument(
+                f"table {self.name} has no cursor column {name!r}; it has {', '.join(frame.columns)}: correct cursor_column",
+                key="ingest.cursor.missing",
+                column=name,
+            )
+        return found[0]
+
+    def _facts(self, column: str, position: Position | None, *, is_number: bool) -> CursorFacts:
+        """What one query says about the cursor column."""
+        quoted = self.database.quoted(column)
+        highest = self.database.as_text(f"MAX({quoted})")
+        known = lower = "0"
+        if position is not None and position.get("kind") == "cursor":
+            value = self.database.literal(position["value"], is_number=is_number)
+            known = f"COUNT(CASE WHEN {quoted} <= {value} THEN 1 END)"
+            lower = f"CASE WHEN MAX({quoted}) < {value} THEN 1 ELSE 0 END"
+        table = self.database.quoted(*self.name.namespace, self.name.name)
+        (found,) = self.database.asked(
+            f"SELECT {highest} AS highest, {known} AS known, {lower} AS lower_max, "  # noqa: S608 - names are quoted
+            f"COUNT(CASE WHEN {quoted} IS NULL THEN 1 END) AS missing FROM {table}"
+        )
+        return CursorFacts(found["highest"], int(found["known"]), bool(found["lower_max"]), int(found["missing"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseChanges:
+    """Rows of a table: those in a range of its cursor column, or all."""
+
+    table: DatabaseTable
+    frame: DataFrame
+    chosen: CursorRange | None
+    rules: CopyRules
+    file_count: int = 1
+
+    @property
+    def replaces(self) -> bool:
+        """Whether these are all rows, instead of those that the copy has."""
+        return self.rules.mode == CopyMode.REPLACE
+
+    def columns(self) -> pa.Schema:
+        """The columns in the types in which Spark reads them."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.frame.schema, timestamp_utc=True)
+
+    def write(self, target: Target, keys: pa.Schema) -> Written:
+        """Read and write the rows, with as many connections as the settings say. Keys must be unique."""
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            outcome = outcome_of(lambda: write_rows(target, batches))
+            yield pa.record_batch({"place": pa.array([0], pa.int64()), "outcome": pa.array([outcome], pa.binary())})
+
+        made = self.table.database.collected(self._rows().mapInArrow(run, RESULT))
+        rows = sum(each.rows for each in made)
+        position: Position = {"kind": "all"} if self.chosen is None else self.chosen.position(rows)
+        written = Written.all(made, position)
+        if not len(keys):
+            return written
+        try:
+            found = self.table.database.distribute(
+                lambda file: keys_of_files(target, [file], keys), list(written.files)
+            )
+            self._check_unique(found, keys)
+        except SkiwayError:
+            target.files.remove(written.paths)
+            raise
+        return Written(written.files, rows, position, tuple(found))
+
+    def _rows(self) -> DataFrame:
+        if self.chosen is None:
+            return self.table.rows("")
+        database, column = self.table.database, self.table.database.quoted(self.chosen.column)
+        is_number = _is_number(self.frame, self.chosen.column)
+        upto = f"{column} <= {database.literal(self.chosen.upto, is_number=is_number)}"
+        after = self.chosen.after
+        above = [] if after is None else [f"{column} > {database.literal(after, is_number=is_number)}"]
+        return self.table.rows(" AND ".join([*above, upto]), self._conditions(column))
+
+    def _conditions(self, column: str) -> list[str]:
+        """Ranges of the cursor column, one for each connection; none if a single one reads everything."""
+        assert self.chosen is not None
+        bounds = [self.chosen.after or "0", self.chosen.upto]
+        count = self.rules.read_partitions
+        if count <= 1 or not all(map(_INTEGER.fullmatch, bounds)) or not _is_number(self.frame, self.chosen.column):
+            return []
+        low, high = map(int, bounds)
+        cuts = sorted({low + (high - low) * number // count for number in range(1, count)} - {low, high})
+        if not cuts:
+            return []
+        between = [f"{column} > {a} AND {column} <= {b}" for a, b in pairwise(cuts)]
+        return [f"{column} <= {cuts[0]}", *between, f"{column} > {cuts[-1]}"]
+
+    def _check_unique(self, keys: list[pa.Table], names: pa.Schema) -> None:
+        if not keys:
+            return
+        everything = looked_up(pa.concat_tables(keys), names.names)
+        distinct = everything.group_by(names.names, use_threads=False).aggregate([]).num_rows
+        if distinct < everything.num_rows:
+            raise ConstraintViolation(
+                f"the key columns {', '.join(names.names)} of {self.table.name} do not identify rows: {everything.num_rows} rows "
+                f"have {distinct} different keys; choose other key_columns",
+                key="ingest.key.duplicate",
+            )
+
+
+def _is_number(frame: DataFrame, column: str) -> bool:
+    """Whether a column is a number. Others that cannot be compared reliably raise `PreconditionFailed`."""
+    from pyspark.sql.types import BooleanType, DoubleType, FloatType, NumericType
+
+    of = frame.schema[column].dataType
+    if isinstance(of, DoubleType | FloatType | BooleanType):
+        raise PreconditionFailed(
+            f"the cursor column {column!r} has the type {of.simpleString()}, whose values cannot be compared exactly: choose a "
+            "whole number, a decimal, a date, a timestamp or a text",
+            key="ingest.cursor.type",
+            column=column,
+        )
+    return isinstance(of, NumericType)

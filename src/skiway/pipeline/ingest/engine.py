@@ -1,0 +1,39 @@
+"""What copies need of Spark, in one object for the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from skiway.metastore.ingest.changes import DatabaseSource
+from skiway.pipeline.ingest.distribution import SparkDistribution
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from skiway.security.source_access import SourceAccess
+
+__all__ = ["SparkCopies"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCopies:
+    """Copies on Spark. `spark` is called only if there is something to do."""
+
+    spark: Callable[[], SparkSession]
+
+    @property
+    def distribute(self) -> SparkDistribution:
+        """Calls functions as tasks of Spark."""
+        return SparkDistribution(self.spark)
+
+    def database(
+        self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
+    ) -> DatabaseSource:
+        """Open the database at `uri`, if `access` permits it."""
+        from skiway.pipeline.ingest.databases import open_database
+
+        return open_database(
+            self.spark(), self.distribute, uri, options=options, credentials=credentials, access=access
+        )

@@ -1,0 +1,267 @@
+"""Copies of tables in databases, over JDBC, with a real PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from metastore.managed_table_factory import ManagedTableFactory
+from metastore.resource_factory import ResourceFactory, expect_error
+from metastore.upstreams import SECRETS
+from pipeline.ingest_sources import (
+    PASSWORD,
+    CopyingConnector,
+    Postgres,
+    password,
+    running_postgres_on_tcp,
+)
+from pipeline.lakes import SPARK
+from skiway.errors import PermissionDenied, Unauthorized
+from skiway.formats import TableName
+from skiway.metastore.ingest.cursors import CursorRange
+from skiway.metastore.ingest.rows import Target
+from skiway.metastore.ingest.settings import CopyMode, CopyRules
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.model import v1
+from skiway.pipeline.ingest.engine import SparkCopies
+from skiway.security.source_access import SourceAccess
+from skiway.storage import open_stores, utc_now
+
+pytestmark = SPARK
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres_on_tcp() as running:
+        yield running
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[ManagedTableFactory]:
+    with open_stores("memory://") as stores:
+        factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
+        factory.catalog()
+        yield ManagedTableFactory.at(factory, tmp_path)
+
+
+def source(schema: str, *include: str) -> v1.ConnectorSource:
+    return v1.ConnectorSource(namespace=v1.NamespacePath(segments=[schema]), include_tables=include)
+
+
+def appending(**more: object) -> v1.CopySettings:
+    return v1.CopySettings(mode=v1.COM_APPEND, cursor_column="id", **more)  # type: ignore[arg-type]
+
+
+def test_append_reads_new_rows_with_several_connections(postgres, lake, spark):
+    schema = postgres.new_schema("appended")
+    postgres.run(
+        f"CREATE TABLE {schema}.orders (id bigint, name text)",
+        f"INSERT INTO {schema}.orders SELECT n, 'n' || n FROM generate_series(-50, 1000) n",
+    )
+    copy = CopyingConnector.create(
+        lake, spark, v1.CK_JDBC, postgres.uri, appending(read_partitions=4), source=source(schema)
+    )
+    assert copy.run().failures == {}
+    assert copy.rows(f"{schema}.orders") == sorted(postgres.rows(f"SELECT * FROM {schema}.orders"), key=repr)
+    assert copy.run().changed == 0
+    postgres.run(f"INSERT INTO {schema}.orders SELECT n, NULL FROM generate_series(1001, 1010) n")
+    assert copy.run().changed == 1
+    assert copy.rows(f"{schema}.orders") == sorted(postgres.rows(f"SELECT * FROM {schema}.orders"), key=repr)
+
+
+def test_upsert_follows_random_changes(postgres, lake, spark):
+    """The cursor is a timestamp with microseconds, set by each change. Rows with two key columns are changed and added."""
+    schema = postgres.new_schema("upserted")
+    postgres.run(
+        f"CREATE TABLE {schema}.stock (shop int, item text, amount numeric(9,2), at timestamptz, PRIMARY KEY (shop, item))"
+    )
+    copy = CopyingConnector.create(
+        lake,
+        spark,
+        v1.CK_JDBC,
+        postgres.uri,
+        v1.CopySettings(mode=v1.COM_UPSERT, cursor_column="at", key_columns=["shop", "item"]),
+        source=source(schema),
+    )
+    rng = random.Random(17)
+    for _ in range(3):
+        changes = [(rng.randrange(3), f"i'{rng.randrange(6)}", rng.randrange(1000) / 100) for _ in range(15)]
+        for shop, item, amount in changes:
+            quoted = item.replace("'", "''")
+            postgres.run(
+                f"INSERT INTO {schema}.stock VALUES ({shop}, '{quoted}', {amount}, clock_timestamp()) "
+                "ON CONFLICT (shop, item) DO UPDATE SET amount = excluded.amount, at = excluded.at"
+            )
+        assert copy.run().failures == {}
+        expected = postgres.rows(f"SELECT shop, item, amount FROM {schema}.stock")
+        found = [row[:3] for row in copy.rows(f"{schema}.stock")]
+        assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, lake, spark):
+    schema = postgres.new_schema("during")
+    postgres.run(f"CREATE TABLE {schema}.t (id int)", f"INSERT INTO {schema}.t VALUES (1), (3)")
+    source_ = SparkCopies(lambda: spark).database(
+        postgres.uri, options={}, credentials={"password": PASSWORD}, access=SourceAccess()
+    )
+    rules = CopyRules(CopyMode.APPEND, cursor="id")
+    table = source_.copied(TableName((schema,), "t"))
+    changes = table.changes(rules, None)
+    postgres.run(f"INSERT INTO {schema}.t VALUES (2), (4)")  # one of them is late
+    made = lake.create("t", pa.schema({"id": pa.int32()}))
+    written = changes.write(Target(made.files, made.metadata), pa.schema([]))
+    assert written.position == {"kind": "cursor", "column": "id", "value": "3", "rows": 3}
+    assert table.changes(rules, written.position).chosen == CursorRange("id", "3", "4", 3)
+
+
+def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, lake, spark):
+    schema = postgres.new_schema("backward")
+    for name in ("a", "b", "c", "d"):
+        postgres.run(f"CREATE TABLE {schema}.{name} (id int)", f"INSERT INTO {schema}.{name} VALUES (10), (20)")
+    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
+    assert copy.run().failures == {}
+    postgres.run(
+        f"INSERT INTO {schema}.a VALUES (15), (30)",  # below the position
+        f"UPDATE {schema}.b SET id = 5 WHERE id = 20",  # the highest value decreases
+        f"INSERT INTO {schema}.c VALUES (NULL)",
+        f"INSERT INTO {schema}.d VALUES (21)",
+    )
+    outcome = copy.run()
+    assert "3 rows are at or below 20, but only 2 were loaded" in outcome.failures[f"{schema}.a"]
+    assert "its highest value is 10, but rows up to 20 were loaded" in outcome.failures[f"{schema}.b"]
+    assert "is NULL in 1 rows" in outcome.failures[f"{schema}.c"]
+    assert (len(outcome.failures), outcome.changed) == (3, 1)
+    assert copy.rows(f"{schema}.a") == [(10,), (20,)]
+    assert copy.rows(f"{schema}.d") == [(10,), (20,), (21,)]
+    assert f"{schema}.a" not in copy.run(full_rescan=True).failures
+    assert copy.rows(f"{schema}.a") == [(10,), (15,), (20,), (30,)]
+
+
+def test_keys_that_are_not_unique_or_null_are_errors(postgres, lake, spark):
+    schema = postgres.new_schema("keys")
+    postgres.run(
+        f"CREATE TABLE {schema}.twice (id int, k int)",
+        f"INSERT INTO {schema}.twice VALUES (1, 7), (2, 7)",
+        f"CREATE TABLE {schema}.unset (id int, k int)",
+        f"INSERT INTO {schema}.unset VALUES (1, NULL)",
+    )
+    settings = v1.CopySettings(mode=v1.COM_UPSERT, cursor_column="id", key_columns=["k"])
+    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, settings, source=source(schema))
+    outcome = copy.run()
+    assert "2 rows have 1 different keys" in outcome.failures[f"{schema}.twice"]
+    assert "'k' is NULL in 1 rows" in outcome.failures[f"{schema}.unset"]
+    assert copy.rows(f"{schema}.twice") == []
+
+
+def test_types_of_postgresql_are_mapped_as_documented(postgres, lake, spark):
+    schema = postgres.new_schema("types")
+    columns = {
+        "id": ("bigint", "1", pa.int64()),
+        "small": ("smallint", "2", pa.int32()),
+        "whole": ("integer", "3", pa.int32()),
+        "part": ("real", "1.5", pa.float32()),
+        "double": ("double precision", "2.5", pa.float64()),
+        "price": ("numeric(9,2)", "3.25", pa.decimal128(9, 2)),
+        "flag": ("boolean", "true", pa.bool_()),
+        "word": ("text", "'wörd'", pa.string()),
+        "short": ("varchar(5)", "'abc'", pa.string()),
+        "day": ("date", "'2026-02-03'", pa.date32()),
+        "moment": ("timestamp", "'2026-02-03 04:05:06.123456'", pa.timestamp("us")),
+        "instant": ("timestamptz", "'2026-02-03 04:05:06.123456+02'", pa.timestamp("us", "UTC")),
+        "data": ("bytea", "'\\x0102'", pa.binary()),
+        "ident": ("uuid", "'00000000-0000-0000-0000-000000000007'", pa.string()),
+        "doc": ("jsonb", "'{\"a\": 1}'", pa.string()),
+        "numbers": ("integer[]", "'{1,2}'", pa.list_(pa.int32())),
+    }
+    defined = ", ".join(f'"{name}" {of}' for name, (of, _, _) in columns.items())
+    postgres.run(
+        f"CREATE TABLE {schema}.every ({defined})",
+        f"INSERT INTO {schema}.every VALUES ({', '.join(value for _, value, _ in columns.values())})",
+    )
+    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
+    assert copy.run().failures == {}
+    found = copy.arrow(f"{schema}.every")
+    for name, (_, _, expected) in columns.items():
+        of = found.schema.field(name).type
+        plain = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(of, of)
+        assert plain == expected or (pa.types.is_list(expected) and of.value_type == expected.value_type), name
+    row = found.to_pylist()[0]
+    assert (row["word"], str(row["price"]), row["data"], row["numbers"]) == ("wörd", "3.25", b"\1\2", [1, 2])
+    assert (row["moment"].isoformat(), row["instant"].isoformat()) == (
+        "2026-02-03T04:05:06.123456",
+        "2026-02-03T02:05:06.123456+00:00",
+    )
+
+
+def test_wrong_password_is_reported_without_it(postgres, lake, spark, caplog):
+    wrong = "another-secret-that-nobody-sees"
+    copy = CopyingConnector.create(
+        lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source("public"), auth=password(wrong)
+    )
+    with caplog.at_level(logging.DEBUG), expect_error(Unauthorized, "ingest.database.login") as raised:
+        copy.run()
+    assert "refused user 'copier'" in raised.value.message
+    assert wrong not in f"{raised.value}{raised.value.__cause__}{caplog.text}"
+
+
+def test_password_is_not_in_the_plan(postgres, lake, spark, capsys):
+    schema = postgres.new_schema("planned")
+    postgres.run(f"CREATE TABLE {schema}.t (id int)")
+    database = SparkCopies(lambda: spark).database(
+        postgres.uri, options={}, credentials={"password": PASSWORD}, access=SourceAccess()
+    )
+    frame = database.copied(next(each for each in database._all() if each.name == "t")).rows("")  # type: ignore[attr-defined]
+    frame.explain(extended=True)
+    shown = capsys.readouterr().out
+    assert "planned" in shown
+    assert PASSWORD not in shown
+
+
+def test_database_that_sources_may_not_reach_is_refused(postgres, lake, spark):
+    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source("public"))
+    closed = Reconciler(
+        SECRETS, warehouse=lake.warehouse, access=SourceAccess(addresses=()), copies=SparkCopies(lambda: spark)
+    )
+    with expect_error(PermissionDenied, "address.refused"):
+        closed.run(lake.home, copy.connector.resource_id, mode=v1.CAP_METADATA_ONLY_CORE)
+
+
+def test_sqlite_is_replaced_as_a_whole(lake, spark, tmp_path):
+    file = tmp_path / "shop.db"
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE items (id INTEGER, name TEXT)")
+        database.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    database.close()
+    copy = CopyingConnector.create(
+        lake, spark, v1.CK_JDBC, f"sqlite:///{file}", v1.CopySettings(mode=v1.COM_REPLACE), source=source("main")
+    )
+    assert copy.run().failures == {}
+    with sqlite3.connect(file) as database:
+        database.execute("DELETE FROM items WHERE id = 1")
+        database.execute("INSERT INTO items VALUES (3, NULL)")
+    database.close()
+    assert copy.run().changed == 1
+    assert copy.rows("main.items") == [(2, "b"), (3, None)]
+
+
+def test_sqlite_is_loaded_by_a_cursor(lake, spark, tmp_path):
+    file = tmp_path / "shop.db"
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE items (id INTEGER, name TEXT)")
+        database.execute("INSERT INTO items VALUES (9, 'a'), (10, 'b')")
+    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, f"sqlite:///{file}", appending(), source=source("main"))
+    assert copy.run().failures == {}
+    with database:
+        database.execute("INSERT INTO items VALUES (11, 'c'), (100, 'd')")
+    assert (copy.run().changed, copy.run().changed) == (1, 0)
+    assert copy.rows("main.items") == [(10, "b"), (100, "d"), (11, "c"), (9, "a")]
+    with database:
+        database.execute("INSERT INTO items VALUES (50, 'late')")
+    assert "went backward" in copy.run().failures["main.items"]
+    database.close()
