@@ -25,7 +25,7 @@ def names(found: Project) -> list[str]:
 
 
 def test_a_folder_becomes_a_project(tmp_path: Path) -> None:
-    (tmp_path / "pipeline.yml").write_text(HEAD + "schedule: 30m\non_change: true\n")
+    (tmp_path / "pipeline.yml").write_text(HEAD + "schedule: 30m\n")
     (tmp_path / "marts").mkdir()
     (tmp_path / "marts" / "totals.sql").write_text(
         "-- A note: not an option.\n-- @refresh: full\n-- @partition_by: region\nSELECT region FROM orders"
@@ -33,7 +33,7 @@ def test_a_folder_becomes_a_project(tmp_path: Path) -> None:
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "x.sql").write_text("nonsense")
     found = read_project(read_folder(tmp_path))
-    assert (found.name, found.schedule, found.on_change) == ("sales", timedelta(minutes=30), True)
+    assert (found.name, found.schedule, found.on_change) == ("sales", timedelta(minutes=30), False)
     (table,) = found.tables.values()
     assert (str(table.name), table.refresh, table.partition_by) == ("shop.totals", "full", "region")
     assert [str(each) for each in table.reads.values()] == ["shop.orders"]
@@ -79,6 +79,7 @@ def test_cycles_are_named(queries: dict[str, str], message: str) -> None:
         (HEAD + "schedule: soon", {"a": "SELECT 1"}, "schedule is 'soon'; give the time"),
         (HEAD + "schedule: 0m", {"a": "SELECT 1"}, "schedule is '0m'; give the time"),
         (HEAD + "on_change: maybe", {"a": "SELECT 1"}, "on_change is 'maybe'; it must be true or false"),
+        (HEAD + "schedule: 1h\non_change: true", {"a": "SELECT 1"}, "it has both schedule and on_change"),
         (HEAD, {}, "the project has no .sql files"),
         (HEAD, {"a": "-- @refresh: often\nSELECT 1"}, "@refresh is 'often'; it must be incremental or full"),
         (HEAD, {"a": "-- @size: 3\nSELECT 1"}, "there is no option @size"),

@@ -6,6 +6,8 @@
     positions   what a table was made from, stored in the snapshot that has the rows
     inputs      the tables that a query reads, as the owner of the pipeline may read them
     refreshing  one run: what has to be refreshed and why, and the commits
+    schedule    runs at intervals, or when an input has changed
+    api         the calls of `PipelineService`, and the jobs
 
 Nothing here knows Spark. `pipeline.derive` runs the queries.
 """

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 import pyarrow as pa
 
-from skiway.errors import NotFound, PermissionDenied, Unsupported
+from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, Unsupported
 from skiway.formats import Snapshot, TableName, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -26,7 +26,7 @@ from skiway.metastore.resources import catalogs, namespaces, tables
 from skiway.model import v1
 from skiway.security import Roles
 
-__all__ = ["Input", "LakeTables", "Owner", "owner_realm"]
+__all__ = ["Input", "LakeTables", "Owner", "owned_tables", "owner_realm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +155,14 @@ class LakeTables:
             return tables.find_any_case(self.realm, catalog, space.resource_id.id, name.name)
         except PermissionDenied:
             return None
+
+
+def owned_tables(realm: Realm, warehouse: Warehouse, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
+    """The tables of a catalog, as the owner of a pipeline sees them now."""
+    stored = pipeline.owner
+    if not stored.subject:
+        raise PreconditionFailed(
+            f"pipeline {pipeline.display_name} has no owner: apply its files again", key="pipeline.owner.missing"
+        )
+    owner = Owner(stored.subject, frozenset(stored.roles), frozenset(stored.groups), stored.claims_json)
+    return LakeTables(owner_realm(realm, owner), warehouse, catalog)

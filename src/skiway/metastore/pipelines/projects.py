@@ -5,7 +5,7 @@
     catalog: lake                         -- @partition_by: region
     namespace: shop                       SELECT region, sum(price) AS total
     schedule: 1h                          FROM orders
-    on_change: true                       GROUP BY region
+                                          GROUP BY region
 
 Names without a namespace are tables of the namespace in `pipeline.yml`. A file defines the table with its name.
 """
@@ -112,6 +112,8 @@ def read_project(files: Mapping[str, str]) -> Project:
         _flag(head, "on_change"),
         str(head.get("description") or ""),
     )
+    if project.schedule is not None and project.on_change:
+        _invalid(PROJECT_FILE, "it has both schedule and on_change: choose one of them")
     tables: dict[str, DerivedTable] = {}
     for file, text in sorted(files.items()):
         if file == PROJECT_FILE:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import pyarrow as pa
@@ -103,6 +104,19 @@ class PipelineRun:
                 found[str(table.name)] = error.message
                 failing.add(key)
         return found
+
+    def source_digest(self) -> str:
+        """A digest of all definitions, and of the states of the tables that the pipeline reads and does not make."""
+        found: dict[str, object] = {}
+        for key, table in self.project.tables.items():
+            found[f"definition {key}"] = table.digest
+            for name in table.reads.values():
+                if key_of(name) not in self.project.tables:
+                    try:
+                        found[key_of(name)] = self.tables.input(name, reader=table.name).state
+                    except SkiwayError as error:
+                        found[key_of(name)] = error.message
+        return sha256(repr(sorted(found.items())).encode()).hexdigest()
 
     def run(self, engine: QueryEngine, control: Control) -> Outcome:
         """Refresh all tables that need it, in order. One that fails stops only those that read it."""
