@@ -13,7 +13,12 @@ from pyspark.sql import SparkSession
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.resource_factory import ResourceFactory
+from metastore.upstreams import parquet
 from pipeline.lakes import SPARK
+from pipeline.test_sync_server import PATIENCE_S, synced
+from runtime.servers import Server
+from skiway.client import AirportClient, Metastore
+from skiway.model import v1
 from skiway.pipeline.derive import SparkQueries
 from skiway.storage import open_stores, utc_now
 
@@ -100,3 +105,29 @@ def test_spark_keeps_types_and_reads_empty_tables(lake: PipelineLake) -> None:
     assert [str(each.type) for each in lake.table("copy").handle.schema.arrow] == [
         str(each.type) for each in lake.table("things").handle.schema.arrow
     ]
+
+
+def test_a_server_runs_a_pipeline_as_a_job(server_with_spark: Server, tmp_path: Path) -> None:
+    parquet(tmp_path / "people", "a", id=[1, 2, 3])
+    files = {
+        "pipeline.yml": "name: derived\ncatalog: lake\nnamespace: derived\n",
+        "odd.sql": "SELECT id FROM people WHERE id % 2 = 1",
+        "counted.sql": "SELECT count(*) AS id FROM odd",
+    }
+    copy = v1.CopySettings(mode=v1.COM_APPEND)
+    with Metastore(server_with_spark.address) as lake:
+        lake.connectors.create(
+            "derived", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="derived", copy=copy
+        )
+        assert synced(lake, "derived").state == "succeeded"
+        lake.pipelines.create(files)
+        assert [each.action for each in lake.pipelines.plan("derived")] == ["replace", "replace"]
+        for wanted in ([1, 3], [1, 3, 5]):
+            ended = lake.jobs.wait(lake.pipelines.start("derived"), timeout_s=PATIENCE_S, every_s=0.1)
+            assert (ended.state, ended.message.tables_changed) == ("succeeded", 2), ended.message.message
+            with AirportClient(server_with_spark.addresses["airport"], "lake") as database:
+                assert sorted(database.scan("derived.odd").read_all()["id"].to_pylist()) == wanted
+                assert database.scan("derived.counted").read_all()["id"].to_pylist() == [len(wanted)]
+            parquet(tmp_path / "people", "b", id=[4, 5])
+            synced(lake, "derived")
+        assert [each.action for each in lake.pipelines.plan("derived")] == ["keep", "keep"]

@@ -299,6 +299,7 @@ def test_rights_are_checked_by_every_run(sales: PipelineLake) -> None:
     assert sales.run().failures == {}
     sales.append(sales.lake.load(sales.table("orders")), (4, "us", 7))
     as_owner(sales, "default")  # it reads everything, and writes nothing
+    assert "table.write" in sales.actions()["big"]
     assert "sales.big" in sales.run().failures
     sales.realm = None
     assert sales.actions() == {"big": "append", "totals": "replace"}

@@ -64,6 +64,8 @@ def test_a_job_runs_a_pipeline_and_ends_as_partial(lake: PipelineLake, ann: Real
     request = v1.StartPipelineRequest(pipeline_id=made.resource_id)
     started = api.start(ann, request).job
     assert api.start(ann, request).job.job_id == started.job_id
+    full = api.start(ann, v1.StartPipelineRequest(pipeline_id=made.resource_id, full=True)).job
+    assert full.job_id != started.job_id
     work(lake)
     ended = job(lake, started.job_id)
     assert ended.state == v1.JS_PARTIAL
@@ -128,6 +130,7 @@ def test_a_schedule_starts_a_run_in_every_interval(lake: PipelineLake, ann: Real
     lake.lake.factory.clock.advance(61)
     assert len(schedule(lake).begin_due()) == 1
     api.delete(ann, v1.DeletePipelineRequest(pipeline_id=made.resource_id))
+    assert lake.lake.factory.stores.pointers.count("/pipeline-schedule/") == 0
     lake.lake.factory.clock.advance(7200)
     assert schedule(lake).begin_due() == []
 
