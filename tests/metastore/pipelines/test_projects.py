@@ -181,6 +181,12 @@ def test_views_take_the_place_of_tables_and_keep_their_names() -> None:
     )
 
 
+def test_columns_can_be_qualified_by_namespaces() -> None:
+    query = parse_query("SELECT lake.shop.orders.id, shop.orders.price, a.b.c FROM lake.shop.orders", file="a.sql")
+    (name,) = query.reads
+    assert query.reading({name: "v"}) == "SELECT orders.id, orders.price, a.b.c FROM `v` AS `orders`"
+
+
 def test_comments_and_white_space_do_not_change_a_definition() -> None:
     first, second, third = (
         next(iter(project(a=sql).tables.values()))

@@ -60,21 +60,18 @@ class Query:
         return self.tree.sql("spark", comments=False)
 
     def reading(self, views: Mapping[TableName, str]) -> str:
-        """The query that reads these views instead of the tables."""
-
-        def renamed(node: exp.Expr) -> exp.Expr:
-            if not isinstance(node, exp.Table) or _name(node) not in views or _is_local(node):
-                return node
-            alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(_name(node).name, quoted=True))
-            others = {key: value for key, value in node.args.items() if key not in ("this", "db", "catalog", "alias")}
-            return exp.Table(this=exp.to_identifier(views[_name(node)], quoted=True), alias=alias, **others)
-
-        local = {id(node) for node in self.tree.find_all(exp.Table) if _is_local(node)}
+        """The query that reads these views instead of the tables. Each view has the name of its table as an alias."""
         made = self.tree.copy()
-        originals, copies = self.tree.find_all(exp.Table), list(made.find_all(exp.Table))
-        for original, copied in zip(originals, copies, strict=True):
-            if id(original) not in local:
-                copied.replace(renamed(copied))
+        for node in [each for each in made.find_all(exp.Table) if not _is_local(each)]:
+            name = _name(node)
+            alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(name.name, quoted=True))
+            others = {key: value for key, value in node.args.items() if key not in ("this", "db", "catalog", "alias")}
+            node.replace(exp.Table(this=exp.to_identifier(views[name], quoted=True), alias=alias, **others))
+        qualified = {(each.namespace[-1].casefold(), each.name.casefold()) for each in views if each.namespace}
+        for column in made.find_all(exp.Column):
+            if (column.db.casefold(), column.table.casefold()) in qualified:
+                column.set("db", None)
+                column.set("catalog", None)
         return made.sql("spark", comments=False)
 
     @property
