@@ -112,6 +112,7 @@ MANAGES_TABLES = {
         "gc.references",
         "gc.warehouse",
         "ingest",
+        "pipelines",
         "maintenance",
         "seeding.iceberg",
         "reconcile.profiling",

@@ -147,6 +147,13 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         ),
         ROLES_ONLY,
     ),
+    "PipelineService": dict.fromkeys(
+        (
+            *("ListPipelines", "GetPipeline", "CreatePipeline", "UpdatePipeline", "DeletePipeline"),
+            *("PlanPipeline", "StartPipeline"),
+        ),
+        ROLES_ONLY,
+    ),
     "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
@@ -168,6 +175,7 @@ PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "MaintenanceService": ("table.read", "table.write"),
     "QualityService": ("table.read", "table.write"),
     "WebhookService": ("webhook.manage", "webhook.manage"),
+    "PipelineService": ("connector.manage", "connector.manage"),
     "EventService": ("catalog.read", ""),
     "SystemObjectsService": ("system-objects.read", ""),
 }
@@ -207,6 +215,7 @@ ABOUT_NOTHING = {
     "CatalogService/CreateCatalog",
     "WebhookService/CreateWebhook",
     "ConnectorService/ValidateConnector",
+    "PipelineService/CreatePipeline",
     "SystemObjectsService/GetSystemObjects",
 }
 """They name no object, so a caller of another account may call them there."""

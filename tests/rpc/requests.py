@@ -19,6 +19,8 @@ from google.protobuf.message import Message
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, jobs, managed, policies, quality, queries, webhooks
+from skiway.metastore.pipelines import api as pipelines
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
 from skiway.metastore.transactions import staged_writes
 from skiway.metastore.webhooks.positions import WebhookPlace
 from skiway.model import v1
@@ -28,6 +30,10 @@ COLUMNS = '{"type": "struct", "fields": [{"id": 1, "name": "name", "type": "stri
 URL = "https://127.0.0.1/hook"
 SIGNING = "a secret of many bytes"
 ROWS = v1.RuleCheck(row_count=v1.RowCountCheck(min=1))
+FILES = {
+    "pipeline.yml": "name: derived\ncatalog: lake\nnamespace: sales\n",
+    "copy.sql": "SELECT * FROM people",
+}
 CLEAN = v1.MaintenanceTask(clean=v1.CleanTask())
 SQL = [v1.ViewSql(sql="SELECT 2", dialect="duckdb")]
 
@@ -52,6 +58,7 @@ class Lake:
     rule: v1.QualityRule
     check_id: str
     webhook: v1.Webhook
+    pipeline: v1.Pipeline
     transaction_id: str = "unit-1"
 
     @property
@@ -103,6 +110,9 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
         v1.Event(sequence=1), "refused", expires_at=factory.clock() + timedelta(hours=1)
     )
     factory.stores.pointers.apply([letter])
+    ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
+    declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
+    pipeline = pipelines.create(ann, declared).pipeline
     made = Lake(
         *(catalog, namespace, table, view, connector),
         job_id=job.job_id,
@@ -113,6 +123,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
         rule=rule,
         check_id=checking.job_id,
         webhook=webhook,
+        pipeline=pipeline,
     )
     if transaction_of is not None:
         begin_transaction(factory, made, caller=transaction_of)
@@ -326,6 +337,19 @@ REQUESTS: Mapping[str, Make] = {
     "WebhookService/DeleteWebhook": lambda lake: v1.DeleteWebhookRequest(webhook_id=lake.webhook.resource_id),
     "WebhookService/ListDeadLetters": lambda lake: v1.ListDeadLettersRequest(webhook_id=lake.webhook.resource_id),
     "WebhookService/RedeliverEvents": lambda lake: v1.RedeliverEventsRequest(webhook_id=lake.webhook.resource_id),
+    "PipelineService/ListPipelines": lambda _: v1.ListPipelinesRequest(),
+    "PipelineService/GetPipeline": lambda lake: v1.GetPipelineRequest(pipeline_id=lake.pipeline.resource_id),
+    "PipelineService/CreatePipeline": lambda _: v1.CreatePipelineRequest(
+        spec=v1.PipelineSpec(files={**FILES, "pipeline.yml": "name: new\ncatalog: lake\nnamespace: sales\n"})
+    ),
+    "PipelineService/UpdatePipeline": lambda lake: v1.UpdatePipelineRequest(
+        pipeline_id=lake.pipeline.resource_id,
+        spec=v1.PipelineSpec(files={**FILES, "copy.sql": "SELECT 1 AS x"}),
+        update_mask=mask("files"),
+    ),
+    "PipelineService/DeletePipeline": lambda lake: v1.DeletePipelineRequest(pipeline_id=lake.pipeline.resource_id),
+    "PipelineService/PlanPipeline": lambda lake: v1.PlanPipelineRequest(pipeline_id=lake.pipeline.resource_id),
+    "PipelineService/StartPipeline": lambda lake: v1.StartPipelineRequest(pipeline_id=lake.pipeline.resource_id),
     "EventService/ListEvents": lambda _: v1.ListEventsRequest(),
     "EventService/WatchEvents": lambda _: v1.WatchEventsRequest(wait_seconds=1),
     "ConnectorService/ValidateConnector": lambda _: v1.ValidateConnectorRequest(

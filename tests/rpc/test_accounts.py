@@ -52,6 +52,7 @@ def resource(operation: str, path: tuple[str, ...], sample: Lake) -> v1.Resource
         "policy": sample.policy.resource_id,
         "rule": sample.rule.resource_id,
         "webhook": sample.webhook.resource_id,
+        "pipeline": sample.pipeline.resource_id,
     }
     return next(found for noun, found in known.items() if noun in about)
 

@@ -100,5 +100,5 @@ def test_readers_see_no_events_of_grants_policies_and_connectors(rpc_server: Rpc
         }
         for caller in ("everybody", "reader")
     }
-    assert by_caller["everybody"] - by_caller["reader"] == {"connector", "job", "policy", "webhook"}
+    assert by_caller["everybody"] - by_caller["reader"] == {"connector", "job", "pipeline", "policy", "webhook"}
     assert {"catalog", "namespace", "table", "view"} <= by_caller["reader"]

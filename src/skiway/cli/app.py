@@ -49,6 +49,7 @@ LAKE: Final = {
     "tables": LazyGroup("table_maintenance:app", "Show, describe, create, delete and maintain tables."),
     "views": LazyGroup("views:app", "Show, create and delete views."),
     "snapshots": LazyGroup("snapshots:app", "Show, roll back and delete snapshots of tables."),
+    "pipelines": LazyGroup("pipelines:app", "Derive tables from other tables by queries in files."),
     "connectors": LazyGroup("connectors:app", "Mirror tables from other catalogs and folders."),
     "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),
     "queries": LazyGroup("queries:app", "Manage queries, which are leases on snapshots."),

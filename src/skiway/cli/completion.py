@@ -105,6 +105,7 @@ NAMES: Final[Mapping[str, Names]] = {
     "CONNECTOR": lambda lake, _: (each.name for each in lake.connectors()),
     "RULE": lambda lake, _: (each.name for each in lake.rules()),
     "WEBHOOK": lambda lake, _: (each.name for each in lake.webhooks()),
+    "PIPELINE": lambda lake, _: (each.name for each in lake.pipelines()),
     "POLICY": lambda lake, _: (each.name for each in lake.policies()),
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }

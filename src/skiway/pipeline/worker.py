@@ -22,6 +22,8 @@ from skiway.metastore import Realm, quality
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease
+from skiway.metastore.pipelines.api import run_job
+from skiway.metastore.pipelines.refreshing import QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -79,11 +81,15 @@ class SparkProfile:
         )
 
 
-def jobs_of(realm_of: Callable[[str], Realm], reconciler: Reconciler) -> Callable[[v1.Job, Control], Outcome]:
-    """The function that runs a job in the realm of its account."""
+def jobs_of(
+    realm_of: Callable[[str], Realm], reconciler: Reconciler, queries: QueryEngine | None = None
+) -> Callable[[v1.Job, Control], Outcome]:
+    """The function that runs a job in the realm of its account. `queries` runs those of pipelines."""
 
     def run(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
+        if job.HasField("pipeline"):
+            return run_job(realm, reconciler.warehouse, job.pipeline, queries, control)
         if job.HasField("maintenance"):
             if reconciler.warehouse is None:
                 raise Unsupported(

@@ -21,6 +21,7 @@ from skiway.metastore import (
     transactions,
     webhooks,
 )
+from skiway.metastore.pipelines import api as pipelines
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -52,6 +53,7 @@ from skiway.model.v1 import (
     grant_pb2,
     maintenance_pb2,
     namespace_pb2,
+    pipeline_pb2,
     policy_pb2,
     quality_pb2,
     query_pb2,
@@ -111,6 +113,7 @@ def all_services(
         maintenance_of(maintenance or MaintenanceArea()),
         QUALITY,
         webhooks_of(secrets_of_webhooks, None if reconciler is None else reconciler.access),
+        pipelines_of(maintenance or MaintenanceArea()),
         EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
@@ -234,6 +237,23 @@ def webhooks_of(secrets: SecretsStore, access: SourceAccess | None) -> Service:
             "DeleteWebhook": changes(partial(webhooks.delete, secrets=secrets), "webhook.manage"),
             "ListDeadLetters": reads(webhooks.list_dead_letters, "webhook.manage"),
             "RedeliverEvents": changes(webhooks.redeliver, "webhook.manage"),
+        },
+    )
+
+
+def pipelines_of(area: MaintenanceArea) -> Service:
+    """The service for pipelines."""
+    return Service(
+        pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"],
+        category="pipeline",
+        rules={
+            "ListPipelines": reads(pipelines.list_, "connector.manage"),
+            "GetPipeline": reads(pipelines.get, "connector.manage"),
+            "CreatePipeline": changes(pipelines.create, "connector.manage"),
+            "UpdatePipeline": changes(pipelines.update, "connector.manage"),
+            "DeletePipeline": changes(pipelines.delete, "connector.manage"),
+            "PlanPipeline": reads(partial(pipelines.plan, area=area), "connector.manage"),
+            "StartPipeline": changes(pipelines.start, "connector.manage"),
         },
     )
 

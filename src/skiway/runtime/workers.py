@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import getpid
 from pathlib import Path
@@ -18,7 +18,9 @@ from skiway.metastore import Realm
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.migrations import watching_format
+from skiway.metastore.pipelines.schedule import PipelineSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.pipeline.derive import SparkQueries
 from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
@@ -75,23 +77,27 @@ def working(settings: Settings, stores: Stores, reconciler: Reconciler, metrics:
 @contextmanager
 def at_work(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Iterator[Worker]:
     """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
-    schedule = JobSchedule(stores, realms_of(settings, stores))
+    realm_of = realms_of(settings, stores)
+    schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
+    if reconciler.warehouse is not None:
+        schedules.append(PipelineSchedule(stores, realm_of, reconciler.warehouse))
     every_s = settings.reconciler.poll_every.total_seconds()
-    with worker_of(settings, stores, reconciler, metrics) as worker, scheduling(schedule, every_s=every_s):
+    with worker_of(settings, stores, reconciler, metrics) as worker, scheduling(schedules, every_s=every_s):
         yield worker
 
 
 @contextmanager
-def scheduling(schedule: JobSchedule, *, every_s: float) -> Iterator[None]:
+def scheduling(schedules: Sequence[JobSchedule | PipelineSchedule], *, every_s: float) -> Iterator[None]:
     """Create jobs by policy for the duration of the block."""
     stop = threading.Event()
 
     def run() -> None:
         while not stop.is_set():
-            try:
-                schedule.begin_due()
-            except SkiwayError as error:
-                log.warning("the search for connectors that are due failed: %s", error)
+            for schedule in schedules:
+                try:
+                    schedule.begin_due()
+                except SkiwayError as error:
+                    log.warning("the search for connectors and pipelines that are due failed: %s", error)
             stop.wait(every_s)
 
     thread = threading.Thread(target=run, name="schedule", daemon=True)
@@ -119,7 +125,7 @@ def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler, metric
     """A worker for the jobs of all accounts."""
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(realms_of(settings, stores), reconciler),
+        jobs_of(realms_of(settings, stores), reconciler, SparkQueries(spark_place(settings.reconciler.spark).session)),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,

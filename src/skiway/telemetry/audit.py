@@ -31,6 +31,7 @@ CATEGORIES = (
     "grant",
     "policy",
     "webhook",
+    "pipeline",
     "query",
     "connector",
     "system",

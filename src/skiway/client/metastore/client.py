@@ -17,6 +17,7 @@ from skiway.client.metastore.events import Events
 from skiway.client.metastore.grants import Grants
 from skiway.client.metastore.jobs import Jobs
 from skiway.client.metastore.maintenance import Maintenance
+from skiway.client.metastore.pipelines import Pipelines
 from skiway.client.metastore.policies import Policies
 from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.rules import Rules
@@ -133,6 +134,11 @@ class Metastore:
     def rules(self) -> Rules:
         """Quality rules of tables, and their results."""
         return Rules(self._calls)
+
+    @property
+    def pipelines(self) -> Pipelines:
+        """Pipelines, which derive tables from other tables."""
+        return Pipelines(self._calls)
 
     @property
     def connectors(self) -> Connectors:

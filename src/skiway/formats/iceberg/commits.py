@@ -243,15 +243,18 @@ class Replacement:
         )
         return cls(updated(base, unchanged, updates), unchanged, updates)
 
-    def commit(self, added: Sequence[DataFile] = ()) -> Producer:
-        """The producer of the change, with the first rows. Rows that others add concurrently are replaced too."""
+    def commit(self, added: Sequence[DataFile] = (), *, properties: Mapping[str, str] | None = None) -> Producer:
+        """The producer of the change, with the first rows. Rows that others add concurrently are replaced too.
+
+        `properties` are those of the new snapshot.
+        """
 
         def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
             after = updated(metadata, self.requirements, self.updates)
             snapshot = NewSnapshot(after, files, clock=clock)
             try:
                 snapshot.add(added)
-                head = snapshot.finish("append", {})
+                head = snapshot.finish("append", properties or {})
             except BaseException:
                 files.remove(snapshot.written)
                 raise

@@ -118,6 +118,7 @@ _BY_ROLE: Final = {
     "policy": "policy.manage",
     "sync": "connector.manage",
     "webhook": "webhook.manage",
+    "pipeline": "connector.manage",
 }
 """The permissions to see events of kinds that roles alone give access to."""
 

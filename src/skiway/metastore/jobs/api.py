@@ -25,6 +25,8 @@ __all__ = [
     "enqueue",
     "enqueue_check",
     "enqueue_maintenance",
+    "enqueue_pipeline",
+    "enqueue_pipeline_unless_active",
     "enqueue_profile",
     "enqueue_unless_active",
     "get",
@@ -93,6 +95,34 @@ def enqueue_check(realm: Realm, table_id: v1.ResourceId, rule_ids: Sequence[str]
         return _same(realm, job) or _created(realm, job, table)
 
     return retrying(attempt)
+
+
+def enqueue_pipeline(realm: Realm, pipeline: Stored[v1.Pipeline], *, full: bool = False) -> v1.Job:
+    """Enqueue a run of a pipeline. If an unfinished job does the same work, return that one."""
+
+    def attempt() -> v1.Job:
+        job = _pipeline_job(realm, pipeline, full=full)
+        return _same(realm, job) or _created(realm, job, pipeline)
+
+    return retrying(attempt)
+
+
+def enqueue_pipeline_unless_active(
+    realm: Realm, pipeline: Stored[v1.Pipeline], *, also: Sequence[Operation]
+) -> v1.Job | None:
+    """Enqueue a run of a pipeline in one batch with `also`; None if an unfinished job does the same work.
+
+    Raise `Conflict` if the pipeline, or what `also` expects, changed since it was read.
+    """
+    job = _pipeline_job(realm, pipeline)
+    return None if _same(realm, job) else _created(realm, job, pipeline, also=also)
+
+
+def _pipeline_job(realm: Realm, pipeline: Stored[v1.Pipeline], *, full: bool = False) -> v1.Job:
+    job = _queued(realm, modes=())
+    job.pipeline.pipeline_id.CopyFrom(pipeline.value.resource_id)
+    job.pipeline.full = full
+    return job
 
 
 def enqueue_unless_active(realm: Realm, connector: Stored[v1.Connector], *, also: Sequence[Operation]) -> v1.Job | None:
@@ -196,7 +226,7 @@ def _same(realm: Realm, job: v1.Job) -> v1.Job | None:
 def _created(
     realm: Realm,
     job: v1.Job,
-    of: Stored[v1.Connector] | Stored[v1.Table],
+    of: Stored[v1.Connector] | Stored[v1.Table] | Stored[v1.Pipeline],
     *,
     also: Sequence[Operation] = (),
 ) -> v1.Job:

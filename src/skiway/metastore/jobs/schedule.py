@@ -21,7 +21,7 @@ from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
 
-__all__ = ["DEFAULT_INTERVAL", "JobSchedule", "rescheduled", "unscheduled"]
+__all__ = ["DEFAULT_INTERVAL", "JobSchedule", "Turn", "rescheduled", "unscheduled"]
 
 DEFAULT_INTERVAL: Final = timedelta(minutes=10)
 """The interval of a policy that does not set one."""
@@ -40,7 +40,7 @@ def rescheduled(realm: Realm, before: v1.Connector | None, after: v1.Connector) 
     if not _is_scheduled(after):
         return _deleting(found)
     now = realm.clock()
-    key, turn = keys.schedule(realm.account_id, after.resource_id.id), _Turn(now, max(now, _not_before(after)))
+    key, turn = keys.schedule(realm.account_id, after.resource_id.id), Turn(now, max(now, _not_before(after)))
     return [Put(key, turn.text, expect=found.version if found else ABSENT)]
 
 
@@ -67,7 +67,7 @@ class JobSchedule:
     def _begin(self, place: Pointer) -> v1.Job | None:
         account_id, connector_id = keys.schedule_ids(place.key)
         realm = self.realm_of(account_id)
-        if not _Turn.read(place).is_due(realm.clock()):
+        if not Turn.read(place).is_due(realm.clock()):
             return None
         try:
             return self._begin_now(realm, place, connector_id)
@@ -84,20 +84,21 @@ class JobSchedule:
             self.stores.pointers.compare_and_delete(place.key, expect=place.version)
             return None
         now = realm.clock()
-        following = _Turn(now, max(now + _interval(found.value), _not_before(found.value)))
+        following = Turn(now, max(now + _interval(found.value), _not_before(found.value)))
         moved = Put(place.key, following.text, expect=place.version)
         return jobs.enqueue_unless_active(realm, found, also=[moved])
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """When a connector is due, and when that was decided."""
+class Turn:
+    """When something is due, and when that was decided."""
 
     decided_at: datetime
     due_at: datetime
 
     @classmethod
-    def read(cls, place: Pointer) -> _Turn:
+    def read(cls, place: Pointer) -> Turn:
+        """The turn that a pointer holds. An unreadable one is due."""
         try:
             decided_at, due_at = map(datetime.fromisoformat, place.blob_uri.split(" "))
             return cls(decided_at.astimezone(UTC), due_at.astimezone(UTC))
@@ -107,9 +108,11 @@ class _Turn:
 
     @property
     def text(self) -> str:
+        """The turn as a pointer holds it."""
         return f"{self.decided_at.isoformat()} {self.due_at.isoformat()}"
 
     def is_due(self, now: datetime) -> bool:
+        """Whether it is due, or was decided by a wrong clock."""
         return self.due_at <= now or self.decided_at > now + MAX_CLOCK_SKEW
 
 

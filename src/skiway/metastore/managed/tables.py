@@ -128,9 +128,19 @@ def create(
     return _created(realm, warehouse, table, metadata, also=also)
 
 
-def create_filled(realm: Realm, warehouse: Warehouse, staged: ManagedTable, added: Sequence[DataFile]) -> ManagedTable:
-    """Create a table that `create` staged together with its first rows, so that nobody sees it without them."""
-    first = append(added)(staged.metadata, staged.files, realm.clock)
+def create_filled(
+    realm: Realm,
+    warehouse: Warehouse,
+    staged: ManagedTable,
+    added: Sequence[DataFile],
+    *,
+    properties: Mapping[str, str] | None = None,
+) -> ManagedTable:
+    """Create a table that `create` staged together with its first rows, so that nobody sees it without them.
+
+    `properties` are those of its first snapshot.
+    """
+    first = append(added, properties=properties)(staged.metadata, staged.files, realm.clock)
     try:
         return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
     except SkiwayError as error:

@@ -182,6 +182,7 @@ _PARTS: Final[Mapping[str, Part]] = {
     "policy": _named("policies", v1.RK_POLICY),
     "rule": _rule,
     "webhook": _named("webhooks", v1.RK_WEBHOOK),
+    "pipeline": _named("pipelines", v1.RK_PIPELINE),
     "connector": _named("connectors", v1.RK_CONNECTOR),
     "job": _job,
 }

@@ -51,6 +51,7 @@ EVENT_KINDS: Final = {
     "policy": "policies",
     "rule": "rules",
     "webhook": "webhooks",
+    "pipeline": "pipelines",
 }
 """The kinds of objects that have events, and their names in keys."""
 
@@ -222,7 +223,13 @@ def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     match parts:
         case ["accounts", "by-name", name]:
             yield "account", {"name": name}
-        case ["accounts", _, "catalogs" | "connectors" | "policies" | "webhooks" as plural, "by-name", name]:
+        case [
+            "accounts",
+            _,
+            "catalogs" | "connectors" | "policies" | "pipelines" | "webhooks" as plural,
+            "by-name",
+            name,
+        ]:
             yield _SINGULAR[plural], {"name": name}
         case ["accounts", _, "rules", "by-table", table, name]:
             yield "rule", {"name": name, "table_id": table}

@@ -21,6 +21,7 @@ __all__ = [
     "ACCOUNTS",
     "AIRPORT_SIGNING_KEY",
     "MAX",
+    "PIPELINE_SCHEDULE",
     "PLACES",
     "QUEUE",
     "READINESS",
@@ -75,6 +76,10 @@ __all__ = [
     "of_table",
     "owner",
     "pin",
+    "pipeline",
+    "pipeline_name",
+    "pipeline_schedule",
+    "pipeline_schedule_ids",
     "place",
     "place_owner",
     "policy",
@@ -118,6 +123,7 @@ MAX = 2**63 - 1
 ACCOUNTS: Final = "/accounts/"
 QUEUE: Final = "/queue/"
 SCHEDULE: Final = "/schedule/"
+PIPELINE_SCHEDULE: Final = "/pipeline-schedule/"
 SECRETS: Final = "/secrets/"
 WEBHOOKS: Final = "/webhooks/"
 READINESS: Final = "/platform/readiness"
@@ -435,6 +441,28 @@ def metrics_report(account_id: str, table_id: str, number: str = "") -> str:
 def scan_plan(account_id: str, table_id: str, caller: str, plan_id: str = "") -> str:
     """Holds, until it expires, a scan that was planned for a caller, not a blob's address; without an id, the prefix of all."""
     return f"/plans/{encoded(account_id)}/{encoded(table_id)}/{encoded(caller) if caller else '-'}/{encoded(plan_id) if plan_id else ''}"
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+
+def pipeline(account_id: str, pipeline_id: str = "") -> str:
+    return f"{of_account(account_id)}pipelines/by-id/{encoded(pipeline_id)}"
+
+
+def pipeline_name(account_id: str, name: str = "") -> str:
+    return f"{of_account(account_id)}pipelines/by-name/{encoded(name)}"
+
+
+def pipeline_schedule(account_id: str, pipeline_id: str) -> str:
+    """Holds when a pipeline is due, not a blob's address."""
+    return f"{PIPELINE_SCHEDULE}{encoded(account_id)}/{encoded(pipeline_id)}"
+
+
+def pipeline_schedule_ids(key: str) -> tuple[str, str]:
+    """The ids of account and pipeline in a key of the schedule."""
+    account_id, pipeline_id = map(unquote, key.removeprefix(PIPELINE_SCHEDULE).split("/"))
+    return account_id, pipeline_id
 
 
 # --- connectors and jobs ----------------------------------------------------------------------------------------------

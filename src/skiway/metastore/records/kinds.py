@@ -26,6 +26,7 @@ __all__ = [
     "KINDS",
     "LEASE",
     "NAMESPACE",
+    "PIPELINE",
     "POLICY",
     "RULE",
     "RULE_RESULTS",
@@ -141,6 +142,8 @@ def work_digest(of: v1.Job) -> str:
         work.maintenance.CopyFrom(of.maintenance)
     if of.HasField("quality"):
         work.quality.CopyFrom(of.quality)
+    if of.HasField("pipeline"):
+        work.pipeline.CopyFrom(of.pipeline)
     return sha256(work.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -255,6 +258,13 @@ WEBHOOK = Kind(
     key=lambda of: keys.webhook(of.resource_id.account_id, of.resource_id.id),
     names=lambda of: (keys.webhook_name(of.resource_id.account_id, of.display_name),),
 )
+PIPELINE = Kind(
+    "pipeline",
+    v1.Pipeline,
+    title=lambda of: of.display_name,
+    key=lambda of: keys.pipeline(of.resource_id.account_id, of.resource_id.id),
+    names=lambda of: (keys.pipeline_name(of.resource_id.account_id, of.display_name),),
+)
 CONNECTOR = Kind(
     "connector",
     v1.Connector,
@@ -306,6 +316,7 @@ KINDS = (
     RULE,
     RULE_RESULTS,
     WEBHOOK,
+    PIPELINE,
     CONNECTOR,
     JOB,
     LEASE,

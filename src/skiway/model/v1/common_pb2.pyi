@@ -44,6 +44,7 @@ class _ResourceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resource
     RK_POLICY: _ResourceKind.ValueType  # 15
     RK_RULE: _ResourceKind.ValueType  # 16
     RK_WEBHOOK: _ResourceKind.ValueType  # 17
+    RK_PIPELINE: _ResourceKind.ValueType  # 18
 
 class ResourceKind(_ResourceKind, metaclass=_ResourceKindEnumTypeWrapper): ...
 
@@ -65,6 +66,7 @@ RK_AGGREGATE: ResourceKind.ValueType  # 14
 RK_POLICY: ResourceKind.ValueType  # 15
 RK_RULE: ResourceKind.ValueType  # 16
 RK_WEBHOOK: ResourceKind.ValueType  # 17
+RK_PIPELINE: ResourceKind.ValueType  # 18
 Global___ResourceKind: _TypeAlias = ResourceKind  # noqa: Y015
 
 class _SpecialSnapshot:

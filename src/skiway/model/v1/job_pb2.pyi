@@ -368,8 +368,33 @@ class QualityTask(_message.Message):
 Global___QualityTask: _TypeAlias = QualityTask  # noqa: Y015
 
 @_typing.final
+class PipelineTask(_message.Message):
+    """A run of a pipeline. If it is `full`, all tables are refreshed in full."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIPELINE_ID_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    full: _builtins.bool
+    @_builtins.property
+    def pipeline_id(self) -> _common_pb2.ResourceId: ...
+    def __init__(
+        self,
+        *,
+        pipeline_id: _common_pb2.ResourceId | None = ...,
+        full: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PipelineTask: _TypeAlias = PipelineTask  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
-    """Work on a connector, or on a table, done by whoever holds its lease. `lease_epoch` grows with every lease, so
+    """Work on a connector, on a table, or on a pipeline, done by whoever holds its lease. `lease_epoch` grows with every lease, so
     that a worker whose lease has passed to another cannot write any more.
     """
 
@@ -403,6 +428,7 @@ class Job(_message.Message):
     MAINTENANCE_FIELD_NUMBER: _builtins.int
     MAINTENANCE_RESULT_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
+    PIPELINE_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
@@ -467,6 +493,10 @@ class Job(_message.Message):
     def quality(self) -> Global___QualityTask:
         """then the job checks rules of the table"""
 
+    @_builtins.property
+    def pipeline(self) -> Global___PipelineTask:
+        """then the job runs the pipeline"""
+
     def __init__(
         self,
         *,
@@ -498,10 +528,11 @@ class Job(_message.Message):
         maintenance: Global___MaintenanceTask | None = ...,
         maintenance_result: Global___MaintenanceResult | None = ...,
         quality: Global___QualityTask | None = ...,
+        pipeline: Global___PipelineTask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "next_attempt_at", b"next_attempt_at", "pipeline", b"pipeline", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "pipeline", b"pipeline", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

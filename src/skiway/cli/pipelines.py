@@ -1,0 +1,149 @@
+"""`skiway pipelines`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skiway.cli.command import Call, command, group
+from skiway.cli.jobs import INTERRUPTED, JobRecord, describe_progress
+from skiway.errors import NotFound
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import Job
+    from skiway.client.metastore.pipelines import Pipeline, PlannedTable
+
+__all__ = ["app"]
+
+app = group("pipelines", "Derive tables from other tables by queries in files.")
+
+PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a pipeline.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with pipeline.yml and .sql files.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what a run would do to each table, and why.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRecord:
+    """A pipeline in the output."""
+
+    name: str
+    owner: str
+    files: list[str]
+    id: str
+    version: int | None
+    created_at: datetime | None
+    updated_at: datetime | None
+    damage: str | None = None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> PipelineRecord:
+        """Convert a pipeline of the client."""
+        return cls(
+            pipeline.name,
+            pipeline.owner,
+            list(pipeline.files),
+            str(pipeline.id),
+            pipeline.version,
+            None if pipeline.damage else pipeline.created_at,
+            None if pipeline.damage else pipeline.updated_at,
+            pipeline.damage or None,
+        )
+
+
+@command(app, "list")
+def list_pipelines(call: Call) -> None:
+    """List the pipelines of the account."""
+    found = [PipelineRecord.of(each) for each in call.lake.pipelines()]
+    call.print_rows(found, ["name", "owner", "files", "updated_at"], empty="there are no pipelines")
+
+
+@command(app, "show")
+def show(call: Call, name: PipelineName) -> None:
+    """Show a pipeline and its stored version."""
+    call.print_record(PipelineRecord.of(call.lake.pipelines.get(name)))
+
+
+@command(app, "create")
+def create(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
+    """Create a pipeline from the files in a folder. Its runs have your rights."""
+    files = _files(folder)
+    if dry_run:
+        _print_plan(call, call.lake.pipelines.plan(files=files))
+        return
+    made = call.lake.pipelines.create(files)
+    call.print_result(
+        f"created pipeline {made.name}; run it with: skiway pipelines run {made.name}", PipelineRecord.of(made)
+    )
+
+
+@command(app, "apply")
+def apply(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
+    """Create a pipeline from the files in a folder, or replace its files. You become its owner."""
+    from skiway.metastore.pipelines.projects import read_project
+
+    files = _files(folder)
+    name = read_project(files).name
+    try:
+        known = call.lake.pipelines.get(name)
+    except NotFound:
+        create(call, folder, dry_run)
+        return
+    if dry_run:
+        _print_plan(call, call.lake.pipelines.plan(known.id, files=files))
+        return
+    changed = call.lake.pipelines.update(known.id, files, if_version=known.version)
+    call.print_result(f"updated pipeline {name}", PipelineRecord.of(changed))
+
+
+@command(app, "run")
+def run(
+    call: Call,
+    name: PipelineName,
+    full: Annotated[bool, typer.Option("--full", help="Refresh all tables in full, also unchanged ones.")] = False,
+    dry_run: DryRun = False,
+    background: Annotated[
+        bool, typer.Option("--background", help="Start the job and do not wait for its end.")
+    ] = False,
+) -> None:
+    """Refresh the tables of a pipeline that have to be, in the order of what they read."""
+    if dry_run:
+        _print_plan(call, call.lake.pipelines.plan(name, full=full))
+        return
+    job = call.lake.pipelines.start(name, full=full)
+    if not background:
+        try:
+            job = call.lake.jobs.wait(job, on_change=_report)
+        except KeyboardInterrupt:
+            typer.echo(f"job {job.id} keeps running: cancel it with `skiway jobs cancel {job.id}`", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    done = job.message.message or f"follow it with: skiway jobs watch {job.id}"
+    call.print_result(f"job {job.id} {job.state}: {done}", JobRecord.of(job, {}))
+    if job.is_over and job.state != "succeeded":
+        raise typer.Exit(1)
+
+
+@command(app, "delete")
+def delete(call: Call, name: PipelineName) -> None:
+    """Delete a pipeline. Its tables stay, and are no longer refreshed."""
+    call.lake.pipelines.delete(name)
+    call.print_result(f"deleted pipeline {name}", {"name": name})
+
+
+def _files(folder: Path) -> dict[str, str]:
+    from skiway.metastore.pipelines.projects import read_folder
+
+    return read_folder(folder.expanduser())
+
+
+def _report(job: Job) -> None:
+    if not job.is_over:
+        typer.echo(f"job {job.id}: {describe_progress(job)}", err=True)
+
+
+def _print_plan(call: Call, plan: Sequence[PlannedTable]) -> None:
+    call.print_rows(plan, ["table", "action", "reason", "reads"], empty="there are no tables")

@@ -1,0 +1,86 @@
+"""What a derived table was made from: its definition and the snapshots of its inputs, in the summary of its own snapshot.
+
+The position is committed together with the rows. So it is always that of the rows that the table has, also after a killed run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+__all__ = ["POSITION", "InputState", "Position", "StoredPosition", "read_position"]
+
+POSITION: Final = "skiway.pipeline.position"
+
+
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """The state of an input: the id of the table, its snapshot (0 for a table without any), and a digest of its columns."""
+
+    table: str
+    snapshot: int
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The definition that made the rows of a table, as a digest, and the inputs by name."""
+
+    definition: str
+    inputs: Mapping[str, InputState]
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The position as properties of a snapshot."""
+        inputs = {name: asdict(state) for name, state in sorted(self.inputs.items())}
+        return {POSITION: json.dumps({"definition": self.definition, "inputs": inputs}, separators=(",", ":"))}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """The position of a table, and the snapshot that has it; both None if there is none.
+
+    `is_changed` says that others have changed the rows since then.
+    """
+
+    value: Position | None = None
+    snapshot_id: int | None = None
+    is_changed: bool = False
+
+
+def read_position(metadata: TableMetadata) -> StoredPosition:
+    """The position of the rows that the table has now. A position that was lost or cannot be read is like none."""
+    is_changed = False
+    for snapshot in _history(metadata):
+        text = _summary(snapshot).get(POSITION)
+        if text is not None:
+            return StoredPosition(_parsed(text), snapshot.snapshot_id, is_changed)
+        is_changed |= snapshot.summary is None or snapshot.summary.operation.value != "replace"
+    return StoredPosition()
+
+
+def _parsed(text: str) -> Position | None:
+    try:
+        found = json.loads(text)
+        return Position(found["definition"], {name: InputState(**state) for name, state in found["inputs"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _history(metadata: TableMetadata) -> Iterator[Snapshot]:
+    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    current = metadata.current_snapshot()
+    number = None if current is None else current.snapshot_id
+    while number is not None and (found := by_id.pop(number, None)) is not None:
+        yield found
+        number = found.parent_snapshot_id
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties

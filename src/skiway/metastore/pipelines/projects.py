@@ -1,0 +1,241 @@
+"""The files of a pipeline: `pipeline.yml`, and a `.sql` file for each derived table.
+
+    # pipeline.yml                        -- totals.sql
+    name: sales                           -- @refresh: full
+    catalog: lake                         -- @partition_by: region
+    namespace: shop                       SELECT region, sum(price) AS total
+    schedule: 1h                          FROM orders
+                                          GROUP BY region
+
+Names without a namespace are tables of the namespace in `pipeline.yml`. A file defines the table with its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, NoReturn, get_args
+
+import yaml
+
+from skiway.errors import InvalidArgument, NotFound
+from skiway.formats import TableName
+from skiway.metastore.pipelines.queries import Query, parse_query
+
+__all__ = ["PROJECT_FILE", "DerivedTable", "Project", "Refresh", "key_of", "read_folder", "read_project"]
+
+PROJECT_FILE: Final = "pipeline.yml"
+MAX_BYTES: Final = 512 * 1024
+MAX_TABLES: Final = 500
+
+Refresh = Literal["incremental", "full"]
+
+_FIELDS: Final = ("name", "catalog", "namespace", "schedule", "on_change", "description")
+_OPTIONS: Final = ("table", "refresh", "partition_by", "description")
+_OPTION: Final = re.compile(r"--\s*@(\w+)\s*:\s*(.*)")
+_DURATION: Final = re.compile(r"(\d+)\s*(s|m|h|d)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table and the query that makes it. `reads` are full names: the namespace and the name."""
+
+    name: TableName
+    file: str
+    query: Query
+    reads: Mapping[TableName, TableName]
+    """Full names by the names that are written in the query."""
+    refresh: Refresh = "incremental"
+    partition_by: str = ""
+    description: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything that the content of the table depends on, besides its inputs."""
+        names = sorted((str(written), str(full)) for written, full in self.reads.items())
+        return sha256(repr((self.query.text, names, self.partition_by)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Project:
+    """A pipeline, as its files declare it. Tables are by their keys; see `key_of`."""
+
+    name: str
+    catalog: str
+    namespace: tuple[str, ...]
+    schedule: timedelta | None = None
+    on_change: bool = False
+    description: str = ""
+    tables: Mapping[str, DerivedTable] = field(default_factory=dict)
+
+
+def key_of(name: TableName) -> str:
+    """The name as tables are looked up: case makes no difference."""
+    return str(name).casefold()
+
+
+def read_folder(folder: Path) -> dict[str, str]:
+    """The files of a project, by their paths in the folder. Hidden files and folders are left out."""
+    if not (folder / PROJECT_FILE).is_file():
+        raise NotFound(f"{folder} is not the folder of a pipeline: it has no {PROJECT_FILE}", key="pipeline.folder")
+    found = {}
+    for path in sorted(folder.rglob("*.sql")):
+        inside = path.relative_to(folder)
+        if not any(part.startswith(".") for part in inside.parts):
+            found[inside.as_posix()] = _text(path)
+    return {PROJECT_FILE: _text(folder / PROJECT_FILE), **found}
+
+
+def read_project(files: Mapping[str, str]) -> Project:
+    """Parse the files of a project. Raise `InvalidArgument` if something in them is wrong."""
+    size = sum(len(text.encode()) for text in files.values())
+    if size > MAX_BYTES or len(files) > MAX_TABLES + 1:
+        _invalid(
+            PROJECT_FILE,
+            f"the project has {len(files)} files with {size} bytes; at most {MAX_TABLES} tables and {MAX_BYTES} bytes are "
+            "allowed: split it into several pipelines",
+        )
+    if PROJECT_FILE not in files:
+        _invalid(PROJECT_FILE, "the file is missing")
+    head = _head(files[PROJECT_FILE])
+    namespace = _path(head, "namespace")
+    project = Project(
+        _required(head, "name"),
+        _required(head, "catalog"),
+        namespace,
+        _duration(head.get("schedule")),
+        _flag(head, "on_change"),
+        str(head.get("description") or ""),
+    )
+    if project.schedule is not None and project.on_change:
+        _invalid(PROJECT_FILE, "it has both schedule and on_change: choose one of them")
+    tables: dict[str, DerivedTable] = {}
+    for file, text in sorted(files.items()):
+        if file == PROJECT_FILE:
+            continue
+        table = _table(project, file, text)
+        known = tables.setdefault(key_of(table.name), table)
+        if known is not table:
+            _invalid(file, f"{known.file} also defines table {table.name}: remove or rename one of them")
+    if not tables:
+        _invalid(PROJECT_FILE, "the project has no .sql files, so it has no tables")
+    return Project(
+        project.name,
+        project.catalog,
+        namespace,
+        project.schedule,
+        project.on_change,
+        project.description,
+        tables,
+    )
+
+
+def _table(project: Project, file: str, text: str) -> DerivedTable:
+    if PurePosixPath(file).suffix != ".sql":
+        _invalid(file, "only .sql files define tables")
+    options = _table_options(file, text)
+    name = _full(project, _dotted(options.get("table") or PurePosixPath(file).stem, file))
+    refresh = options.get("refresh", "incremental")
+    if refresh not in get_args(Refresh):
+        _invalid(file, f"@refresh is {refresh!r}; it must be {' or '.join(get_args(Refresh))}")
+    query = parse_query(text, file=file)
+    return DerivedTable(
+        name,
+        file,
+        query,
+        {each: _full(project, each) for each in query.reads},
+        "full" if refresh == "full" else "incremental",
+        options.get("partition_by", ""),
+        options.get("description", ""),
+    )
+
+
+def _table_options(file: str, text: str) -> dict[str, str]:
+    """The options in the comments at the beginning of a file."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith("--"):
+            break
+        match = _OPTION.fullmatch(stripped)
+        if match is None:
+            continue
+        if match[1] not in _OPTIONS:
+            _invalid(
+                file, f"there is no option @{match[1]}; the options are {', '.join(f'@{each}' for each in _OPTIONS)}"
+            )
+        if match[1] in found:
+            _invalid(file, f"the option @{match[1]} is given twice")
+        found[match[1]] = match[2].strip()
+    return found
+
+
+def _full(project: Project, name: TableName) -> TableName:
+    """The name with its namespace, and without the catalog of the pipeline."""
+    path = name.namespace or project.namespace
+    if len(path) > 1 and path[0].casefold() == project.catalog.casefold():
+        path = path[1:]
+    return TableName(path, name.name)
+
+
+def _dotted(text: str, file: str) -> TableName:
+    parts = text.split(".")
+    if not all(part.strip() == part and part for part in parts):
+        _invalid(file, f"{text!r} is not the name of a table")
+    return TableName(tuple(parts[:-1]), parts[-1])
+
+
+def _head(text: str) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        _invalid(PROJECT_FILE, f"it is not valid YAML: {str(error).splitlines()[0]}")
+    if not isinstance(found, dict):
+        _invalid(PROJECT_FILE, f"it must be a mapping with {', '.join(_FIELDS[:3])}")
+    unknown = [str(key) for key in found if key not in _FIELDS]
+    if unknown:
+        _invalid(PROJECT_FILE, f"there is no field {unknown[0]!r}; the fields are {', '.join(_FIELDS)}")
+    return found
+
+
+def _required(head: Mapping[str, Any], name: str) -> str:
+    value = head.get(name)
+    if not isinstance(value, str) or not value.strip():
+        _invalid(PROJECT_FILE, f"{name} is missing: give it as a text")
+    return value.strip()
+
+
+def _path(head: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(_required(head, name).split("."))
+
+
+def _flag(head: Mapping[str, Any], name: str) -> bool:
+    value = head.get(name, False)
+    if not isinstance(value, bool):
+        _invalid(PROJECT_FILE, f"{name} is {value!r}; it must be true or false")
+    return value
+
+
+def _duration(value: object) -> timedelta | None:
+    if value is None:
+        return None
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None or not int(match[1]):
+        _invalid(PROJECT_FILE, f"schedule is {value!r}; give the time between two runs, such as 30m, 1h or 1d")
+    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{path} is not a text file in UTF-8", key="pipeline.file", file=str(path)) from None
+
+
+def _invalid(file: str, why: str) -> NoReturn:
+    raise InvalidArgument(f"{file}: {why}", key="pipeline.file", file=file)

@@ -1,0 +1,49 @@
+"""Commands for pipelines. Runs on Spark are tested in `tests/pipeline/test_derive.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "sales"
+    found.mkdir()
+    (found / "pipeline.yml").write_text("name: sales\ncatalog: lake\nnamespace: shop\n")
+    (found / "big.sql").write_text("SELECT * FROM orders")
+    (found / "ones.sql").write_text("SELECT 1 AS x")
+    return found
+
+
+def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path) -> None:
+    plan = run("pipelines", "apply", folder, "--dry-run", "-o", "json").json
+    assert [(each["table"], each["action"]) for each in plan] == [("shop.big", "fail"), ("shop.ones", "replace")]
+    assert "table shop.orders, which shop.big reads, does not exist" in plan[0]["reason"]
+    assert run("pipelines", "list", "-o", "json").json == []
+    made = run("pipelines", "apply", folder)
+    assert made.out == "created pipeline sales; run it with: skiway pipelines run sales\n", made.err
+    assert run("pipelines", "create", folder).code == 1
+    shown = run("pipelines", "show", "sales", "-o", "json").json
+    assert shown["files"] == ["big.sql", "ones.sql", "pipeline.yml"]
+    assert shown["owner"]
+    (folder / "big.sql").unlink()
+    plan = run("pipelines", "apply", folder, "--dry-run", "-o", "json").json
+    assert [each["table"] for each in plan] == ["shop.ones"]
+    assert len(run("pipelines", "run", "sales", "--dry-run", "-o", "json").json) == 2
+    assert run("pipelines", "apply", folder).out == "updated pipeline sales\n"
+    assert [each["files"] for each in run("pipelines", "list", "-o", "json").json] == [["ones.sql", "pipeline.yml"]]
+    assert run("pipelines", "delete", "sales").out == "deleted pipeline sales\n"
+    assert run("pipelines", "list", "-o", "json").json == []
+
+
+def test_mistakes_are_explained(run: Run, folder: Path, tmp_path: Path) -> None:
+    wrong = run("pipelines", "create", tmp_path)
+    assert (wrong.code, "it has no pipeline.yml" in wrong.err) == (1, True)
+    (folder / "ones.sql").write_text("SELECT * FROM ones")
+    wrong = run("pipelines", "create", folder)
+    assert (wrong.code, "table shop.ones reads itself" in wrong.err) == (1, True)
+    assert run("pipelines", "run", "nothing").code == 1

@@ -1,0 +1,116 @@
+"""A lake with a pipeline, in tests without Spark: DuckDB runs the queries in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from pyiceberg.table import StaticTable
+
+from metastore.managed_table_factory import ManagedTableFactory
+from skiway.errors import InvalidArgument
+from skiway.formats import TableName
+from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.metastore import Realm, managed
+from skiway.metastore.ingest.rows import Target, Written, write_rows
+from skiway.metastore.managed import ManagedTable
+from skiway.metastore.pipelines.inputs import Input, LakeTables
+from skiway.metastore.pipelines.projects import read_project
+from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
+from skiway.metastore.reconcile.outcomes import Control, Outcome
+
+ORDERS = pa.schema({"id": pa.int64(), "region": pa.string(), "price": pa.int64()})
+
+
+@dataclass
+class DuckQueries:
+    """Runs queries on DuckDB, and records them."""
+
+    queries: list[str] = field(default_factory=list)
+    rows_read: int = 0
+
+    @contextmanager
+    def result(
+        self, query: Callable[[Mapping[TableName, str]], str], inputs: Mapping[TableName, Input]
+    ) -> Iterator[DuckResult]:
+        with duckdb.connect() as database:
+            views = {name: f"v{number}" for number, name in enumerate(inputs)}
+            for name, read in inputs.items():
+                rows = read.columns.empty_table()
+                if read.snapshot is not None:
+                    rows = read.handle.read(read.snapshot, files=read.files, schema=read.columns).read_all()
+                self.rows_read += rows.num_rows
+                database.register(views[name], rows)
+            text = query(views)
+            self.queries.append(text)
+            (translated,) = sqlglot.transpile(text, read="spark", write="duckdb")
+            try:
+                yield DuckResult(database.execute(translated).to_arrow_table())
+            except duckdb.Error as error:
+                raise InvalidArgument(f"the engine rejects the query: {error}", key="query") from None
+
+
+@dataclass
+class DuckResult:
+    rows: pa.Table
+
+    def columns(self) -> pa.Schema:
+        return self.rows.schema
+
+    def write(self, target: Target) -> Written:
+        return write_rows(target, self.rows.to_batches())
+
+
+@dataclass
+class PipelineLake:
+    """A lake whose first namespace has the tables of a pipeline. `queries` are the files, without their suffix."""
+
+    lake: ManagedTableFactory
+    queries: dict[str, str] = field(default_factory=dict)
+    engine: Any = field(default_factory=DuckQueries)
+    realm: Realm | None = None
+
+    def pipeline(self, *, again: bool = False) -> PipelineRun:
+        space, catalog = self.lake.factory.first_namespace(), self.lake.factory.first_catalog().display_name
+        path = ".".join((*space.parents, space.display_name))
+        head = f"name: sales\ncatalog: {catalog}\nnamespace: {path}\n"
+        project = read_project({"pipeline.yml": head, **{f"{name}.sql": sql for name, sql in self.queries.items()}})
+        tables = LakeTables(self.realm or self.lake.home, self.lake.warehouse, catalog)
+        return PipelineRun(project, "p1", tables, again)
+
+    def run(self, *, again: bool = False, engine: QueryEngine | None = None, control: Control | None = None) -> Outcome:
+        return self.pipeline(again=again).run(engine or self.engine, control or Control())
+
+    def actions(self) -> dict[str, str]:
+        """What a run would do, by the names of the tables."""
+        found = self.pipeline().decisions()
+        return {
+            name.rpartition(".")[2]: each.action if isinstance(each, Decision) else each for name, each in found.items()
+        }
+
+    def create(self, name: str = "orders", schema: pa.Schema = ORDERS) -> ManagedTable:
+        return self.lake.create(name, schema)
+
+    def append(self, table: ManagedTable, *rows: tuple[Any, ...]) -> None:
+        now = self.lake.load(table)
+        columns = now.handle.schema.arrow
+        arrays = [pa.array(column, each.type) for column, each in zip(zip(*rows, strict=True), columns, strict=True)]
+        with DataFileWriter(now.files, now.metadata) as writer:
+            writer.write(pa.record_batch(arrays, names=columns.names))
+            files = writer.close()
+        managed.append_with_retry(self.lake.home, self.lake.warehouse, now.table.resource_id, files)
+
+    def table(self, name: str) -> ManagedTable:
+        found = self.pipeline().tables.output(TableName(self.pipeline().project.namespace, name))
+        assert found is not None
+        return found
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows of a table, sorted, as PyIceberg reads them."""
+        found = StaticTable.from_metadata(self.table(name).metadata_location).scan().to_arrow().to_pylist()
+        return sorted((tuple(each.values()) for each in found), key=repr)
