@@ -53,7 +53,7 @@ QUICK = (
 @pytest.fixture(scope="session")
 def server_with_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that starts a Spark of its own for its first job. Each test uses its own connectors and namespaces."""
-    with started(tmp_path_factory.mktemp("server") / "home", *QUICK) as running:
+    with started(tmp_path_factory.mktemp("server") / "home", *QUICK, "--set", "pipelines.enabled=true") as running:
         yield running
 
 

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -17,8 +19,10 @@ from metastore.resource_factory import ResourceFactory, mask
 from skiway import __version__
 from skiway.config import Settings, load
 from skiway.errors import InvalidArgument, NotFound, Unauthorized
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
+from skiway.runtime import workers
 from skiway.runtime.authentication import authenticator, credential_headers
 from skiway.runtime.gc import sweeps
 from skiway.runtime.gc.schedule import Progress, Sweep, Tick
@@ -397,3 +401,17 @@ def test_startup_does_not_warn_by_default(capsys: pytest.CaptureFixture[str]) ->
     with logging_as_configured(load()):
         pass
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("enabled", ["false", "true"])
+def test_operator_decides_whether_workers_run_pipelines(monkeypatch: pytest.MonkeyPatch, enabled: str) -> None:
+    given = list[Any]()
+    monkeypatch.setattr(workers, "jobs_of", lambda _realms, _reconciler, queries: given.append(queries))
+    monkeypatch.setattr(workers, "PipelineSchedule", lambda *_: given.append("schedule"))
+    monkeypatch.setattr(workers, "scheduling", lambda *_, **__: nullcontext())
+    with open_stores("memory://") as stores:
+        reconciler = Reconciler(MemorySecrets(), warehouse=cast(Any, "warehouse"))
+        with workers.at_work(load(flags={"pipelines.enabled": enabled}), stores, reconciler, Metrics(enabled=False)):
+            pass
+    found = [each for each in given if each is not None]
+    assert len(found) == (2 if enabled == "true" else 0)

@@ -31,6 +31,7 @@ __all__ = [
     "Maintenance",
     "Metadata",
     "Metrics",
+    "Pipelines",
     "Quality",
     "Query",
     "Reconciler",
@@ -206,6 +207,15 @@ class Webhooks:
     )
     max_backoff: timedelta = setting(timedelta(minutes=5), DURATION, "Longest pause between attempts.")
     keep_dead_letters: timedelta = setting(timedelta(days=30), DURATION, "How long dead letters are stored.")
+
+
+@section
+class Pipelines:
+    """Pipelines: tables that Spark derives with SQL of callers."""
+
+    enabled: bool = setting(
+        False, FLAG, "Run pipelines. The SQL of their owners runs in Spark, in the process of the worker."
+    )
 
 
 @section

@@ -15,6 +15,7 @@ from skiway.config.metastore import (
     Maintenance,
     Metadata,
     Metrics,
+    Pipelines,
     Quality,
     Query,
     Reconciler,
@@ -70,6 +71,7 @@ class Settings:
     maintenance: Maintenance = Maintenance()
     quality: Quality = Quality()
     webhooks: Webhooks = Webhooks()
+    pipelines: Pipelines = Pipelines()
     reconciler: Reconciler = Reconciler()
     metadata: Metadata = Metadata()
     system: System = System()

@@ -79,7 +79,7 @@ def at_work(settings: Settings, stores: Stores, reconciler: Reconciler, metrics:
     """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
     realm_of = realms_of(settings, stores)
     schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
-    if reconciler.warehouse is not None:
+    if settings.pipelines.enabled and reconciler.warehouse is not None:
         schedules.append(PipelineSchedule(stores, realm_of, reconciler.warehouse))
     every_s = settings.reconciler.poll_every.total_seconds()
     with worker_of(settings, stores, reconciler, metrics) as worker, scheduling(schedules, every_s=every_s):
@@ -123,9 +123,10 @@ def realms_of(settings: Settings, stores: Stores) -> Callable[[str], Realm]:
 
 def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Worker:
     """A worker for the jobs of all accounts."""
+    queries = SparkQueries(spark_place(settings.reconciler.spark).session) if settings.pipelines.enabled else None
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(realms_of(settings, stores), reconciler, SparkQueries(spark_place(settings.reconciler.spark).session)),
+        jobs_of(realms_of(settings, stores), reconciler, queries),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,

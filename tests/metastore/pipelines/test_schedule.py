@@ -8,7 +8,7 @@ import pytest
 
 from metastore.pipelines.pipeline_lake import DuckQueries, PipelineLake
 from metastore.resource_factory import expect_error, mask
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm, jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.pipelines import api
@@ -41,10 +41,11 @@ def schedule(lake: PipelineLake) -> PipelineSchedule:
     return PipelineSchedule(lake.lake.factory.stores, lake.lake.factory.realm, lake.lake.warehouse)
 
 
-def work(lake: PipelineLake) -> None:
+def work(lake: PipelineLake, *, is_allowed: bool = True) -> None:
     """Run the next job."""
     factory = lake.lake.factory
-    run = jobs_of(factory.realm, Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse), DuckQueries())
+    queries = DuckQueries() if is_allowed else None
+    run = jobs_of(factory.realm, Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse), queries)
     assert Worker(JobQueue(factory.stores, clock=factory.clock), run, name="w").work_once()
 
 
@@ -73,6 +74,14 @@ def test_a_job_runs_a_pipeline_and_ends_as_partial(lake: PipelineLake, ann: Real
     assert [each.table for each in ended.table_errors] == ["sales.bad"]
     plan = api.plan(ann, v1.PlanPipelineRequest(pipeline_id=made.resource_id), area=area).tables
     assert [each.action for each in plan] == ["replace", "keep"]
+
+
+def test_worker_runs_no_pipelines_unless_the_operator_allows_it(lake: PipelineLake, ann: Realm) -> None:
+    started = api.start(ann, v1.StartPipelineRequest(pipeline_id=created(ann).resource_id)).job
+    work(lake, is_allowed=False)
+    ended = job(lake, started.job_id)
+    assert ended.state == v1.JS_FAILED
+    assert "pipelines.enabled = true" in ended.message
 
 
 def test_files_are_replaced_together_and_versions_are_checked(lake: PipelineLake, ann: Realm) -> None:
@@ -104,14 +113,6 @@ def test_a_caller_without_a_name_owns_nothing(lake: PipelineLake, ann: Realm) ->
     with expect_error(InvalidArgument, "pipeline.owner.missing"):
         created(lake.lake.home)
     assert ann.caller == "ann"
-
-
-def test_a_worker_without_spark_says_so(lake: PipelineLake, ann: Realm) -> None:
-    from skiway.metastore.reconcile.outcomes import Control
-
-    task = v1.PipelineTask(pipeline_id=created(ann).resource_id)
-    with pytest.raises(Unsupported, match="cannot run pipelines"):
-        api.run_job(lake.lake.home, lake.lake.warehouse, task, None, Control())
 
 
 def test_a_pipeline_without_trigger_is_never_due(lake: PipelineLake, ann: Realm) -> None:

@@ -151,8 +151,13 @@ def run_job(
     control: Control,
 ) -> Outcome:
     """Run a pipeline with the rights of its owner. `control` stops it, and gets its progress."""
-    if warehouse is None or engine is None:
-        raise Unsupported("this worker has no warehouse or no Spark, so it cannot run pipelines", key="pipeline.engine")
+    if engine is None:
+        raise Unsupported(
+            "this worker runs no pipelines: the operator allows their SQL to run in Spark with pipelines.enabled = true",
+            key="pipelines.disabled",
+        )
+    if warehouse is None:
+        raise Unsupported("this worker has no warehouse, so it has no tables to derive", key="warehouse.missing")
     pipeline = _required(realm, task.pipeline_id).value
     return _run(realm, warehouse, pipeline, read_project(pipeline.files), full=task.full).run(engine, control)
 
