@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,19 @@ def test_mistakes_are_explained(run: Run, folder: Path, tmp_path: Path) -> None:
     wrong = run("pipelines", "create", folder)
     assert (wrong.code, "table shop.ones reads itself" in wrong.err) == (1, True)
     assert run("pipelines", "run", "nothing").code == 1
+
+
+def test_commands_of_the_page_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sales").mkdir()
+    for name, body in re.findall(r"```(?:yaml|sql)\n(?:#|--) (\S+)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / "sales" / name).write_text(body)
+    assert {each.name for each in (tmp_path / "sales").iterdir()} == {"pipeline.yml", "big_orders.sql", "totals.sql"}
+    found = re.findall(r"^skiway (pipelines .*?)(?:#.*)?$", page, re.MULTILINE)
+    assert len(found) >= 7
+    for line in found:
+        given = shlex.split(line)
+        done = run(*given, *(["--background"] if given[1] == "run" and "--dry-run" not in given else []))
+        assert done.code == 0, (line, done.err)
+    assert run("pipelines", "list", "-o", "json").json == []
