@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_bytes, token_hex
 from typing import Final
+from urllib.parse import unquote
 
 from skiway.errors import Conflict, Internal, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
@@ -35,6 +36,7 @@ __all__ = [
     "signing_key",
     "store_checks",
     "token_uses",
+    "visit_accounts",
 ]
 
 REFERENCE: Final = "in-secrets"
@@ -69,7 +71,38 @@ def _account_id(pointer: Pointer | None) -> str | None:
 
 def account_ids(stores: Stores) -> Iterable[str]:
     """The ids of all accounts."""
-    return (keys.last_segment(pointer.key) for pointer in stores.pointers.scan(keys.account()))
+    return (unquote(keys.last_segment(pointer.key)) for pointer in stores.pointers.scan(keys.account()))
+
+
+def visit_accounts(
+    stores: Stores,
+    prefix_of: Callable[[str], str],
+    visit: Callable[[str, Pointer], None],
+    *,
+    size: int,
+    token: str | None = None,
+) -> tuple[int, str | None]:
+    """Visit the next pointers under a prefix in each account, in pages of `size`.
+
+    Returns how many there were, and the token to continue with; None at the end.
+    """
+    reached, _, within = (token or "").partition(" ")
+    visited = 0
+    for account_id in account_ids(stores):
+        if account_id < reached:
+            continue
+        prefix = prefix_of(account_id)
+        page = stores.pointers.page(prefix, size=size, token=within if account_id == reached and within else None)
+        while True:
+            for pointer in page.items:
+                visit(account_id, pointer)
+            visited += len(page.items)
+            if page.next_token is None:
+                break
+            if visited >= size:
+                return visited, f"{account_id} {page.next_token}"
+            page = stores.pointers.page(prefix, size=size, token=page.next_token)
+    return visited, None
 
 
 def account_quotas(stores: Stores, account_id: str) -> Mapping[str, float]:

@@ -7,7 +7,8 @@ import json
 import os
 import queue
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,34 @@ from typing import Final, Protocol, Self
 from skiway import __version__
 from skiway.errors import Unavailable
 
-__all__ = ["Announced", "Door", "StopSignals", "announced", "opened", "read_announced", "remove_stale"]
+__all__ = ["Announced", "Door", "StopSignals", "announced", "opened", "read_announced", "remove_stale", "repeating"]
 
 POLL_S: Final = 0.5
 PID: Final = "pid"
 VERSION: Final = "version"
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def repeating(step: Callable[[], None], *, name: str, every_s: float, stop_s: float) -> Iterator[None]:
+    """Call a function on a thread again and again for the duration of the block, with pauses.
+
+    At the end, the last call has `stop_s` seconds to return.
+    """
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            step()
+            stop.wait(every_s)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(stop_s)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from skiway.config import Settings
 from skiway.errors import SkiwayError, TimedOut, Unavailable
 from skiway.metastore import Realm, webhooks
 from skiway.metastore.webhooks import Delivery, DeliveryRules, Send
+from skiway.runtime.lifecycle import repeating
 from skiway.runtime.workers import realms_of, worker_name
 from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
@@ -147,21 +148,15 @@ def delivering(settings: Settings, stores: Stores, secrets: SecretsStore, access
         ),
         parallel=rules.parallel,
     )
-    stop = threading.Event()
 
-    def run() -> None:
-        while not stop.is_set():
-            try:
-                deliveries.look()
-            except SkiwayError as error:
-                log.warning("the search for events to deliver failed: %s", error)
-            stop.wait(rules.poll_every.total_seconds())
+    def look() -> None:
+        try:
+            deliveries.look()
+        except SkiwayError as error:
+            log.warning("the search for events to deliver failed: %s", error)
 
-    thread = threading.Thread(target=run, name="webhooks", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(look, name="webhooks", every_s=rules.poll_every.total_seconds(), stop_s=STOP_S):
+            yield
     finally:
-        stop.set()
-        thread.join(STOP_S)
         deliveries.wait(STOP_S)

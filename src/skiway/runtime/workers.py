@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from os import getpid
 from pathlib import Path
 from socket import gethostname
@@ -25,7 +24,7 @@ from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.runtime.lake import opener_of, warehouse_of
-from skiway.runtime.lifecycle import StopSignals
+from skiway.runtime.lifecycle import StopSignals, repeating
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import count_attempts, logging_as_configured, measuring
@@ -86,27 +85,17 @@ def at_work(settings: Settings, stores: Stores, reconciler: Reconciler, metrics:
         yield worker
 
 
-@contextmanager
-def scheduling(schedules: Sequence[JobSchedule | PipelineSchedule], *, every_s: float) -> Iterator[None]:
+def scheduling(schedules: Sequence[JobSchedule | PipelineSchedule], *, every_s: float) -> AbstractContextManager[None]:
     """Create jobs by policy for the duration of the block."""
-    stop = threading.Event()
 
-    def run() -> None:
-        while not stop.is_set():
-            for schedule in schedules:
-                try:
-                    schedule.begin_due()
-                except SkiwayError as error:
-                    log.warning("the search for connectors and pipelines that are due failed: %s", error)
-            stop.wait(every_s)
+    def step() -> None:
+        for schedule in schedules:
+            try:
+                schedule.begin_due()
+            except SkiwayError as error:
+                log.warning("the search for connectors and pipelines that are due failed: %s", error)
 
-    thread = threading.Thread(target=run, name="schedule", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(STOP_S)
+    return repeating(step, name="schedule", every_s=every_s, stop_s=STOP_S)
 
 
 def spark_place(settings: Spark) -> SparkPlace:

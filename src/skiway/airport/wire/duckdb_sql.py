@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
@@ -124,29 +125,17 @@ _LISTS: Final[tuple[tuple[Any, Any], ...]] = (
 
 def duckdb_type(field: pa.Field) -> str:
     """DuckDB's name of the type of a field, such as `DECIMAL(12,6)`; `InvalidArgument` if DuckDB does not support it."""
-    name, metadata = extension_of(field)
-    special = _extension(name, metadata)
-    return special or _storage(storage_type(field.type), field.name)
+    return _type(field, _quoted)
 
 
 def castable_type(field: pa.Field) -> str:
-    """The type of a field as DuckDB parses it, with all names in quotes: `duckdb_type` is what DuckDB shows, such as `STRUCT(at DATE)`."""
-    of = storage_type(field.type)
-    if _extension(*extension_of(field)) is not None:
-        return duckdb_type(field)
-    if pa.types.is_dictionary(of) or pa.types.is_run_end_encoded(of):
-        return castable_type(pa.field(field.name, of.value_type))
-    if pa.types.is_map(of):
-        return f"MAP({castable_type(of.key_field)}, {castable_type(of.item_field)})"
-    if pa.types.is_fixed_size_list(of):
-        return f"{castable_type(of.value_field)}[{of.list_size}]"
-    if any(is_list(of) for is_list, _ in _LISTS):
-        return f"{castable_type(of.value_field)}[]"
-    if (pa.types.is_struct(of) and of.num_fields) or pa.types.is_union(of):
-        members = [of.field(place) for place in range(of.num_fields)]
-        named = ", ".join(f"{identifier(each.name)} {castable_type(each)}" for each in members)
-        return f"{'STRUCT' if pa.types.is_struct(of) else 'UNION'}({named})"
-    return duckdb_type(field)
+    """The type of a field as DuckDB parses it, with all names in quotes. DuckDB shows some types as it cannot parse them."""
+    return _type(field, identifier)
+
+
+def _type(field: pa.Field, quote: Callable[[str], str]) -> str:
+    """The name of a type, in which the names of fields are written by `quote`."""
+    return _extension(*extension_of(field)) or _storage(storage_type(field.type), field.name, quote)
 
 
 def _extension(name: str, metadata: str) -> str | None:
@@ -175,7 +164,7 @@ def _type_name(metadata: str) -> str:
     return str(details.get("type_name", ""))
 
 
-def _storage(data_type: pa.DataType, name: str) -> str:
+def _storage(data_type: pa.DataType, name: str, quote: Callable[[str], str]) -> str:
     plain = _PLAIN.get(str(data_type))
     if plain:
         return plain
@@ -189,35 +178,35 @@ def _storage(data_type: pa.DataType, name: str) -> str:
     if types.is_duration(data_type) or types.is_interval(data_type):
         return "INTERVAL"
     if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
-        return duckdb_type(pa.field(name, data_type.value_type))
-    return _nested(data_type, name)
+        return _type(pa.field(name, data_type.value_type), quote)
+    return _nested(data_type, name, quote)
 
 
-def _nested(data_type: pa.DataType, name: str) -> str:
+def _nested(data_type: pa.DataType, name: str, quote: Callable[[str], str]) -> str:
     types = pa.types
     if types.is_map(data_type):
-        return f"MAP({duckdb_type(data_type.key_field)}, {duckdb_type(data_type.item_field)})"
+        return f"MAP({_type(data_type.key_field, quote)}, {_type(data_type.item_field, quote)})"
     if types.is_fixed_size_list(data_type):
-        return f"{duckdb_type(data_type.value_field)}[{data_type.list_size}]"
+        return f"{_type(data_type.value_field, quote)}[{data_type.list_size}]"
     if (
         types.is_list(data_type)
         or types.is_large_list(data_type)
         or types.is_list_view(data_type)
         or types.is_large_list_view(data_type)
     ):
-        return f"{duckdb_type(data_type.value_field)}[]"
+        return f"{_type(data_type.value_field, quote)}[]"
     if types.is_struct(data_type) and data_type.num_fields:
-        return f"STRUCT({_members(data_type)})"
+        return f"STRUCT({_members(data_type, quote)})"
     if types.is_union(data_type) and data_type.mode == "sparse":
-        return f"UNION({_members(data_type)})"
+        return f"UNION({_members(data_type, quote)})"
     raise InvalidArgument(
         f"column {name!r} has Arrow type {data_type}, which DuckDB does not support; cast it to another type"
     )
 
 
-def _members(data_type: pa.DataType) -> str:
+def _members(data_type: pa.DataType, quote: Callable[[str], str]) -> str:
     fields = (data_type.field(i) for i in range(data_type.num_fields))
-    return ", ".join(f"{_quoted(field.name)} {duckdb_type(field)}" for field in fields)
+    return ", ".join(f"{quote(field.name)} {_type(field, quote)}" for field in fields)
 
 
 def _quoted(name: str) -> str:

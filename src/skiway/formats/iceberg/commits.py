@@ -41,6 +41,7 @@ __all__ = [
     "Producer",
     "Replacement",
     "append",
+    "checked",
     "delete_all",
     "overwrite",
     "plain",
@@ -75,6 +76,16 @@ Operation: TypeAlias = Literal["append", "overwrite", "delete", "replace"]
 def plain(requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> Producer:
     """A fixed change; its requirements decide whether it can be applied to a state."""
     return lambda _metadata, _files, _clock: Change(tuple(requirements), tuple(updates))
+
+
+def checked(producer: Producer, check: Callable[[TableMetadata], None]) -> Producer:
+    """The producer, after a check of the state that it changes, which raises if that is no longer the expected one."""
+
+    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
+        check(metadata)
+        return producer(metadata, files, clock)
+
+    return produce
 
 
 def append(added: Sequence[DataFile], *, properties: Mapping[str, str] | None = None) -> Producer:

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-any-return,call-arg"
 # PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
-"""Build a new snapshot: the manifests it inherits, the manifests it writes, its manifest list and its summary."""
+"""Snapshots: the history of a table, and new ones with the manifests they inherit and write, their manifest list and summary."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +18,27 @@ from skiway.formats.iceberg.warehouse import TableFiles
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-__all__ = ["MAIN", "NewSnapshot"]
+__all__ = ["MAIN", "NewSnapshot", "history", "summary_properties"]
 
 MAIN: Final = "main"
+
+
+def history(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The current snapshot and those before it, as far as they exist."""
+    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    current = metadata.current_snapshot()
+    number = None if current is None else current.snapshot_id
+    while number is not None and (found := by_id.pop(number, None)) is not None:
+        yield found
+        number = found.parent_snapshot_id
+
+
+def summary_properties(snapshot: Snapshot) -> dict[str, str]:
+    """The properties in the summary of a snapshot."""
+    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
 
 
 class NewSnapshot:

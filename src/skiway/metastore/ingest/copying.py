@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from skiway.clock import Clock
 from skiway.errors import Conflict, SkiwayError
 from skiway.formats import data_files
-from skiway.formats.iceberg.commits import Change, Producer, append, delete_all, overwrite
+from skiway.formats.iceberg.commits import Producer, append, checked, delete_all, overwrite
 from skiway.formats.iceberg.delete_files import DeleteFileWriter
 from skiway.formats.iceberg.schema_changes import evolve
-from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.ingest.changes import CopiedTable
 from skiway.metastore.ingest.columns import column_changes, key_fields_of, stored_columns
 from skiway.metastore.ingest.positions import POSITION_FILE, StoredPosition, check_position, read_position, summary_of
@@ -32,9 +31,6 @@ from skiway.metastore.ingest.targets import CopyPlace, create_target, find_targe
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone, load
 from skiway.metastore.records.realm import Realm
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["Copy"]
 
@@ -111,7 +107,12 @@ class Copy:
             raise
 
     def _publish(self, target: ManagedTable, producer: Producer, stored: StoredPosition) -> None:
-        change(self.realm, self.warehouse, target.table.resource_id, _at_position(producer, stored))
+        change(
+            self.realm,
+            self.warehouse,
+            target.table.resource_id,
+            checked(producer, lambda metadata: check_position(metadata, stored)),
+        )
 
     def _upsert(self, target: ManagedTable, written: Written, stored: StoredPosition, summary: dict[str, str]) -> None:
         """Commit new rows together with the deletion of older ones that have their keys.
@@ -166,13 +167,3 @@ class Copy:
 def _is_whole(found: Matches) -> bool:
     """Whether no row of the file is left."""
     return len(np.union1d(found.positions, found.before)) == found.row_count
-
-
-def _at_position(producer: Producer, stored: StoredPosition) -> Producer:
-    """The producer, which fails if the position of the table is no longer the stored one."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        check_position(metadata, stored)
-        return producer(metadata, files, clock)
-
-    return produce

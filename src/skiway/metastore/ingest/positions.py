@@ -11,11 +11,12 @@ import gzip
 import json
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skiway.errors import Conflict, PreconditionFailed
+from skiway.formats.iceberg.snapshots import history, summary_properties
 from skiway.formats.iceberg.warehouse import TableFiles
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def read_position(files: TableFiles, metadata: TableMetadata, *, may_be_lost: bo
         return StoredPosition()
     place = position_file(found)
     try:
-        text = gzip.decompress(files.read(place)) if place else _summary(found)[POSITION].encode()
+        text = gzip.decompress(files.read(place)) if place else summary_properties(found)[POSITION].encode()
         value = json.loads(text)
         if not isinstance(value, dict):
             raise ValueError("not an object")
@@ -115,16 +116,16 @@ def position_snapshot(metadata: TableMetadata) -> Snapshot | None:
 
     Raise `PreconditionFailed` if the history is incomplete, because the position may have been in an expired snapshot.
     """
-    history = position_history(metadata)
-    return history[-1] if history else None
+    found = position_history(metadata)
+    return found[-1] if found else None
 
 
 def position_history(metadata: TableMetadata) -> list[Snapshot]:
     """The snapshots from the current one back to the one with the position; empty if there has not been any."""
     found: list[Snapshot] = []
-    for each in _history(metadata):
+    for each in history(metadata):
         found.append(each)
-        if POSITION in _summary(each) or position_file(each):
+        if POSITION in summary_properties(each) or position_file(each):
             return found
     # The first snapshot of a table has the number 1. Parents do not tell: some catalogs clear them when they expire.
     if found and (found[-1].sequence_number or 0) > 1:
@@ -138,17 +139,4 @@ def position_history(metadata: TableMetadata) -> list[Snapshot]:
 
 def position_file(snapshot: Snapshot) -> str:
     """The file with the position of a snapshot; empty if the position is elsewhere, or there is none."""
-    return _summary(snapshot).get(POSITION_FILE, "")
-
-
-def _history(metadata: TableMetadata) -> Iterator[Snapshot]:
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
-    current = metadata.current_snapshot()
-    number = None if current is None else current.snapshot_id
-    while number is not None and (found := by_id.pop(number, None)) is not None:
-        yield found
-        number = found.parent_snapshot_id
-
-
-def _summary(snapshot: Snapshot) -> dict[str, str]:
-    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
+    return summary_properties(snapshot).get(POSITION_FILE, "")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from skiway.errors import InvalidArgument
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.model import v1
 
 __all__ = ["COPIED_ONLY", "CopyMode", "CopyRules", "check_copy", "rules_for"]
@@ -65,10 +65,12 @@ def check_copy(connector: v1.Connector) -> None:
             raise failure(InvalidArgument, "connector.copy.required", field="copy", kind=kind)
         return
     if connector.kind in (v1.CK_GLUE, v1.CK_UNITY):
-        raise _invalid("kind", v1.ConnectorKind.Name(connector.kind), "this kind cannot be copied yet")
+        raise invalid_field("kind", v1.ConnectorKind.Name(connector.kind), "this kind cannot be copied yet")
     for name, own in connector.copy.tables.items():
         if own.tables:
-            raise _invalid(f"copy.tables.{name}.tables", "not empty", "settings of a table have no tables themselves")
+            raise invalid_field(
+                f"copy.tables.{name}.tables", "not empty", "settings of a table have no tables themselves"
+            )
     for name in ("", *connector.copy.tables):
         own = connector.copy.tables[name] if name else v1.CopySettings()
         _check_values(own if name else connector.copy, name)
@@ -80,17 +82,17 @@ def check_copy(connector: v1.Connector) -> None:
 def _check_values(copy: v1.CopySettings, table: str) -> None:
     """Raise unless each value is possible on its own."""
     if copy.mode not in (*_MODES, v1.COM_UNSPECIFIED):
-        raise _invalid(_field("mode", table), str(copy.mode), "use COM_APPEND, COM_UPSERT or COM_REPLACE")
+        raise invalid_field(_field("mode", table), str(copy.mode), "use COM_APPEND, COM_UPSERT or COM_REPLACE")
     if copy.schema_changes not in v1.SchemaChanges.values():
-        raise _invalid(_field("schema_changes", table), str(copy.schema_changes), "use SCH_FOLLOW or SCH_REJECT")
+        raise invalid_field(_field("schema_changes", table), str(copy.schema_changes), "use SCH_FOLLOW or SCH_REJECT")
     if not 0 <= copy.read_partitions <= MOST_READ_PARTITIONS:
         wanted = f"use a number from 1 to {MOST_READ_PARTITIONS}"
-        raise _invalid(_field("read_partitions", table), str(copy.read_partitions), wanted)
+        raise invalid_field(_field("read_partitions", table), str(copy.read_partitions), wanted)
     for field, names in (("key_columns", copy.key_columns), ("partition_by", copy.partition_by)):
         if any(not each.strip() for each in names):
             raise failure(InvalidArgument, "field", field=_field(field, table))
     if len({each.casefold() for each in copy.key_columns}) < len(copy.key_columns):
-        raise _invalid(_field("key_columns", table), ", ".join(copy.key_columns), "name each column once")
+        raise invalid_field(_field("key_columns", table), ", ".join(copy.key_columns), "name each column once")
 
 
 def _check_together(connector: v1.Connector, table: str) -> None:
@@ -98,23 +100,19 @@ def _check_together(connector: v1.Connector, table: str) -> None:
     copy = connector.copy
     own = copy.tables[table] if table else copy
     if not (own.mode or copy.mode):
-        raise _invalid(_field("mode", table), "none", "use COM_APPEND, COM_UPSERT or COM_REPLACE")
+        raise invalid_field(_field("mode", table), "none", "use COM_APPEND, COM_UPSERT or COM_REPLACE")
     rules = rules_for(copy, *([table] if table else []))
     if rules.mode == CopyMode.UPSERT and not rules.keys:
-        raise _invalid(_field("key_columns", table), "none", "name the columns that identify a row")
+        raise invalid_field(_field("key_columns", table), "none", "name the columns that identify a row")
     if rules.mode != CopyMode.UPSERT and own.key_columns:
-        raise _invalid(_field("key_columns", table), ", ".join(own.key_columns), "they are only for COM_UPSERT")
+        raise invalid_field(_field("key_columns", table), ", ".join(own.key_columns), "they are only for COM_UPSERT")
     if connector.kind == v1.CK_JDBC and rules.mode != CopyMode.REPLACE and not rules.cursor:
         wanted = "name a column that grows with every new or changed row, or use COM_REPLACE"
-        raise _invalid(_field("cursor_column", table), "none", wanted)
+        raise invalid_field(_field("cursor_column", table), "none", wanted)
     if own.cursor_column and (connector.kind != v1.CK_JDBC or rules.mode == CopyMode.REPLACE):
         wanted = "it is only for databases, with COM_APPEND or COM_UPSERT"
-        raise _invalid(_field("cursor_column", table), own.cursor_column, wanted)
+        raise invalid_field(_field("cursor_column", table), own.cursor_column, wanted)
 
 
 def _field(name: str, table: str) -> str:
     return f"copy.tables.{table}.{name}" if table else f"copy.{name}"
-
-
-def _invalid(field: str, found: str, wanted: str) -> InvalidArgument:
-    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)

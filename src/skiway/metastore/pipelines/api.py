@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs
 from skiway.metastore.pipelines.graph import in_order
@@ -21,9 +21,9 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, PIPELINE
-from skiway.metastore.records.names import exact_name, normal_text
+from skiway.metastore.records.names import exact_name
 from skiway.metastore.records.parents import inside
-from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copied, masked_paths, retrying
 from skiway.metastore.table_maintenance import MaintenanceArea
@@ -62,18 +62,7 @@ def create(realm: Realm, request: v1.CreatePipelineRequest) -> v1.CreatePipeline
 
 def get(realm: Realm, request: v1.GetPipelineRequest) -> v1.GetPipelineResponse:
     """Return the pipeline with an id or a name, and its stored version."""
-    if request.HasField("pipeline_id"):
-        pipeline_id, name = local_id(realm, request.pipeline_id, v1.RK_PIPELINE, field="pipeline_id"), ""
-    else:
-        name = normal_text(request.display_name)
-        if not name:
-            raise failure(InvalidArgument, "field", field="pipeline_id")
-        named = realm.all(PIPELINE).entry(realm.stores.pointers.get(keys.pipeline_name(realm.account_id, name)))
-        if named is None:
-            raise failure(NotFound, "pipeline", resource="pipeline", id=name)
-        pipeline_id = named.value.resource_id.id
-    key = keys.pipeline(realm.account_id, pipeline_id)
-    found = realm.all(PIPELINE).require(key, name=name or pipeline_id, damaged=True)
+    found = by_id_or_name(realm, PIPELINE, request, v1.RK_PIPELINE, key=keys.pipeline, name_key=keys.pipeline_name)
     return v1.GetPipelineResponse(pipeline=_shown(found.value), meta=found.meta)
 
 

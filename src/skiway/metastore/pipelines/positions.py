@@ -6,13 +6,14 @@ The position is committed together with the rows. So it is always that of the ro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from skiway.formats.iceberg.snapshots import history, summary_properties
+
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
 
 __all__ = ["POSITION", "InputState", "Position", "StoredPosition", "read_position"]
 
@@ -57,8 +58,8 @@ class StoredPosition:
 def read_position(metadata: TableMetadata) -> StoredPosition:
     """The position of the rows that the table has now. A position that was lost or cannot be read is like none."""
     is_changed = False
-    for snapshot in _history(metadata):
-        text = _summary(snapshot).get(POSITION)
+    for snapshot in history(metadata):
+        text = summary_properties(snapshot).get(POSITION)
         if text is not None:
             return StoredPosition(_parsed(text), snapshot.snapshot_id, is_changed)
         is_changed |= snapshot.summary is None or snapshot.summary.operation.value != "replace"
@@ -71,16 +72,3 @@ def _parsed(text: str) -> Position | None:
         return Position(found["definition"], {name: InputState(**state) for name, state in found["inputs"].items()})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _history(metadata: TableMetadata) -> Iterator[Snapshot]:
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
-    current = metadata.current_snapshot()
-    number = None if current is None else current.snapshot_id
-    while number is not None and (found := by_id.pop(number, None)) is not None:
-        yield found
-        number = found.parent_snapshot_id
-
-
-def _summary(snapshot: Snapshot) -> Mapping[str, str]:
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties

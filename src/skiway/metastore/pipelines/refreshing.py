@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from skiway.clock import Clock
 from skiway.errors import AlreadyExists, Cancelled, Conflict, PreconditionFailed, SkiwayError
 from skiway.formats import TableName
-from skiway.formats.iceberg.commits import Change, Producer, Replacement, append, delete_all
+from skiway.formats.iceberg.commits import Replacement, append, checked, delete_all
 from skiway.formats.iceberg.partitions import list_items, partition_spec
 from skiway.formats.iceberg.types import format_version, iceberg_schema
-from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.metastore.ingest.columns import stored_columns
 from skiway.metastore.ingest.rows import Target, Written
 from skiway.metastore.managed.commits import change
@@ -233,7 +231,7 @@ class PipelineRun:
                 producer = replacement.commit(written.files, properties=summary)
             else:
                 producer = delete_all(written.files, properties=summary)
-            guarded = _at_position(producer, decision.stored)
+            guarded = checked(producer, lambda metadata: _check_position(metadata, decision.stored))
             change(self.tables.realm, self.tables.warehouse, output.table.resource_id, guarded)
         except SkiwayError as error:
             if is_certainly_undone(error):
@@ -286,15 +284,10 @@ def _shape(columns: pa.Schema) -> list[tuple[str, str]]:
     return [(each.name, str(each.type)) for each in columns]
 
 
-def _at_position(producer: Producer, stored: StoredPosition) -> Producer:
-    """The producer, which fails if the position of the table is no longer the stored one."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        if read_position(metadata).snapshot_id != stored.snapshot_id:
-            raise Conflict(
-                "another run of the pipeline was faster, so nothing was committed: its rows are there already",
-                key="pipeline.overtaken",
-            )
-        return producer(metadata, files, clock)
-
-    return produce
+def _check_position(metadata: TableMetadata, stored: StoredPosition) -> None:
+    """Raise `Conflict` unless the position of the table is still the stored one."""
+    if read_position(metadata).snapshot_id != stored.snapshot_id:
+        raise Conflict(
+            "another run of the pipeline was faster, so nothing was committed: its rows are there already",
+            key="pipeline.overtaken",
+        )

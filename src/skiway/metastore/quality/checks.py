@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from skiway.errors import InvalidArgument, NotFound, SkiwayError
+from skiway.errors import NotFound, SkiwayError
 from skiway.metastore import jobs
 from skiway.metastore.quality import results, rules
 from skiway.metastore.quality.facts import known_facts
 from skiway.metastore.quality.verdicts import TableFacts, Verdict, judged
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.resources import hierarchy, snapshots
@@ -53,7 +53,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
     unknown = wanted - {each.value.resource_id.id for each in chosen}
     if unknown:
         found, wanted_text = min(unknown), f"table {table.display_name} has no such rule"
-        raise failure(InvalidArgument, "field.invalid", field="rule_ids", found=found, wanted=wanted_text)
+        raise invalid_field("rule_ids", found, wanted_text)
     if wanted:
         chosen = [each for each in chosen if each.value.resource_id.id in wanted]
     return _checked(realm, table, chosen, estimates_only=request.estimates_only)

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument
 from skiway.metastore.quality.facts import column_types, type_of
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import RULE, RULE_RESULTS
-from skiway.metastore.records.names import exact_name, normal_text
+from skiway.metastore.records.names import exact_name
 from skiway.metastore.records.parents import inside
 from skiway.metastore.records.policy_guard import columns_of
-from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import masked_paths, retrying
 from skiway.metastore.resources import hierarchy
@@ -63,17 +63,7 @@ def create(realm: Realm, request: v1.CreateRuleRequest) -> v1.CreateRuleResponse
 
 def get(realm: Realm, request: v1.GetRuleRequest) -> v1.GetRuleResponse:
     """Return the rule with an id or a name, its newest result and its stored version."""
-    if request.HasField("rule_id"):
-        rule_id, name = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id"), ""
-    else:
-        name = normal_text(request.display_name)
-        if not name:
-            raise failure(InvalidArgument, "field", field="rule_id")
-        named = realm.all(RULE).entry(realm.stores.pointers.get(keys.rule_name(realm.account_id, name)))
-        if named is None:
-            raise failure(NotFound, "rule", resource="rule", id=name)
-        rule_id = named.value.resource_id.id
-    found = realm.all(RULE).require(keys.rule(realm.account_id, rule_id), name=name or rule_id, damaged=True)
+    found = by_id_or_name(realm, RULE, request, v1.RK_RULE, key=keys.rule, name_key=keys.rule_name)
     return v1.GetRuleResponse(rule=_checked(realm, found.value), meta=found.meta)
 
 
@@ -117,7 +107,9 @@ def update(realm: Realm, request: v1.UpdateRuleRequest) -> v1.UpdateRuleResponse
 
     def edit(rule: v1.QualityRule) -> None:
         if table_id and table_id != rule.table_id.id:
-            raise _invalid("spec.table_id", "another table", "a rule stays with its table: create a new one instead")
+            raise invalid_field(
+                "spec.table_id", "another table", "a rule stays with its table: create a new one instead"
+            )
         for path in paths:
             updates.copy_field(spec, rule, path, required=path in ("display_name", "check"))
         _check(rule, hierarchy.table(realm, rule.table_id).value if "check" in paths else None)
@@ -173,10 +165,10 @@ def _check(rule: v1.QualityRule, table: v1.Table | None) -> None:
     rule.display_name = exact_name(rule.display_name, resource="rule")
     rule.severity = rule.severity or v1.RSV_ERROR
     if rule.severity not in (v1.RSV_WARNING, v1.RSV_ERROR):
-        raise _invalid("severity", str(rule.severity), "choose RSV_WARNING or RSV_ERROR")
+        raise invalid_field("severity", str(rule.severity), "choose RSV_WARNING or RSV_ERROR")
     kind = rule.check.WhichOneof("check")
     if kind is None:
-        raise _invalid("check", "of no kind that this server knows", f"choose from {KINDS}")
+        raise invalid_field("check", "of no kind that this server knows", f"choose from {KINDS}")
     given = getattr(rule.check, kind)
     _check_limits(kind, given)
     if table is None:
@@ -197,53 +189,59 @@ def _check_limits(kind: str, given: Any) -> None:
         case "row_count":
             limits = [name for name in ("min", "max", "max_decrease", "max_increase") if given.HasField(name)]
             if not limits:
-                raise _invalid(where, "without limits", "give min, max, max_decrease or max_increase")
+                raise invalid_field(where, "without limits", "give min, max, max_decrease or max_increase")
             for name in limits:
                 if not 0 <= getattr(given, name) < math.inf:
-                    raise _invalid(f"{where}.{name}", str(getattr(given, name)), "give a number from 0 on")
+                    raise invalid_field(f"{where}.{name}", str(getattr(given, name)), "give a number from 0 on")
             if given.max_decrease > 1:
-                raise _invalid(f"{where}.max_decrease", str(given.max_decrease), "give a share between 0 and 1")
+                raise invalid_field(f"{where}.max_decrease", str(given.max_decrease), "give a share between 0 and 1")
         case "null_share":
             if not 0 <= given.max <= 1:
-                raise _invalid(f"{where}.max", str(given.max), "give a share between 0 and 1")
+                raise invalid_field(f"{where}.max", str(given.max), "give a share between 0 and 1")
         case "distinct_count" | "range" | "quantile":
             if not given.HasField("min") and not given.HasField("max"):
-                raise _invalid(where, "without limits", "give min or max")
+                raise invalid_field(where, "without limits", "give min or max")
             if kind == "quantile" and not 0 <= given.quantile <= 1:
-                raise _invalid(f"{where}.quantile", str(given.quantile), "give a share between 0 and 1")
+                raise invalid_field(f"{where}.quantile", str(given.quantile), "give a share between 0 and 1")
         case "freshness":
             if given.max_age.ToNanoseconds() <= 0:
-                raise _invalid(f"{where}.max_age", f"{given.max_age.ToSeconds()} s", "give a duration of more than 0 s")
+                raise invalid_field(
+                    f"{where}.max_age", f"{given.max_age.ToSeconds()} s", "give a duration of more than 0 s"
+                )
         case "allowed_values":
             if not 0 < len(given.values) <= MAX_ITEMS:
-                raise _invalid(f"{where}.values", f"a list of {len(given.values)}", f"give 1 to {MAX_ITEMS} values")
+                raise invalid_field(
+                    f"{where}.values", f"a list of {len(given.values)}", f"give 1 to {MAX_ITEMS} values"
+                )
         case "unique":
             if not 0 < len(given.columns) <= MAX_ITEMS or len(set(given.columns)) < len(given.columns):
-                raise _invalid(
+                raise invalid_field(
                     f"{where}.columns", ", ".join(given.columns[:50]) or "empty", "name each column of the key once"
                 )
     if kind not in ("row_count", "freshness", "schema", "distinct_count", "null_share", "unique"):
         texts = [*(given.values if kind == "allowed_values" else (given.min, given.max))]
         if any(len(text) > MAX_TEXT for text in texts):
-            raise _invalid(where, "too long", f"give values of up to {MAX_TEXT} characters")
+            raise invalid_field(where, "too long", f"give values of up to {MAX_TEXT} characters")
     if (
         kind in ("distinct_count", "row_count")
         and given.HasField("min")
         and given.HasField("max")
         and given.min > given.max
     ):
-        raise _invalid(f"{where}.min", str(given.min), f"it cannot exceed max, which is {given.max}")
+        raise invalid_field(f"{where}.min", str(given.min), f"it cannot exceed max, which is {given.max}")
 
 
 def _check_column(where: str, name: str, types: Mapping[str, str], table: v1.Table) -> None:
     if name not in types:
-        raise _invalid(
+        raise invalid_field(
             f"{where}.column",
             f"{name[:100]!r}, which table {table.display_name} does not have",
             f"choose from {_some(types)}",
         )
     if type_of(types[name]) is None:
-        raise _invalid(f"{where}.column", f"{name!r} of type {types[name][:100]}", "choose a column with plain values")
+        raise invalid_field(
+            f"{where}.column", f"{name!r} of type {types[name][:100]}", "choose a column with plain values"
+        )
 
 
 def _check_values(kind: str, given: Any, column_type: str) -> None:
@@ -260,24 +258,24 @@ def _check_values(kind: str, given: Any, column_type: str) -> None:
         try:
             parsed.append(bound(of, text))
         except (ValueError, OverflowError) as error:
-            raise _invalid(f"check.{kind}", repr(text[:100]), f"it cannot be read as {column_type}: {error}") from None
+            raise invalid_field(
+                f"check.{kind}", repr(text[:100]), f"it cannot be read as {column_type}: {error}"
+            ) from None
     if kind != "allowed_values" and len(parsed) == 2 and parsed[0].value > parsed[1].value:
-        raise _invalid(f"check.{kind}.min", given.min, f"it cannot exceed max, which is {given.max}")
+        raise invalid_field(f"check.{kind}.min", given.min, f"it cannot exceed max, which is {given.max}")
 
 
 def _check_schema(given: v1.SchemaCheck, types: Mapping[str, str], table: v1.Table) -> None:
     if not given.columns:
         if not types:
-            raise _invalid("check.schema.columns", "empty", f"table {table.display_name} has no columns yet: name them")
+            raise invalid_field(
+                "check.schema.columns", "empty", f"table {table.display_name} has no columns yet: name them"
+            )
         given.columns.extend(v1.ExpectedColumn(name=name, type=each) for name, each in types.items())
     names = [each.name for each in given.columns]
     if len(set(names)) < len(names) or not all(each.name and each.type for each in given.columns):
-        raise _invalid("check.schema.columns", _some(names), "give each column once, with its type")
+        raise invalid_field("check.schema.columns", _some(names), "give each column once, with its type")
 
 
 def _some(names: Sequence[str] | Mapping[str, str]) -> str:
     return ", ".join(list(names)[:50])
-
-
-def _invalid(field: str, found: str, wanted: str) -> InvalidArgument:
-    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)

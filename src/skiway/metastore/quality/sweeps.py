@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote
 
 from skiway.errors import SkiwayError
+from skiway.metastore.platform import visit_accounts
 from skiway.metastore.quality import results, rules
 from skiway.metastore.quality.facts import known_facts
 from skiway.metastore.quality.verdicts import judged
@@ -21,7 +21,7 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
-from skiway.storage import Stores
+from skiway.storage import Pointer, Stores
 
 __all__ = ["Checked", "check_metadata"]
 
@@ -42,26 +42,14 @@ def check_metadata(
     stores: Stores, *, realm_of: Callable[[str], Realm], size: int = 100, token: str | None = None
 ) -> Checked:
     """Check the next rules of all accounts that need no profile. A rule that cannot be checked is logged."""
-    reached, _, within = (token or "").partition(" ")
-    looked_at = 0
-    for account in stores.pointers.scan(keys.account("")):
-        account_id = unquote(keys.last_segment(account.key))
-        if account_id < reached:
-            continue
-        realm, prefix = realm_of(account_id), keys.rule(account_id)
-        page = stores.pointers.page(prefix, size=size, token=within if account_id == reached and within else None)
-        while True:
-            for pointer in page.items:
-                found = realm.all(RULE).entry(pointer)
-                if found is not None and found.value.check.WhichOneof("check") in KINDS:
-                    _check(realm, found)
-            looked_at += len(page.items)
-            if page.next_token is None:
-                break
-            if looked_at >= size:
-                return Checked(looked_at, f"{account_id} {page.next_token}")
-            page = stores.pointers.page(prefix, size=size, token=page.next_token)
-    return Checked(looked_at)
+
+    def visit(account_id: str, pointer: Pointer) -> None:
+        realm = realm_of(account_id)
+        found = realm.all(RULE).entry(pointer)
+        if found is not None and found.value.check.WhichOneof("check") in KINDS:
+            _check(realm, found)
+
+    return Checked(*visit_accounts(stores, keys.rule, visit, size=size, token=token))
 
 
 def _check(realm: Realm, rule: Stored[v1.QualityRule]) -> None:

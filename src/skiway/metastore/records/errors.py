@@ -12,9 +12,9 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TypeVar
 
-from skiway.errors import SkiwayError
+from skiway.errors import InvalidArgument, SkiwayError
 
-__all__ = ["failure", "sentence", "sentences"]
+__all__ = ["failure", "invalid_field", "sentence", "sentences"]
 
 E = TypeVar("E", bound=SkiwayError)
 
@@ -22,6 +22,11 @@ E = TypeVar("E", bound=SkiwayError)
 def failure(error: type[E], key: str, **params: str) -> E:
     """Create an error of this class with the message for its code and key."""
     return error(sentence(error.code, key, params), key=key, **params)
+
+
+def invalid_field(field: str, found: str, wanted: str) -> InvalidArgument:
+    """The error of a field with a value that cannot be used: what was found, and what to give instead."""
+    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)
 
 
 def sentence(code: str, key: str, params: Mapping[str, str], *, language: str = "en") -> str:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,13 +16,14 @@ from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.journal import RETENTION_S, journaled
 from skiway.metastore.records.kinds import Kind
+from skiway.metastore.records.names import normal_text
 from skiway.metastore.records.policies import NO_FILES, CallerPolicies
 from skiway.metastore.records.policy_guard import GUARDED, BothGuards, PolicyGuard
-from skiway.metastore.records.repository import Guard, Repository
+from skiway.metastore.records.repository import Guard, Repository, Stored
 from skiway.model import v1
 from skiway.storage import Clock, Stores, utc_now
 
-__all__ = ["PLATFORM", "Realm", "kind_name", "local_id", "random_id", "resource_id", "timestamp"]
+__all__ = ["PLATFORM", "Realm", "by_id_or_name", "kind_name", "local_id", "random_id", "resource_id", "timestamp"]
 
 M = TypeVar("M", bound=Message)
 
@@ -129,6 +130,32 @@ def local_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType
     if given.account_id not in ("", realm.account_id):
         raise failure(NotFound, kind_name(kind), resource=kind_name(kind), id=given.id)
     return given.id
+
+
+def by_id_or_name(
+    realm: Realm,
+    kind: Kind[M],
+    request: Any,
+    number: v1.ResourceKind.ValueType,
+    *,
+    key: Callable[[str, str], str],
+    name_key: Callable[[str, str], str],
+) -> Stored[M]:
+    """The resource whose id or `display_name` the request has, also a damaged one. The field of the id is named after the kind."""
+    resource = kind_name(number)
+    field = f"{resource}_id"
+    if request.HasField(field):
+        found = name = local_id(realm, getattr(request, field), number, field=field)
+    else:
+        name = normal_text(request.display_name)
+        if not name:
+            raise failure(InvalidArgument, "field", field=field)
+        named = realm.all(kind).entry(realm.stores.pointers.get(name_key(realm.account_id, name)))
+        if named is None:
+            raise failure(NotFound, resource, resource=resource, id=name)
+        value: Any = named.value  # all kinds with names have ids
+        found = value.resource_id.id
+    return realm.all(kind).require(key(realm.account_id, found), name=name, damaged=True)
 
 
 def kind_name(kind: int) -> str:

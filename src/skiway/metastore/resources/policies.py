@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, COLUMN_TAGS, POLICY, TABLE, VIEW
-from skiway.metastore.records.names import MAX_NAME, exact_name, normal_text
+from skiway.metastore.records.names import MAX_NAME, exact_name
 from skiway.metastore.records.parents import inside
 from skiway.metastore.records.policies import EVERYONE, column_matches, current_columns
-from skiway.metastore.records.realm import Realm, kind_name, local_id, resource_id
+from skiway.metastore.records.realm import Realm, by_id_or_name, kind_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import masked_paths, retrying
 from skiway.metastore.resources import hierarchy
@@ -79,19 +79,7 @@ def create(realm: Realm, request: v1.CreatePolicyRequest, *, compile_: Compile) 
 
 def get(realm: Realm, request: v1.GetPolicyRequest) -> v1.GetPolicyResponse:
     """Return the policy with an id or a name, and its stored version."""
-    if request.HasField("policy_id"):
-        policy_id = local_id(realm, request.policy_id, v1.RK_POLICY, field="policy_id")
-        found = realm.all(POLICY).require(keys.policy(realm.account_id, policy_id), name=policy_id, damaged=True)
-    else:
-        name = normal_text(request.display_name)
-        if not name:
-            raise failure(InvalidArgument, "field", field="policy_id")
-        named = realm.all(POLICY).entry(realm.stores.pointers.get(keys.policy_name(realm.account_id, name)))
-        if named is None:
-            raise failure(NotFound, "policy", resource="policy", id=name)
-        found = realm.all(POLICY).require(
-            keys.policy(realm.account_id, named.value.resource_id.id), name=name, damaged=True
-        )
+    found = by_id_or_name(realm, POLICY, request, v1.RK_POLICY, key=keys.policy, name_key=keys.policy_name)
     return v1.GetPolicyResponse(policy=found.value, meta=found.meta)
 
 
@@ -200,7 +188,7 @@ def _column(table: v1.Table, given: str) -> tuple[str, int]:
         if name.casefold() == given.casefold():
             return name, number
     found = f"{given[:100]!r}, which table {table.display_name} does not have"
-    raise _invalid("column", found, f"choose from {', '.join(columns)}")
+    raise invalid_field("column", found, f"choose from {', '.join(columns)}")
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -225,7 +213,7 @@ def _check(realm: Realm, policy: v1.Policy, compile_: Compile) -> None:
     policy.display_name = exact_name(policy.display_name, resource="policy")
     _replace(policy.subjects, _subjects(policy.subjects, field="subjects", everyone=True))
     if not policy.subjects:
-        raise _invalid("subjects", "empty", "name callers, such as role:analyst, or everyone")
+        raise invalid_field("subjects", "empty", "name callers, such as role:analyst, or everyone")
     _replace(policy.exceptions, _subjects(policy.exceptions, field="exceptions", everyone=False))
     tags = _tags(policy.tags)
     _replace(policy.tags, tags)
@@ -236,51 +224,59 @@ def _check(realm: Realm, policy: v1.Policy, compile_: Compile) -> None:
         case "mask":
             _check_mask(policy, relations)
         case _:
-            raise _invalid("rule", "missing", "give a row filter or a mask")
+            raise invalid_field("rule", "missing", "give a row filter or a mask")
     read = compile_(policy, relations)
     for on in relations:
         columns = {name.casefold() for name in current_columns(on)}
         lost = [name for name in read if name.casefold() not in columns]
         if columns and lost:
-            raise _invalid("rule", f"an expression over {lost[0]!r}", f"{on.display_name} has no such column")
+            raise invalid_field("rule", f"an expression over {lost[0]!r}", f"{on.display_name} has no such column")
 
 
 def _check_filter(policy: v1.Policy) -> None:
     predicate = policy.row_filter.predicate
     if not predicate.strip() or len(predicate) > MAX_SQL:
         found = "blank" if not predicate.strip() else f"{len(predicate)} characters long"
-        raise _invalid("row_filter.predicate", found, f"give SQL of up to {MAX_SQL} characters, such as region = 'EU'")
+        raise invalid_field(
+            "row_filter.predicate", found, f"give SQL of up to {MAX_SQL} characters, such as region = 'EU'"
+        )
     if not (policy.objects or policy.tags):
-        raise _invalid("objects", "empty", "a row filter needs objects or tags: its columns must exist in all tables")
+        raise invalid_field(
+            "objects", "empty", "a row filter needs objects or tags: its columns must exist in all tables"
+        )
 
 
 def _check_mask(policy: v1.Policy, relations: Sequence[Relation]) -> None:
     mask = policy.mask
     if mask.kind not in (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION):
         wanted = "choose MK_NULL, MK_HASH, MK_PARTIAL or MK_EXPRESSION"
-        raise _invalid("mask.kind", str(mask.kind), wanted)
+        raise invalid_field("mask.kind", str(mask.kind), wanted)
     if (mask.kind == v1.MK_EXPRESSION) != bool(mask.expression.strip()) or len(mask.expression) > MAX_SQL:
         found = f"{len(mask.expression)} characters long"
-        raise _invalid("mask.expression", found, f"give up to {MAX_SQL} characters with MK_EXPRESSION, else none")
+        raise invalid_field("mask.expression", found, f"give up to {MAX_SQL} characters with MK_EXPRESSION, else none")
     if not (mask.columns or policy.tags) or len(mask.columns) > MAX_ITEMS:
-        raise _invalid("mask.columns", f"a list of {len(mask.columns)}", "name columns or tags")
+        raise invalid_field("mask.columns", f"a list of {len(mask.columns)}", "name columns or tags")
     for pattern in mask.columns:
         if not pattern.strip() or len(pattern) > MAX_NAME:
-            raise _invalid("mask.columns", repr(pattern[:100]), "give the name of a column, in which * is any text")
+            raise invalid_field(
+                "mask.columns", repr(pattern[:100]), "give the name of a column, in which * is any text"
+            )
         for on in relations:
             columns = current_columns(on)
             if columns and not any(column_matches([pattern], column) for column in columns):
                 wanted = f"{on.display_name} has {', '.join(list(columns)[:50])}"
-                raise _invalid("mask.columns", f"{pattern!r}, which matches no column", wanted)
+                raise invalid_field("mask.columns", f"{pattern!r}, which matches no column", wanted)
 
 
 def _subjects(given: Sequence[str], *, field: str, everyone: bool) -> list[str]:
     if len(given) > MAX_ITEMS:
-        raise _invalid(field, f"a list of {len(given)}", f"give up to {MAX_ITEMS}; groups and roles have many members")
+        raise invalid_field(
+            field, f"a list of {len(given)}", f"give up to {MAX_ITEMS}; groups and roles have many members"
+        )
     for each in given:
         if not (everyone and each == EVERYONE) and (not SUBJECT.fullmatch(each) or len(each) > MAX_NAME):
             known = "user:<subject>, group:<name> or role:<name>"
-            raise _invalid(field, repr(each[:100]), f"give {known}{', or everyone' if everyone else ''}")
+            raise invalid_field(field, repr(each[:100]), f"give {known}{', or everyone' if everyone else ''}")
     return sorted({each.lower() if each.startswith("role:") else each for each in given})
 
 
@@ -288,16 +284,16 @@ def _tags(given: Sequence[str]) -> list[str]:
     named = sorted({each.strip().lower() for each in given})
     for each in named:
         if not TAG.fullmatch(each):
-            raise _invalid("tags", repr(each[:100]), "a tag has up to 63 letters, digits and _.:-, such as pii")
+            raise invalid_field("tags", repr(each[:100]), "a tag has up to 63 letters, digits and _.:-, such as pii")
     if len(named) > MAX_ITEMS:
-        raise _invalid("tags", f"a list of {len(named)}", f"give up to {MAX_ITEMS}")
+        raise invalid_field("tags", f"a list of {len(named)}", f"give up to {MAX_ITEMS}")
     return named
 
 
 def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
     """Check that all objects exist, complete their ids, and return the tables and views among them."""
     if len(policy.objects) > MAX_ITEMS:
-        raise _invalid(
+        raise invalid_field(
             "objects", f"a list of {len(policy.objects)}", f"give up to {MAX_ITEMS}; namespaces have many tables"
         )
     relations: list[Relation] = []
@@ -326,7 +322,3 @@ def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
 def _replace(field: object, values: Iterable[str]) -> None:
     del field[:]  # type: ignore[attr-defined]
     field.extend(values)  # type: ignore[attr-defined]
-
-
-def _invalid(field: str, found: str, wanted: str) -> InvalidArgument:
-    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)

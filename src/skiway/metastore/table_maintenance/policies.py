@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
-from urllib.parse import unquote
 
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, SkiwayError
@@ -21,6 +20,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed.states import load
+from skiway.metastore.platform import visit_accounts
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm
@@ -36,7 +36,7 @@ from skiway.metastore.table_maintenance.tasks import (
     with_orphan_age,
 )
 from skiway.model import v1
-from skiway.storage import Stores
+from skiway.storage import Pointer, Stores
 
 __all__ = ["ACTIONS", "TablePolicy", "policy_of", "start_due"]
 
@@ -154,27 +154,16 @@ def start_due(
 
     Returns how many tables were examined, where to continue, and the jobs. A table that cannot be examined is logged.
     """
-    reached, _, within = (token or "").partition(" ")
-    looked_at, started = 0, list[v1.Job]()
-    for account in stores.pointers.scan(keys.account("")):
-        account_id = unquote(keys.last_segment(account.key))
-        if account_id < reached:
-            continue
+    started = list[v1.Job]()
+
+    def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        tables = keys.table(account_id)
-        page = stores.pointers.page(tables, size=size, token=within if account_id == reached and within else None)
-        while True:
-            for pointer in page.items:
-                found = realm.all(TABLE).follow(pointer)
-                if found is not None and found.value.metadata_location:
-                    started += _started(realm, warehouse, found.value, orphan_age)
-            looked_at += len(page.items)
-            if page.next_token is None:
-                break
-            if looked_at >= size:
-                return Slice(looked_at, next_token=f"{account_id} {page.next_token}"), started
-            page = stores.pointers.page(tables, size=size, token=page.next_token)
-    return Slice(looked_at), started
+        found = realm.all(TABLE).follow(pointer)
+        if found is not None and found.value.metadata_location:
+            started.extend(_started(realm, warehouse, found.value, orphan_age))
+
+    looked_at, next_token = visit_accounts(stores, keys.table, visit, size=size, token=token)
+    return Slice(looked_at, next_token=next_token), started
 
 
 def _started(realm: Realm, warehouse: Warehouse, table: v1.Table, orphan_age: timedelta | None) -> Iterator[v1.Job]:

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Final
-from urllib.parse import unquote
 
 from google.protobuf.json_format import MessageToDict
 
 from skiway.errors import NotFound, SkiwayError
 from skiway.metastore.events import feed
+from skiway.metastore.platform import account_ids
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
 from skiway.metastore.records.realm import Realm
@@ -66,8 +66,7 @@ def accounts_with_webhooks(stores: Stores) -> Iterator[str]:
     """The ids of accounts that have webhooks."""
     if not stores.pointers.page(keys.WEBHOOKS, size=1).items:
         return
-    for account in stores.pointers.scan(keys.account("")):
-        account_id = unquote(keys.last_segment(account.key))
+    for account_id in account_ids(stores):
         if stores.pointers.page(keys.webhook(account_id), size=1).items:
             yield account_id
 

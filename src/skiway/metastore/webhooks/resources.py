@@ -6,16 +6,16 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument
 from skiway.metastore.events import feed
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.journal import EVENT_KINDS
 from skiway.metastore.records.kinds import ACCOUNT, WEBHOOK
-from skiway.metastore.records.names import exact_name, normal_text
+from skiway.metastore.records.names import exact_name
 from skiway.metastore.records.parents import inside
-from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import masked_paths, retrying
 from skiway.metastore.webhooks.positions import WebhookPlace
@@ -77,19 +77,8 @@ def create(
 
 def get(realm: Realm, request: v1.GetWebhookRequest) -> v1.GetWebhookResponse:
     """Return the webhook with an id or a name, its stored version, and how far its delivery is."""
-    if request.HasField("webhook_id"):
-        webhook_id, name = local_id(realm, request.webhook_id, v1.RK_WEBHOOK, field="webhook_id"), ""
-    else:
-        name = normal_text(request.display_name)
-        if not name:
-            raise failure(InvalidArgument, "field", field="webhook_id")
-        named = realm.all(WEBHOOK).entry(realm.stores.pointers.get(keys.webhook_name(realm.account_id, name)))
-        if named is None:
-            raise failure(NotFound, "webhook", resource="webhook", id=name)
-        webhook_id = named.value.resource_id.id
-    key = keys.webhook(realm.account_id, webhook_id)
-    found = realm.all(WEBHOOK).require(key, name=name or webhook_id, damaged=True)
-    status = WebhookPlace(realm, webhook_id).status()
+    found = by_id_or_name(realm, WEBHOOK, request, v1.RK_WEBHOOK, key=keys.webhook, name_key=keys.webhook_name)
+    status = WebhookPlace(realm, found.value.resource_id.id).status()
     return v1.GetWebhookResponse(webhook=found.value, meta=found.meta, status=status)
 
 
@@ -153,13 +142,7 @@ def redeliver(realm: Realm, request: v1.RedeliverEventsRequest) -> v1.RedeliverE
     found = [each for each in place.letters() if not wanted or each[0].event.sequence in wanted]
     missing = wanted - {letter.event.sequence for letter, _ in found}
     if missing:
-        raise failure(
-            InvalidArgument,
-            "field.invalid",
-            field="sequences",
-            found=str(min(missing)),
-            wanted="no dead letter of the webhook has this number",
-        )
+        raise invalid_field("sequences", str(min(missing)), "no dead letter of the webhook has this number")
     due = 0
     for letter, pointer in found:
         letter.is_due = True
@@ -180,7 +163,7 @@ def _secret(spec: v1.WebhookSpec) -> bytes:
     secret = spec.secret.encode()
     if len(secret) < LEAST_SECRET:
         wanted = f"give at least {LEAST_SECRET} bytes, such as the output of openssl rand -hex 32"
-        raise _invalid("secret", "too short" if secret else "missing", wanted)
+        raise invalid_field("secret", "too short" if secret else "missing", wanted)
     return secret
 
 
@@ -189,22 +172,22 @@ def _check(realm: Realm, webhook: v1.Webhook, access: SourceAccess | None) -> No
     webhook.display_name = exact_name(webhook.display_name, resource="webhook")
     parts = urlsplit(webhook.url)
     if parts.scheme not in ("http", "https") or not parts.hostname or len(webhook.url) > MAX_URL:
-        raise _invalid("url", "not an address of a web server", "give a URL such as https://example.org/hooks")
+        raise invalid_field("url", "not an address of a web server", "give a URL such as https://example.org/hooks")
     if parts.username or parts.password or secret_in_uri(webhook.url):
-        raise _invalid("url", "an address with a secret in it", "leave it out: requests are signed with the secret")
+        raise invalid_field(
+            "url", "an address with a secret in it", "leave it out: requests are signed with the secret"
+        )
     if not 0 < len(webhook.events) <= MAX_ITEMS:
-        raise _invalid("events", f"a list of {len(webhook.events)}", "name events such as rule.failed, table.* or *")
+        raise invalid_field(
+            "events", f"a list of {len(webhook.events)}", "name events such as rule.failed, table.* or *"
+        )
     for text in webhook.events:
         match = PATTERN.fullmatch(text)
         if match is None or (match[1] is not None and match[1] not in KINDS):
-            raise _invalid(
+            raise invalid_field(
                 "events",
                 repr(text[:100]),
                 f"give *, or a kind and an action such as rule.failed; kinds are {', '.join(KINDS)}",
             )
     if access is not None:
         access.of_account(realm.account_id).check_url(webhook.url)
-
-
-def _invalid(field: str, found: str, wanted: str) -> InvalidArgument:
-    return failure(InvalidArgument, "field.invalid", field=field, found=found, wanted=wanted)
