@@ -109,7 +109,7 @@ class FileRows:
 
     def requested(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
         """The requested rows of a batch whose first row is at position `start`; it may be empty."""
-        rows = self.conformed(batch, _positions(start, batch.num_rows))
+        rows = self.conformed(batch, _positions(start, batch.num_rows) if self._scan.positions else None)
         kept = self._kept(batch, start)
         if kept is not None:
             rows = rows.filter(kept)
@@ -117,9 +117,9 @@ class FileRows:
             rows = rows.filter(self._scan.condition)
         return rows.select(self._scan.output_schema.names)
 
-    def conformed(self, batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:
-        """Convert rows of the file, which are at `positions`, to the schema of the table."""
-        count = len(positions)
+    def conformed(self, batch: pa.RecordBatch, positions: pa.Array | None) -> pa.RecordBatch:
+        """Convert rows of the file to the schema of the table; `positions` are those of the rows, if they are needed."""
+        count = batch.num_rows if positions is None else len(positions)  # a batch without columns may have more rows
         columns = [column.values(batch, count, self._file) for column in self._columns]
         schema = self._scan.input_schema
         if self._scan.positions:

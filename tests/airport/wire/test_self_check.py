@@ -66,6 +66,7 @@ LAYOUTS: list[Break] = [
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which the check has not run yet."""
     monkeypatch.setattr(messages, "self_check", messages.SelfCheck())
+    monkeypatch.setattr(messages, "_encoded", messages._Encoded())
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airport.wire.test_frames import TYPES, array_of, round_trip
+from skiway.airport.wire import messages
 from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.messages import SparseBatches
 
@@ -54,6 +57,33 @@ def test_null_columns_take_no_space_and_the_others_are_unchanged() -> None:
     (frame,) = FrameWriter(batch.schema).batch(batch, null_columns=tuple(range(1, 10)))
     assert column.buffers()[1].to_pybytes() in frame
     assert len(frame) < column.nbytes * 1.1
+
+
+@given(rows=st.integers(1, 70_000))
+def test_filters_leave_batches_of_any_size(rows: int) -> None:
+    batch = among_nulls(pa.array([1, 2, None], pa.int16()), rows)
+    assert round_trip([batch], null_columns=NULLED) == [batch]
+
+
+def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = messages._Encoded()
+    monkeypatch.setattr(messages, "_encoded", encoded)
+    batches = [among_nulls(pa.array([1.5, None]), rows) for rows in (60_000, 59_999, 59_000)]
+    for _ in range(2):
+        assert round_trip(batches, null_columns=NULLED) == batches
+    kinds = {pa.float64(), *(batches[0].schema.field(i).type for i in NULLED if i != 3)}
+    sizes = encoded.columns.stats()
+    assert sizes.misses == sizes.entries == len(kinds) + len(kinds) - 1, "each for one row; all but one for 61,440"
+    assert encoded.templates.stats().misses == 1
+
+
+@pytest.mark.parametrize("name", ["uuid", "opaque"])
+def test_extension_types_of_equal_storage_share_columns(name: str) -> None:
+    kind = pa.uuid() if name == "uuid" else pa.opaque(pa.binary(16), "thing", "vendor")
+    batch = pa.record_batch([pa.array(range(20_000)), pa.nulls(20_000, kind)], names=["asked", "other"])
+    (found,) = round_trip([batch], null_columns=(1,))
+    assert found == batch
+    assert found.schema.field("other").type == kind
 
 
 def test_views_with_a_variable_number_of_buffers_are_encoded_by_arrow() -> None:

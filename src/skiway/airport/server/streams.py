@@ -88,7 +88,7 @@ class SchemaAdapter:
                 "return values, or declare the column as nullable"
             )
 
-    def null_columns(self, batch: pa.RecordBatch) -> tuple[int, ...]:
+    def null_columns(self, batch: pa.RecordBatch, nulls: NullColumns) -> tuple[int, ...]:
         """The positions of the NULL columns in a converted batch, if they take at least half of its bytes.
 
         Otherwise compressing them costs more than it saves.
@@ -96,8 +96,7 @@ class SchemaAdapter:
         if self.is_identity:
             return ()
         positions = tuple(position for position, index in enumerate(self.sources) if index is None)
-        null_bytes = sum(batch.column(position).nbytes for position in positions)
-        return positions if positions and 2 * null_bytes >= batch.nbytes else ()
+        return positions if positions and 2 * nulls.nbytes(batch, positions) >= batch.nbytes else ()
 
 
 def _position(schema: pa.Schema, name: str, what: str) -> int:
@@ -116,6 +115,7 @@ class NullColumns:
     def __init__(self, pool: pa.MemoryPool | None = None) -> None:
         self._pool = pool
         self._cached: dict[int, pa.Array] = {}
+        self._measured: tuple[int, tuple[int, ...], int] | None = None
 
     def get(self, position: int, data_type: pa.DataType, rows: int) -> pa.Array:
         """An array of `rows` NULLs for the column at `position`."""
@@ -123,6 +123,13 @@ class NullColumns:
         if cached is None or len(cached) < rows:
             cached = self._cached[position] = pa.nulls(rows, data_type, self._pool)
         return cached if len(cached) == rows else cached.slice(0, rows)
+
+    def nbytes(self, batch: pa.RecordBatch, positions: tuple[int, ...]) -> int:
+        """How many bytes the NULL columns of a batch take, measured again only if it has another number of rows."""
+        if self._measured is None or self._measured[:2] != (batch.num_rows, positions):
+            size = sum(batch.column(position).nbytes for position in positions)
+            self._measured = batch.num_rows, positions, size
+        return self._measured[2]
 
 
 def cast_column(column: pa.Array, field: pa.Field, what: str = "") -> pa.Array:
@@ -185,7 +192,7 @@ def scan_frames(
                 source = batch.schema
                 adapter = SchemaAdapter.plan(schema, source, requested, what=what)
             converted = adapter.apply(batch, nulls)
-            null_columns = adapter.null_columns(converted)
+            null_columns = adapter.null_columns(converted, nulls)
             for part in _parts(converted):
                 sent += part.num_rows
                 if call is not None:
