@@ -20,6 +20,7 @@ PARTS: Final = (
     "live",
     "query",
     "rest",
+    "processes",
     "metastore",
     "planning",
     "explorer",

@@ -159,7 +159,8 @@ def summary(parts: Mapping[str, Sequence[Measured]], failed: Mapping[str, str], 
             if (share := figure.share()) is not None:
                 table.add_row(part, figure.name, _shown(figure), figure.wanted(), _bar(share))
     console = console or Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
     for part, reason in failed.items():
         console.print(f"[bold red]{part} failed:[/] {escape(reason)}", highlight=False)
 

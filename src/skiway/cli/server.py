@@ -23,13 +23,13 @@ from skiway.cli.options import key_values, load_settings, prepare_grpc, require_
 from skiway.cli.output import Output
 from skiway.cli.progress import progress
 from skiway.cli.rendering import write_records
-from skiway.config import FILE_NAME, Settings, shown, store_urls
+from skiway.config import FILE_NAME, Settings, shown
 from skiway.config.settings import SHORT_FORMS
 from skiway.config.sources import from_environment, from_file, from_flags
 from skiway.errors import InvalidArgument
 from skiway.runtime.gc.sweeps import once_round
 from skiway.runtime.lake import warehouse_of
-from skiway.runtime.stores import secrets_of, stores_of
+from skiway.runtime.stores import secrets_of, stores_in_memory, stores_of
 
 __all__ = ["collect_garbage", "serve", "show_settings", "work"]
 
@@ -101,15 +101,12 @@ def work(home: Path, file: Path | None, given: Sequence[str]) -> None:
 
 def _check_shared(settings: Settings, home: Path) -> None:
     """Reject stores in memory, which other processes cannot share."""
-    urls = store_urls(settings, home)
-    stores = {"kv": urls.pointers, "blob": urls.blobs, "secrets": settings.secrets.backend}
-    for name, url in stores.items():
-        if url.startswith("memory"):
-            raise InvalidArgument(
-                f"a worker must share its stores with a server, but {name} is in memory: give the home and settings of "
-                "your server with --home, --config and --set",
-                key="worker.store.memory",
-            )
+    for name in stores_in_memory(settings, home):
+        raise InvalidArgument(
+            f"a worker must share its stores with a server, but {name} is in memory: give the home and settings of "
+            "your server with --home, --config and --set",
+            key="worker.store.memory",
+        )
 
 
 # -- gc ----------------------------------------------------------------------------------------------------------------

@@ -111,6 +111,11 @@ class Server:
 
     grpc: Grpc = Grpc()
     http: Http = Http()
+    processes: int = setting(
+        1,
+        whole(at_least=1, at_most=256),
+        "How many processes serve gRPC calls. Python runs on one core per process. HTTP and background work stay in the first.",
+    )
     operator_networks: tuple[str, ...] = setting(
         (),
         listed("a list, such as 10.1.0.0/16; 127.0.0.1", ip_network),
@@ -120,8 +125,8 @@ class Server:
     memory_budget_bytes: int | None = setting(
         None,
         whole(at_least=0, of=" of bytes"),
-        "Memory of the process above which new calls are rejected while running ones continue; 0 means no limit. Unless set, "
-        "three quarters of the memory of the container or machine.",
+        "Memory of a process above which new calls are rejected while running ones continue; 0 means no limit. Unless set, "
+        "three quarters of the memory of the container or machine, divided by `server.processes`.",
     )
 
 

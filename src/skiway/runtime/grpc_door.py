@@ -24,7 +24,7 @@ from skiway.runtime.reflection import enable_reflection
 from skiway.runtime.side_calls import SideCalls
 from skiway.streams import CONNECTION_OPTIONS
 
-__all__ = ["GrpcDoor", "GrpcService", "Health"]
+__all__ = ["CANCEL_S", "GrpcDoor", "GrpcService", "Health"]
 
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -170,7 +170,8 @@ class GrpcDoor:
     """A gRPC server for `services`. If the configured port is 0, it picks a free one.
 
     `schemes` maps each name under which clients look for the address to the URL scheme in front of it. Without `operators`,
-    there is no reflection. With a `socket_file`, it listens there as well, without TLS, for the process itself.
+    there is no reflection. With a `socket_file`, it listens there as well, without TLS, for the process itself. If it `leads`,
+    other processes of the same server listen on its port, but not other programs.
     """
 
     def __init__(
@@ -181,10 +182,13 @@ class GrpcDoor:
         *,
         operators: Operators | None = None,
         socket_file: Path | None = None,
+        leads: bool = False,
     ) -> None:
         self._schemes, self._settings, self._socket_file = schemes, settings, socket_file
+        self._leads = leads
+        self.address = settings.address
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="call")  # all services have threads of their own
-        self._server = grpc.server(self._calls, options=_server_options(settings))
+        self._server = grpc.server(self._calls, options=_server_options(settings, shares_port=leads))
         for service in services:
             service.add_to(self._server)
         self._reflection: SideCalls | None = None
@@ -201,8 +205,8 @@ class GrpcDoor:
         if self._socket_file is not None:
             self._server.add_insecure_port(f"unix:{self._socket_file}")
         self._server.start()
-        address = f"{host}:{port}"
-        return {name: f"{scheme}{address}" for name, scheme in self._schemes.items()}
+        self.address = f"{host}:{port}"
+        return {name: f"{scheme}{self.address}" for name, scheme in self._schemes.items()}
 
     def drain(self) -> None:
         """Stop accepting calls; returns immediately."""
@@ -221,16 +225,22 @@ class GrpcDoor:
 
     def _listen(self) -> int:
         address, credentials = self._settings.address, _credentials(self._settings.tls)
+        if self._leads and not self._settings.share_port and (reason := _bind_error(address)):
+            raise _unavailable(address, reason)  # gRPC would share the port with a program that allows it
         try:
             if credentials is not None:
                 return self._server.add_secure_port(address, credentials)
             return self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise Unavailable(
-                f"cannot listen on {address}: {_bind_error(address)}; choose another address with --grpc or "
-                "server.grpc.address, with port 0 for a free port",
-                key="address.unavailable",
-            ) from error
+            raise _unavailable(address, _bind_error(address) or "gRPC could not bind it") from error
+
+
+def _unavailable(address: str, reason: str) -> Unavailable:
+    return Unavailable(
+        f"cannot listen on {address}: {reason}; choose another address with --grpc or server.grpc.address, with port 0 for a "
+        "free port",
+        key="address.unavailable",
+    )
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
@@ -245,9 +255,9 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
     return grpc.ssl_server_credentials([pair])
 
 
-def _server_options(settings: Grpc) -> list[tuple[str, int]]:
+def _server_options(settings: Grpc, *, shares_port: bool) -> list[tuple[str, int]]:
     return [
-        ("grpc.so_reuseport", int(settings.share_port)),
+        ("grpc.so_reuseport", int(settings.share_port or shares_port)),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),  # batches of rows have any size
         ("grpc.max_metadata_size", 64 * 1024),  # DuckDB sends filters in a header
@@ -256,7 +266,7 @@ def _server_options(settings: Grpc) -> list[tuple[str, int]]:
 
 
 def _bind_error(address: str) -> str:
-    """The reason why binding fails, from the operating system; gRPC does not report it."""
+    """The reason why binding fails, from the operating system, as gRPC does not report it; empty if it does not fail."""
     host, _, port = address.rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -265,4 +275,4 @@ def _bind_error(address: str) -> str:
             probe.bind(where)
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return "gRPC could not bind it"
+    return ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,10 +25,13 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
+from skiway.airport import AirportService
 from skiway.config import Settings
 from skiway.config.metastore import Query, System
 from skiway.config.server import Grpc, Server
+from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.lake.opened_tables import Handles
 from skiway.lake.policy_checks import PolicyChecks
 from skiway.memory_budget import MemoryBudget, available_bytes
 from skiway.metastore import Realm, managed
@@ -43,13 +46,12 @@ from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.metastore.table_maintenance import MaintenanceArea
-from skiway.pipeline.ingest.engine import SparkCopies
-from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
 from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer
 from skiway.runtime.browsers import LocalOnly
+from skiway.runtime.call_processes import CallProcesses
 from skiway.runtime.explorer import explorer_of, socket_file
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
@@ -59,7 +61,6 @@ from skiway.runtime.lake import (
     handles_of,
     iceberg_rest,
     lake_over_airport,
-    opener_of,
     queries_of,
     staging_area,
     warehouse_of,
@@ -69,19 +70,20 @@ from skiway.runtime.operators import Operators
 from skiway.runtime.quality import quality_sweep
 from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
-from skiway.runtime.stores import secrets_of, stores_of
+from skiway.runtime.stores import secrets_of, stores_in_memory, stores_of
 from skiway.runtime.table_maintenance import maintenance_sweep
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.vending import vending_of
 from skiway.runtime.webhooks import delivering
-from skiway.runtime.workers import spark_place, working
+from skiway.runtime.workers import reconciler_of, working
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
 from skiway.sql import QueryEngine
 from skiway.storage import PointerStore, Stores
 from skiway.telemetry.metrics import observe_caches
+from skiway.telemetry.series import Family
 
-__all__ = ["REFUSAL_S", "Process", "running", "serve"]
+__all__ = ["REFUSAL_S", "Process", "running", "serve", "serving_calls"]
 
 GC_STOP_S: Final = 30.0
 REALMS: Final = 1000
@@ -116,7 +118,14 @@ def serve(
 
 @contextmanager
 def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -> Iterator[Process]:
-    """Run the whole process for the duration of the block."""
+    """Run the whole process, and others if it has any, for the duration of the block."""
+    if settings.server.processes > 1:
+        for name in stores_in_memory(settings, home):
+            raise InvalidArgument(
+                f"server.processes is {settings.server.processes}, but {name} is in memory, which processes cannot share: "
+                "use a store on disk, or one process",
+                key="processes.store.memory",
+            )
     with ExitStack() as parts:
         observers = parts.enter_context(observing(settings))
         stores = parts.enter_context(stores_of(settings, home, metrics=observers.metrics))
@@ -132,18 +141,13 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
-        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
-        copies = SparkCopies(spark_place(settings.reconciler.spark).session)
-        reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources, copies)
+        reconciler = reconciler_of(settings, secrets, warehouse, sources)
         worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics))
         parts.enter_context(delivering(settings, stores, secrets, sources))
         measure_queue(observers.metrics, JobQueue(stores))
-        queries = queries_of(settings.sql)
-        parts.callback(queries.close)
-        services = rpc_door(settings, access, reconciler, observers, warehouse, queries)
-        parts.callback(services.close)
-        airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
-        parts.callback(airport.close)
+        services, airport = call_services(
+            parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler
+        )
         vending = vending_of(settings, lambda: signing_key(stores, secrets), warehouse.properties)
         rest = iceberg_rest(
             access,
@@ -168,22 +172,78 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
             key=lambda: signing_key(stores, secrets),
             ended=EndedSessions(stores),
         )
+        first = grpc_door(
+            settings.server.grpc,
+            services,
+            airport,
+            health,
+            operators=operators,
+            socket=socket,
+            leads=settings.server.processes > 1,
+        )
+        others = CallProcesses(serving_calls, settings, home, first)
         web = web_app(
             iceberg=rest,
             explorer=explorer,
-            metrics=observers.metrics.prometheus_text,
+            metrics=lambda: observers.metrics.prometheus_text(others.metrics()),
             not_ready=health.not_ready,
             operators=operators,
         )
-        doors: list[Door] = [
-            grpc_door(settings.server.grpc, services, airport, health, operators=operators, socket=socket),
-            HttpDoor(guarded(web, settings), settings.server.http, drain_s=settings.server.grpc.drain_seconds),
-        ]
+        http = HttpDoor(guarded(web, settings), settings.server.http, drain_s=settings.server.grpc.drain_seconds)
+        doors: list[Door] = [first, others, http]
         addresses.update(parts.enter_context(opened(doors)))
         parts.enter_context(health.serving())
         parts.enter_context(announced(ready_file, addresses))
         log.info("ready: %s", ", ".join(f"{name} at {address}" for name, address in addresses.items()))
         yield Process(addresses, stores, secrets, observers)
+
+
+@contextmanager
+def serving_calls(settings: Settings, home: Path) -> Iterator[Callable[[], Sequence[Family]]]:
+    """Serve gRPC calls for the duration of the block, on a port that another process leads; yields its metrics."""
+    with ExitStack() as parts:
+        observers = parts.enter_context(observing(settings))
+        stores = parts.enter_context(stores_of(settings, home, metrics=observers.metrics))
+        parts.enter_context(watching_format(stores))
+        secrets = secrets_of(settings)
+        warehouse = warehouse_of(settings)
+        observe_caches(observers.metrics, {"metadata.files": warehouse.cache.stats})
+        sources = source_access_of(settings, home)
+        access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
+        reconciler = reconciler_of(settings, secrets, warehouse, sources)
+        services, airport = call_services(
+            parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler
+        )
+        readiness = Readiness(checks_of(stores, None))
+        parts.callback(readiness.close)
+        health = Health((*services.service_names, *airport.service_names), failed=readiness.failed)
+        parts.callback(health.close)
+        operators = Operators.of(access, settings.server.operator_networks)
+        door = grpc_door(settings.server.grpc, services, airport, health, operators=operators)
+        parts.enter_context(opened([door]))
+        parts.enter_context(health.serving())
+        yield observers.metrics.collect
+
+
+def call_services(
+    parts: ExitStack,
+    settings: Settings,
+    access: Access,
+    observers: Observers,
+    stores: Stores,
+    secrets: SecretsStore,
+    warehouse: Warehouse,
+    handles: Handles,
+    reconciler: Reconciler,
+) -> tuple[RpcDoor, AirportService]:
+    """The services of the gRPC port: those of the metastore, and Airport. They end with `parts`."""
+    queries = queries_of(settings.sql)
+    parts.callback(queries.close)
+    services = rpc_door(settings, access, reconciler, observers, warehouse, queries)
+    parts.callback(services.close)
+    airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
+    parts.callback(airport.close)
+    return services, airport
 
 
 def seed(stores: Stores, settings: Settings, secrets: SecretsStore, home: Path) -> None:
@@ -230,7 +290,7 @@ def memory_budget(settings: Server) -> int:
     """The memory budget of the process in bytes; 0 is no limit."""
     if settings.memory_budget_bytes is not None:
         return settings.memory_budget_bytes
-    return available_bytes() * 3 // 4
+    return available_bytes() * 3 // 4 // settings.processes
 
 
 def rpc_door(
@@ -293,11 +353,15 @@ def guarded(web: ASGIApp, settings: Settings) -> ASGIApp:
 
 
 def grpc_door(
-    settings: Grpc, *services: GrpcService, operators: Operators | None = None, socket: Path | None = None
+    settings: Grpc,
+    *services: GrpcService,
+    operators: Operators | None = None,
+    socket: Path | None = None,
+    leads: bool = False,
 ) -> GrpcDoor:
     """The gRPC server. Clients address the metastore as `host:port` and Airport with a URL."""
     schemes = {"rpc": "", "airport": "grpc+tls://" if settings.tls.cert else "grpc://"}
-    return GrpcDoor(schemes, services, settings, operators=operators, socket_file=socket)
+    return GrpcDoor(schemes, services, settings, operators=operators, socket_file=socket, leads=leads)
 
 
 @contextmanager

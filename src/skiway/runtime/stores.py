@@ -17,7 +17,14 @@ from skiway.security.secrets.opening import open_secrets
 from skiway.storage import Stores, open_blobs, open_pointers
 from skiway.telemetry.metrics import Metrics, observe_caches, store_calls
 
-__all__ = ["secrets_of", "stores_of"]
+__all__ = ["secrets_of", "stores_in_memory", "stores_of"]
+
+
+def stores_in_memory(settings: Settings, home: Path) -> list[str]:
+    """The stores that other processes cannot share, by the names of their settings."""
+    urls = store_urls(settings, home)
+    stores = {"kv": urls.pointers, "blob": urls.blobs, "secrets": settings.secrets.backend}
+    return [name for name, url in stores.items() if url.startswith("memory")]
 
 
 def secrets_of(settings: Settings) -> SecretsStore:

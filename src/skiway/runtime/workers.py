@@ -13,6 +13,7 @@ from typing import Final
 from skiway.config import Settings
 from skiway.config.metastore import JobStore, Spark
 from skiway.errors import SkiwayError
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
@@ -28,10 +29,22 @@ from skiway.runtime.lifecycle import StopSignals, repeating
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import count_attempts, logging_as_configured, measuring
+from skiway.security import SecretsStore
+from skiway.security.source_access import SourceAccess
 from skiway.storage import Stores
 from skiway.telemetry.metrics import Metrics
 
-__all__ = ["at_work", "job_rules", "realms_of", "spark_place", "work", "worker_name", "worker_of", "working"]
+__all__ = [
+    "at_work",
+    "job_rules",
+    "realms_of",
+    "reconciler_of",
+    "spark_place",
+    "work",
+    "worker_name",
+    "worker_of",
+    "working",
+]
 
 STOP_S: Final = 10.0
 
@@ -50,14 +63,18 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
         stores = parts.enter_context(stores_of(settings, home, metrics=metrics))
         parts.enter_context(watching_format(stores))
         warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
-        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
-        opener = opener_of(warehouse, sources)
-        copies = SparkCopies(spark_place(settings.reconciler.spark).session)
-        reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources, copies)
+        reconciler = reconciler_of(settings, secrets_of(settings), warehouse, sources)
         parts.enter_context(at_work(settings, stores, reconciler, metrics))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
         log.info("received %s: returning unfinished jobs to the queue", signals.wait().name)
+
+
+def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehouse, sources: SourceAccess) -> Reconciler:
+    """What syncs, profiles and copies tables."""
+    place = spark_place(settings.reconciler.spark)
+    profile, copies = SparkProfile(place.session), SparkCopies(place.session)
+    return Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources, copies)
 
 
 @contextmanager

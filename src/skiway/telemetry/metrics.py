@@ -107,11 +107,14 @@ class Metrics:
             families.setdefault(each.metric, []).extend(each.points())
         return [Family(metric, points) for metric, points in families.items() if points]
 
-    def prometheus_text(self) -> str:
-        """All current values in the Prometheus text format."""
+    def prometheus_text(self, others: Mapping[str, Iterable[Family]] | None = None) -> str:
+        """All current values in the Prometheus text format.
+
+        With the values of `others`, which are processes of the same server, each has the label `process`; this one is 0.
+        """
         from skiway.telemetry.prometheus import text
 
-        return text(self.collect())
+        return text({"0": self.collect(), **others}, label="process") if others else text({"": self.collect()})
 
     def _observation(self, metric: Metric, read: Callable[[], Iterable[Observation]]) -> Series | None:
         try:

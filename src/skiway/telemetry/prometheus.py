@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
-from skiway.telemetry.definitions import prometheus_name
+from skiway.telemetry.definitions import Metric, prometheus_name
 from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
 
 __all__ = ["text"]
 
 
-def text(families: Iterable[Family]) -> str:
-    """The text of all families, with `# HELP` and `# TYPE`."""
+def text(sources: Mapping[str, Iterable[Family]], *, label: str = "") -> str:
+    """The text of all families, with `# HELP` and `# TYPE`. With a `label`, it names the source of each value."""
+    points: dict[Metric, list[Point]] = {}
+    for source, families in sources.items():
+        for family in families:
+            labelled = (Point((*point.tags, source), point.value) for point in family.points)
+            points.setdefault(family.metric, []).extend(labelled if label else family.points)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families))
+    registry.register(_Families([Family(metric, found) for metric, found in points.items()], label))
     return generate_latest(registry).decode()
 
 
 class _Families(Collector):
     """The families as a collector, which is what a registry takes."""
 
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._families = families
+    def __init__(self, families: Iterable[Family], label: str) -> None:
+        self._families, self._label = families, label
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        return map(_family, self._families)
+        return (_family(family, self._label) for family in self._families)
 
     def describe(self) -> Iterable[PrometheusMetric]:
         return ()
 
 
-def _family(family: Family) -> PrometheusMetric:
+def _family(family: Family, label: str) -> PrometheusMetric:
     metric = family.metric
-    name, tags = prometheus_name(metric), metric.tags
+    name, tags = prometheus_name(metric), (*metric.tags, label) if label else metric.tags
     match metric.kind:
         case "counter":
             counter = CounterMetricFamily(name, metric.description, labels=tags)

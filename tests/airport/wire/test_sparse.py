@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airport.wire.test_frames import TYPES, array_of, round_trip
+from skiway.airport.server.streams import NullColumns
 from skiway.airport.wire import messages
 from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.messages import SparseBatches
@@ -77,13 +78,33 @@ def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> No
     assert encoded.templates.stats().misses == 1
 
 
-@pytest.mark.parametrize("name", ["uuid", "opaque"])
-def test_extension_types_of_equal_storage_share_columns(name: str) -> None:
-    kind = pa.uuid() if name == "uuid" else pa.opaque(pa.binary(16), "thing", "vendor")
-    batch = pa.record_batch([pa.array(range(20_000)), pa.nulls(20_000, kind)], names=["asked", "other"])
-    (found,) = round_trip([batch], null_columns=(1,))
-    assert found == batch
-    assert found.schema.field("other").type == kind
+class Unhashable(pa.ExtensionType):
+    """A type that somebody has defined in Python."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "test.unhashable")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("kind", [pa.uuid(), pa.opaque(pa.binary(16), "thing", "vendor"), Unhashable()], ids=str)
+def test_extension_types_are_encoded_as_their_storage(kind: pa.DataType) -> None:
+    columns = [pa.nulls(20_000, each) for each in (kind, kind.storage_type)]
+    batches = [pa.record_batch([pa.array(range(20_000)), column], names=["asked", "other"]) for column in columns]
+    found, expected = (SparseBatches(batch.schema, (1,)).message(batch) for batch in batches)
+    assert found is not None
+    assert expected is not None
+    assert b"".join(found[1]) == b"".join(expected[1])
+
+
+def test_the_size_of_null_columns_is_that_of_the_current_batch() -> None:
+    nulls, rows = NullColumns(), (3, 20_000, 3)
+    batches = [pa.record_batch([pa.nulls(count, pa.int64())] * 2, names=["a", "b"]) for count in rows]
+    assert [nulls.nbytes(batch, (0, 1)) for batch in batches] == [batch.nbytes for batch in batches]
+    assert nulls.nbytes(batches[1], (1,)) * 2 == batches[1].nbytes
 
 
 def test_views_with_a_variable_number_of_buffers_are_encoded_by_arrow() -> None:
