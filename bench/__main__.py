@@ -18,6 +18,7 @@ PARTS: Final = (
     "airport_writing",
     "lake",
     "live",
+    "attaching",
     "query",
     "rest",
     "processes",

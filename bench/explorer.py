@@ -21,11 +21,12 @@ import httpx
 from bench.report import Figure, report
 from bench.serving import skiway_serve
 from skiway.client import Metastore
-from skiway.metastore import Realm
+from skiway.metastore import Realm, connectors
 from skiway.metastore import statistics as stored_statistics
 from skiway.metastore.resources import catalogs, namespaces, snapshots, tables
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
+from skiway.security import MemorySecrets
 from skiway.storage import open_stores
 
 MEMORY: Final = Path("/dev/shm")
@@ -53,8 +54,8 @@ def figures(count: int = TABLES) -> Iterator[Figure]:
             yield from visited(doors["http"], names)
 
 
-def seeded(home: Path, count: int) -> list[tuple[str, str]]:
-    """Create the tables in a new home; return their namespaces and names."""
+def seeded(home: Path, count: int, *, mirrored: bool = False) -> list[tuple[str, str]]:
+    """Create the tables in a new home, by a connector if they are `mirrored`; return their namespaces and names."""
     names = []
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
         seed_home(stores)
@@ -62,23 +63,38 @@ def seeded(home: Path, count: int) -> list[tuple[str, str]]:
         found = catalogs.find(realm, "lake")
         assert found is not None
         catalog_id = found.value.resource_id
+        connector = _connector(realm, catalog_id) if mirrored else None
         for first in range(0, count, PER_NAMESPACE):
             spec = v1.NamespaceSpec(catalog_id=catalog_id, display_name=f"area_{first // PER_NAMESPACE}")
             place = namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace
             for number in range(first, min(count, first + PER_NAMESPACE)):
-                _table(realm, place, f"table_{number}")
+                _table(realm, place, f"table_{number}", connector)
                 names.append((place.display_name, f"table_{number}"))
     return names
 
 
-def _table(realm: Realm, place: v1.Namespace, name: str) -> None:
+def _connector(realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId:
+    spec = v1.ConnectorSpec(
+        display_name="files",
+        kind=v1.CK_PARQUET,
+        uri="/data",
+        source=v1.ConnectorSource(namespace=v1.NamespacePath(segments=["data"])),
+        destination=v1.ConnectorDestination(catalog_id=catalog_id),
+    )
+    return connectors.create(realm, v1.CreateConnectorRequest(spec=spec), secrets=MemorySecrets()).connector.resource_id
+
+
+def _table(realm: Realm, place: v1.Namespace, name: str, connector: v1.ResourceId | None) -> None:
+    upstream = v1.UpstreamRef(uri=f"/data/{name}", table_display_name=name, format=v1.TF_PARQUET)
+    if connector is not None:
+        upstream.connector_id.CopyFrom(connector)
     spec = v1.TableSpec(
         display_name=name,
         description=f"the table {name}",
         catalog_id=place.catalog_id,
         namespace_id=place.resource_id,
         schema_json=SCHEMA,
-        upstream=v1.UpstreamRef(uri=f"/data/{name}", table_display_name=name, format=v1.TF_PARQUET),
+        upstream=upstream,
     )
     table = tables.create(realm, v1.CreateTableRequest(spec=spec)).table
     snapshot = v1.SnapshotSpec(table_id=table.resource_id, snapshot_id=1, schema_json=SCHEMA)

@@ -319,3 +319,16 @@ def test_invalid_statistics_cost_only_the_table_its_statistics(broken: Any, capl
         )
         unknown = pa.ipc.open_stream(body).read_all().to_pylist()
         assert unknown == [{"min": None, "max": None, "has_not_null": True, "has_null": True, "distinct_count": 0}]
+
+
+def test_tables_that_have_no_statistics_are_listed_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def none(column: str, duckdb_type: str) -> ColumnStatistics:
+        raise Unsupported("not yet")
+
+    schema = pa.schema({"c": pa.int64()})
+    builder = CatalogBuilder("demo")
+    builder.schema("s").table(schema=schema, name="t", statistics=none)(lambda scan: numbers(schema))
+    with Server(builder.build(), port=0) as server, Raw(server.location) as raw:
+        found = objects(listing(raw))
+    assert b"can_produce_statistics" not in (schema_of(found["t"]).metadata or {})
+    assert not caplog.text

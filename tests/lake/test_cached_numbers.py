@@ -33,8 +33,8 @@ def state(monkeypatch: pytest.MonkeyPatch) -> State:
     return found
 
 
-def realm(account: str = "a") -> Realm:
-    return cast(Realm, SimpleNamespace(account_id=account))
+def realm(account: str = "a", stored: object = None) -> Realm:
+    return cast(Realm, SimpleNamespace(account_id=account, stored_state=lambda: stored))
 
 
 def test_number_is_cached_for_a_second(state: State) -> None:
@@ -64,6 +64,20 @@ def test_fresh_numbers_and_own_changes_are_visible_at_once(state: State) -> None
     versions.changed(realm())
     assert versions.of(realm()) not in (first, second)
     assert state.reads == 3
+
+
+def test_accounts_are_read_again_only_if_the_store_has_changed_or_cannot_tell(state: State) -> None:
+    versions = Versions(clock=lambda: state.now)
+    first = versions.of(realm(stored=1))
+    assert [versions.of(realm(stored=1), fresh=True) for _ in range(3)] == [first] * 3
+    assert state.reads == 1
+    state.content = b"two"
+    assert versions.of(realm(stored=2), fresh=True) != first
+    assert versions.of(realm("b", stored=2)) is not None
+    assert state.reads == 3, "each account has its own"
+    for _ in range(2):
+        versions.of(realm(stored=None), fresh=True)
+    assert state.reads == 5
 
 
 def test_number_changes_every_minute(state: State) -> None:

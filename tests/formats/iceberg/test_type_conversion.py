@@ -26,6 +26,7 @@ from pyiceberg.types import (
 )
 
 from skiway.errors import InvalidArgument, Unsupported
+from skiway.formats.iceberg import types
 from skiway.formats.iceberg.types import bounds, defaults, format_version, iceberg_schema, partition_type
 
 
@@ -175,3 +176,12 @@ def test_new_fields_are_numbered_and_keep_nullability_and_comments() -> None:
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize("name", types._COMMON_TYPES)
+def test_common_types_are_those_of_pyiceberg(name: str) -> None:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.types import IcebergType
+
+    found = schema_to_pyarrow(IcebergType.handle_primitive_type(name, None))
+    assert types._plain_type(found) == types._COMMON_TYPES[name]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from skiway.airport.catalog import ColumnStatistics
 from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
-from skiway.errors import InvalidArgument, SkiwayError
+from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 
 __all__ = ["Statistics", "can_announce", "statistics_batch", "statistics_response"]
 
@@ -44,6 +44,8 @@ def can_announce(columns: Iterable[pa.Field], statistics: Statistics, table: obj
             type_name = duckdb_type(field)
             if not _is_legal(field, type_name, _checked(field, statistics(field.name, type_name))):
                 return False
+        except Unsupported:  # it has none, which is not worth a warning for each of thousands of tables
+            return False
         except Exception as error:  # noqa: BLE001  (statistics are optional, the table is not)
             _report(error, table, field.name)
             return False

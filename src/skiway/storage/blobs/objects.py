@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from io import FileIO
+from os import fstat
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -124,6 +126,15 @@ class DirectoryBlobStore(ObjectBlobStore):
         self._synced: set[str] = set()  # directories that are known to survive a power failure
         objects = LocalStore(self._path)
         super().__init__(objects, name=str(path), clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
+
+    def _read(self, uri: str) -> tuple[bytes, datetime] | None:
+        # A third of the time that obstore takes, which reads files on threads of its own. Listings read thousands.
+        with self._translated():
+            try:
+                with FileIO(f"{self._path}/{uri}") as file:
+                    return file.readall(), datetime.fromtimestamp(fstat(file.fileno()).st_mtime, UTC)
+            except FileNotFoundError:
+                return None
 
     def _create(self, uri: str, data: bytes) -> bool:
         created = super()._create(uri, data)
