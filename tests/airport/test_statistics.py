@@ -15,7 +15,7 @@ from airport.server.test_discovery import listing, objects, schema_of
 from skiway.airport import CatalogBuilder, ColumnStatistics, Server
 from skiway.airport.wire.duckdb_sql import castable_type, duckdb_type
 from skiway.airport.wire.payloads import StatisticsRequest, encode, packed
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 
