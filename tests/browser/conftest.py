@@ -39,7 +39,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """A server whose pages all have something to show."""
     home = tmp_path_factory.mktemp("browser") / "home"
     home.mkdir()
-    with with_tokens(home, "--set", f"sources.local_roots={home.parent}") as (server, tokens):
+    settings = ("--set", f"sources.local_roots={home.parent}", "--set", "sources.addresses=127.0.0.1")
+    with with_tokens(home, *settings, "--set", "webhooks.max_attempts=1") as (server, tokens):
         yield filled(server, tokens, home.parent)
 
 

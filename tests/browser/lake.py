@@ -40,6 +40,13 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         lake.create_table_as(("sales", f"t{SCRIPT}"), pa.table({SCRIPT: [SCRIPT]}))
         lake.call(("skiway", "create_view"), "sales.names", "SELECT DISTINCT name FROM sales.people").read_all()
     with Metastore(server.address, token=tokens["ada"]) as metastore:
+        metastore.webhooks.create(
+            "alerts",
+            f"http://127.0.0.1:9/{SCRIPT}",
+            events=["rule.*", "table.*"],
+            secret="0123456789abcdef",
+            description="for ops",
+        )
         metastore.tables.update("lake.sales.people", description="customers of the shop")
         _profile(metastore)
         metastore.policies.tag("lake.sales.people", "name", ["personal"])

@@ -30,6 +30,8 @@ PATHS: Final = [
     "/jobs/{failed_job}",
     "/queries",
     "/events",
+    "/webhooks",
+    "/webhooks/alerts",
     "/health",
     "/accounts",
     "/tokens",

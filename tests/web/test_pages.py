@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from runtime.servers import Server, started
+from runtime.servers import Server, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore.calls import Calls
 from skiway.model import v1
@@ -28,7 +28,7 @@ NOTE = {"type": "struct", "fields": [{"id": 1, "name": "note", "required": False
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("explorer") / "home"
-    with started(home) as running:
+    with started(home, "--set", "webhooks.max_attempts=1") as running:
         with AirportClient(running.addresses["airport"], "lake") as lake:
             lake.create_schema("sales")
             people = pa.table({"id": pa.array(range(100), pa.int64()), "name": ["ann"] * 60 + ["bob"] * 40})
@@ -47,6 +47,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             column.histogram.CopyFrom(histogram)
             metastore.statistics.put_columns("lake.sales.people", snapshot, [column])
             metastore.connectors.create("shop", kind="parquet", uri=str(home.parent / "nothing"), catalog="lake")
+            metastore.webhooks.create(
+                "alerts",
+                f"http://127.0.0.1:9/{SCRIPT}",
+                events=["namespace.*"],
+                secret="planted-secret-0123",
+                description=SCRIPT,
+            )
         yield running
 
 
@@ -65,6 +72,7 @@ PATHS = {
     "jobs": "/jobs",
     "queries": "/queries",
     "events": "/events",
+    "webhooks": "/webhooks",
     "settings": "/settings",
     "health": "/health",
     "accounts": "/accounts",
@@ -384,6 +392,42 @@ def test_connector_is_paused_and_resumed(visitor: Visitor, server: Server) -> No
         assert visitor.send("/connectors/shop", {"action": action}).status_code == 303
         with Metastore(server.address) as lake:
             assert lake.connectors.get("shop").is_paused is expected
+
+
+def test_webhook_shows_what_was_given_up_and_sends_it_again(visitor: Visitor, server: Server) -> None:
+    with Metastore(server.address) as lake:
+        lake.namespaces.create("lake.given_up")
+
+    def letters() -> Any:
+        return visitor.data("/webhooks/alerts")["letters"]
+
+    eventually(lambda: any(each["name"] == "given_up" for each in letters()))
+    (letter,) = [each for each in letters() if each["name"] == "given_up"]
+    assert letter["event"] == "namespace.created"
+    assert letter["error"]
+    page = visitor.page("/webhooks/alerts")
+    assert "Send given-up events again" in page
+    assert SCRIPT not in page
+    assert SCRIPT not in visitor.page("/webhooks")
+    for path in ("/webhooks", "/webhooks/alerts"):
+        assert "planted-secret" not in visitor.page(path) + visitor.get(f"{path}.json").text
+    for action in ("pause", "redeliver"):
+        assert visitor.send("/webhooks/alerts", {"action": action}).status_code == 303
+    assert all(each["is_due"] for each in letters())
+    assert "is being sent again" in visitor.page("/webhooks/alerts")
+    assert visitor.send("/webhooks/alerts", {"action": "resume"}).status_code == 303
+    eventually(lambda: not any(each["is_due"] for each in letters()))
+
+
+def test_webhook_is_paused_and_resumed(visitor: Visitor, server: Server) -> None:
+    for action, expected in (("pause", True), ("resume", False)):
+        assert visitor.send("/webhooks/alerts", {"action": action}).status_code == 303
+        assert (visitor.data("/webhooks/alerts")["webhook"]["state"] == "paused") is expected
+        with Metastore(server.address) as lake:
+            assert lake.webhooks.get("alerts").paused is expected
+    assert visitor.send("/webhooks/alerts", {"action": "explode"}).status_code == 400
+    assert visitor.send("/webhooks/alerts", {"action": "pause", "form_token": ""}).status_code == 403
+    assert visitor.data("/webhooks/alerts")["webhook"]["state"] != "paused"
 
 
 @pytest.mark.parametrize("form", [{"form_token": ""}, {"form_token": "0" * 64}])

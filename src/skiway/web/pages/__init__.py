@@ -5,6 +5,7 @@ browsing     catalogs, namespaces, and search
 tables       tables: columns, rows, snapshots, files, access, snippets
 views        views and their dialects
 operations   connectors, jobs, queries, events
+webhooks     where events are sent, and what was given up
 access       accounts, tokens, grants, policies, the audit log
 health       what fails, waits, is damaged, or lacks statistics
 editor       SQL that runs on the server
@@ -15,7 +16,7 @@ from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
-from skiway.web.pages import access, browsing, editor, health, home, operations, tables, views
+from skiway.web.pages import access, browsing, editor, health, home, operations, tables, views, webhooks
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -35,6 +36,8 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "queries"): operations.queries,
     ("POST", "queries"): operations.end_query,
     ("GET", "events"): operations.events,
+    ("GET", "webhooks"): webhooks.webhooks,
+    ("POST", "webhooks"): webhooks.change_webhook,
     ("GET", "settings"): operations.settings,
     ("GET", "health"): health.health,
     ("GET", "accounts"): access.accounts,
