@@ -7,8 +7,10 @@ import json
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.conftest import Done
@@ -16,6 +18,8 @@ from runtime.servers import Server, skiway, started
 from security.device_provider import CLIENT, DeviceProvider, device_provider
 from security.issuer import AUDIENCE
 from skiway.cli import duckdb_secrets, main
+from skiway.cli.command import Call
+from skiway.cli.stored_logins import LoginToken
 from skiway.errors import Unavailable
 
 Login = Callable[..., Done]
@@ -141,6 +145,30 @@ def test_expired_token_is_renewed_once_and_stored(run: Login, provider: DevicePr
     (file,) = stored(tmp_path)
     assert json.loads(file.read_bytes())["refresh_token"] == provider.refresh_token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_long_commands_renew_the_token_while_they_run(run: Login, provider: DeviceProvider, server: Server) -> None:
+    provider.lifetime_s = 1  # within the margin, so every call renews it
+    assert run("login").code == 0
+    call = Call(server.address)
+    before = provider.published.requests["/token"]
+    with call.metastore(timeout_s=30) as lake, call.airport("lake") as db:
+        for number in range(1, 4):
+            assert [each.name for each in lake.catalogs()] == ["lake"]
+            assert provider.published.requests["/token"] == before + number
+        assert db.schemas()
+        provider.lifetime_s = 300
+        assert list(lake.catalogs())
+        renewed = provider.published.requests["/token"]
+        assert list(lake.catalogs())
+        assert db.schemas()
+        assert provider.published.requests["/token"] == renewed, "a valid token is used as long as it is valid"
+        provider.refreshes = False
+        login = call.renewed_token
+        assert isinstance(login, LoginToken)
+        assert login.login is not None
+        login.login = msgspec.structs.replace(login.login, expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+        assert list(lake.catalogs()), "another command has stored a valid one"
 
 
 def test_login_that_cannot_be_renewed_says_so(run: Login, provider: DeviceProvider) -> None:

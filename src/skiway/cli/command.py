@@ -48,7 +48,7 @@ HINTS: Final = {
 class Call:
     """One run of a command: its clients, which connect at the first use, and its output.
 
-    `token` is the given one; `access_token` is what the clients send.
+    `token` is the given one; `renewed_token` is what the clients send.
     """
 
     server: str | None = None
@@ -76,14 +76,18 @@ class Call:
         return Location.with_scheme(self.address)
 
     @cached_property
-    def access_token(self) -> str | None:
-        """The token of the caller: the given one, else the one of the login to this server, if there is one."""
+    def renewed_token(self) -> str | Callable[[], str | None]:
+        """The token of the caller: the given one, else the one of the login to this server, which is renewed when it expires."""
         if self.token is not None:
             return self.token
-        from skiway.cli.stored_logins import valid_login
+        from skiway.cli.stored_logins import LoginToken
 
-        found = valid_login(self.location)
-        return None if found is None else found.token
+        return LoginToken(self.location)
+
+    @property
+    def access_token(self) -> str | None:
+        """The token for a call that begins now."""
+        return self.renewed_token() if callable(self.renewed_token) else self.renewed_token
 
     @cached_property
     def lake(self) -> Metastore:
@@ -95,7 +99,7 @@ class Call:
         prepare_grpc()
         from skiway.client import Metastore
 
-        return Metastore(self.address, token=self.access_token, account=self.account, timeout_s=timeout_s)
+        return Metastore(self.address, token=self.renewed_token, account=self.account, timeout_s=timeout_s)
 
     def airport(self, catalog: str) -> AirportClient:
         """Return an Airport client of a catalog."""
@@ -104,7 +108,7 @@ class Call:
 
         if self.account not in (None, "", DEFAULT_ACCOUNT):
             raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
-        return AirportClient(self.location, catalog, token=self.access_token)
+        return AirportClient(self.location, catalog, token=self.renewed_token)
 
     def close(self) -> None:
         """Close the client of the metastore, if it was used."""
@@ -255,7 +259,9 @@ def _with_login(call: Call, error: Unauthorized) -> Unauthorized:
     """Return the error with how to get a token."""
     if error.key.startswith("login."):
         return error
-    if call.token is None and call.__dict__.get("access_token"):
+    from skiway.cli.stored_logins import LoginToken
+
+    if isinstance(call.renewed_token, LoginToken) and call.renewed_token.login is not None:
         return Unauthorized(f"the server rejects your login: {error.message}; run skiway login again", key=error.key)
     return Unauthorized(
         f"{error.message}; log in with skiway login, or give a token with --token or SKIWAY_TOKEN (create one with "

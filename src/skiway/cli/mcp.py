@@ -34,7 +34,7 @@ def mcp(
     from skiway.mcp import serve_http, serve_stdio
 
     if http is None:
-        serve_stdio(location, call.access_token)
+        serve_stdio(location, call.renewed_token)
         return
     if call.token is not None:
         raise InvalidArgument("with --http, clients send their own tokens: leave out --token and SKIWAY_TOKEN")

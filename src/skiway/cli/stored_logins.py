@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 if TYPE_CHECKING:
     from skiway.security.device_login import DeviceLogin, IssuedTokens
 
-__all__ = ["StoredLogin", "find_login", "forget_login", "store_login", "valid_login"]
+__all__ = ["LoginToken", "StoredLogin", "find_login", "forget_login", "store_login", "valid_login"]
 
 MARGIN: Final = timedelta(seconds=30)
 """A token that expires sooner is renewed before a command uses it."""
@@ -100,6 +101,24 @@ def valid_login(server: str, *, now: Callable[[], datetime] = lambda: datetime.n
         renewed = found.renewed(found.provider().refresh(found.refresh_token), now())
         _write(renewed)
         return renewed
+
+
+class LoginToken:
+    """The token of the login at a server, for clients that call it before each call: long commands outlive a token."""
+
+    def __init__(self, server: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._server, self._now = server, now
+        self._lock = threading.Lock()
+        self._is_known = False
+        self.login: StoredLogin | None = None
+
+    def __call__(self) -> str | None:
+        with self._lock:
+            is_valid = self.login is None or self.login.is_valid(self._now())
+            if not self._is_known or not is_valid:
+                self.login = valid_login(self._server, now=self._now)
+                self._is_known = True
+            return None if self.login is None else self.login.token
 
 
 def store_login(login: StoredLogin) -> Path:

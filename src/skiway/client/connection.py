@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
@@ -31,15 +31,25 @@ __all__ = [
     "Outbox",
     "Stream",
     "TlsOptions",
+    "Token",
+    "current_token",
     "parse_message",
     "split_url",
 ]
+
+Token: TypeAlias = str | Callable[[], str | None] | None
+"""A token, or a function that returns it, which is called for every call: tokens expire, and can be renewed."""
 
 Metadata = Sequence[tuple[str, str]]
 M = TypeVar("M", bound=Message)
 
 MAX_PENDING: Final = 8
 SCHEMES: Final = ("grpc", "grpc+tcp", "grpc+tls", "grpc+unix")
+
+
+def current_token(token: Token) -> str | None:
+    """The token for a call that begins now."""
+    return token() if callable(token) else token
 
 
 @dataclass(frozen=True, slots=True)

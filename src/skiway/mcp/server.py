@@ -19,6 +19,7 @@ from pydantic import Field
 from starlette.types import ASGIApp
 
 from skiway import __version__
+from skiway.client.connection import Token, current_token
 from skiway.client.metastore.names import dotted
 from skiway.doors import bearer_token
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
@@ -111,9 +112,9 @@ def mcp_server(location: str, token_of: TokenOf) -> MCPServer[Any]:
     return server
 
 
-def serve_stdio(location: str, token: str | None) -> None:
+def serve_stdio(location: str, token: Token) -> None:
     """Serve one client on standard input and output, with a token, until the input ends."""
-    mcp_server(location, lambda _: token or "").run("stdio")
+    mcp_server(location, lambda _: current_token(token) or "").run("stdio")
 
 
 def serve_http(location: str, address: str, *, ready: Callable[[str], None]) -> None:

@@ -30,7 +30,7 @@ from skiway.airport.wire.payloads import (
     unseal,
 )
 from skiway.client.airport.catalog import RootMessage
-from skiway.client.connection import Connection, Duplex, Stream, parse_message
+from skiway.client.connection import Connection, Duplex, Stream, Token, current_token, parse_message
 from skiway.client.errors import blame_server
 from skiway.errors import Internal
 from skiway.model import flight_pb2 as flight
@@ -108,7 +108,7 @@ class Calls:
 
     connection: Connection
     catalog: str
-    token: str | None
+    token: Token
     token_on_scans: bool
     session_id: str
 
@@ -225,7 +225,8 @@ class Calls:
         return self._result(name, body, [*self._authorized(), *more])
 
     def _authorized(self) -> list[tuple[str, str]]:
-        return [(headers.AUTHORIZATION, f"Bearer {self.token}")] if self.token else []
+        token = current_token(self.token)
+        return [(headers.AUTHORIZATION, f"Bearer {token}")] if token else []
 
     # -- ad hoc ---------------------------------------------------------------------------------------------------
 
@@ -254,8 +255,8 @@ class Calls:
             (headers.LOCATION, self._location),
             (headers.SESSION_ID, self.session_id),
         ]
-        if self.token and (self.token_on_scans or not scan):
-            found.append((headers.AUTHORIZATION, f"Bearer {self.token}"))
+        if self.token_on_scans or not scan:
+            found += self._authorized()
         if in_catalog and self.catalog and headers.can_carry(self.catalog):
             found.append((headers.CATALOG, self.catalog))
         return found

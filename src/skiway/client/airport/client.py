@@ -23,7 +23,7 @@ from skiway.client.airport.listing import Flight, read_flight
 from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart, Where
 from skiway.client.airport.session import CatalogVersion, Session
 from skiway.client.airport.transactions import Transaction
-from skiway.client.connection import Connection, Location, TlsOptions, split_url
+from skiway.client.connection import Connection, Location, TlsOptions, Token, split_url
 from skiway.client.errors import blame_server
 
 __all__ = ["AirportClient"]
@@ -37,7 +37,8 @@ class AirportClient:
     `location` is `grpc://host:port`, `grpc+tls://…`, `grpc+unix:///path`, or all in one as in DuckDB:
     `grpc://host:port/catalog?auth_token=…`. The client connects at the first call. Calls have no deadline unless
     `timeout_s` sets one, which then includes the whole stream of a scan. With `token_on_scans=False` the token is sent
-    with calls about the catalog only, as DuckDB does with a token that was given to ATTACH.
+    with calls about the catalog only, as DuckDB does with a token that was given to ATTACH. A `token` can be a function,
+    which is called for every call.
 
     Tables and functions are named `"schema.table"`, with double quotes where needed (`'csv."two words"'`), or by a tuple of
     both. Names are case-insensitive. All methods raise
@@ -51,7 +52,7 @@ class AirportClient:
         location: str,
         catalog: str | None = None,
         *,
-        token: str | None = None,
+        token: Token = None,
         token_on_scans: bool = True,
         tls: TlsOptions | None = None,
         timeout_s: float | None = None,

@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from skiway.client.connection import Channel, Outbox, parse_message
+from skiway.client.connection import Channel, Outbox, Token, current_token, parse_message
 from skiway.client.errors import metastore_error
 from skiway.errors import Contention, InvalidArgument, Unavailable
 from skiway.model import v1
@@ -88,7 +88,7 @@ def retry(attempt: Callable[[float | None], T], *, retries: Retries, timeout_s: 
 class Caller:
     """The headers of a client. Those in `extra`, with lower-case names, take precedence. Credentials are not in the repr."""
 
-    token: str | None = field(default=None, repr=False)
+    token: Token = field(default=None, repr=False)
     account: str | None = None
     query_id: str = ""
     engine_kind: str = ""
@@ -98,7 +98,8 @@ class Caller:
     def __post_init__(self) -> None:
         if bool(self.engine_kind) != bool(self.engine_version):
             raise InvalidArgument("an engine is identified by its kind and its version: give both or none")
-        for name, value in self.headers(lambda: "").items():
+        given = replace(self, token=None) if callable(self.token) else self  # functions are called when a call begins
+        for name, value in given.headers(lambda: "").items():
             _check_header(name, value)
 
     def headers(self, ids: Callable[[], str]) -> dict[str, str]:
@@ -121,8 +122,10 @@ class Caller:
 
     def _credentials(self, served: CallContext) -> Mapping[str, str]:
         """The client's own credentials, or those of the call being served; the two are never mixed."""
-        if self.token:
-            return {AUTHORIZATION: f"Bearer {self.token}"}
+        if token := current_token(self.token):
+            value = f"Bearer {token}"
+            _check_header(AUTHORIZATION, value)
+            return {AUTHORIZATION: value}
         has_own = any(name == AUTHORIZATION or name in served.authorization for name in self.extra)
         return {} if has_own else served.authorization
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from skiway.client.connection import Channel, Location, TlsOptions
+from skiway.client.connection import Channel, Location, TlsOptions, Token
 from skiway.client.metastore.calls import Caller, Calls, Retries
 from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces
 from skiway.client.metastore.connectors import Connectors
@@ -56,7 +56,7 @@ class Metastore:
         self,
         target: str,
         *,
-        token: str | None = None,
+        token: Token = None,
         account: str | None = None,
         headers: Mapping[str, str] | None = None,
         tls: TlsOptions | None = None,
@@ -67,7 +67,8 @@ class Metastore:
     ) -> None:
         """Create a client of the server at `target`, which is `host:port`.
 
-        `token` is sent as `authorization: Bearer …`. `account` selects the account on a server without authentication.
+        `token` is sent as `authorization: Bearer …`; a function is called for every call. `account` selects the account on a
+        server without authentication.
         `headers` are sent with every call. `timeout_s` is the deadline of a call including its retries.
         """
         self._calls = Calls(
