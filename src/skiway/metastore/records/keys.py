@@ -32,6 +32,7 @@ __all__ = [
     "account_name",
     "account_of",
     "account_prefix",
+    "automatic_profile",
     "catalog",
     "catalog_name",
     "closing",
@@ -386,6 +387,11 @@ def profile_index(account_id: str, table_id: str) -> str:
 
 def profile_part(account_id: str, table_id: str, digest: str = "") -> str:
     return f"{of_table(account_id, table_id)}snapshots/profiles/parts/{digest}"
+
+
+def automatic_profile(account_id: str, table_id: str) -> str:
+    """Holds the snapshot for which the last automatic profile was started, not a blob's address. It expires."""
+    return f"/automatic-profiles/{encoded(account_id)}/{encoded(table_id)}"
 
 
 # --- managed tables ---------------------------------------------------------------------------------------------------
