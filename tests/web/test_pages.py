@@ -203,6 +203,30 @@ def test_columns_show_their_histogram(visitor: Visitor) -> None:
     assert "<title>50 to 1000: 51</title>" in page
 
 
+def test_nested_fields_are_shown_below_their_column(server: Server, visitor: Visitor) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake, Metastore(server.address) as metastore:
+        lake.create_schema("nested")
+        boxes = pa.table({"tags": [["a"], ["b", "c"]], "x.y": [{"size": 1}, {"size": 2}], "id": [1, 2]})
+        lake.create_table_as("nested.boxes", boxes)
+        snapshot = metastore.snapshots.get("lake.nested.boxes")
+        names = {1: "id", 2: "x.y.size", 3: "tags.element"}
+        columns = [
+            v1.ColumnStats(column_id=number, column_name=name, logical_type="STRING", value_count=4 + number)
+            for number, name in names.items()
+        ]
+        metastore.statistics.put_columns("lake.nested.boxes", snapshot, columns)
+    shown = visitor.data("/tables/lake/nested/boxes")["columns"]["columns"]
+    assert [(each["name"], each["nested"]) for each in shown] == [
+        ("tags", False),
+        ("tags.element", True),
+        ("x.y", False),
+        ("x.y.size", True),
+        ("id", False),
+    ]
+    assert [each["profile"]["values"] for each in shown if each["profile"]] == [7, 6, 5]
+    assert visitor.page("/tables/lake/nested/boxes").count("see its fields") == 2
+
+
 def test_table_page_makes_few_calls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call takes the server about as long as the page itself."""
     made: list[str] = []

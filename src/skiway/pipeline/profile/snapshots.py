@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from skiway.errors import Cancelled
 from skiway.formats import Content, Snapshot, TableHandle, TableSchema
 from skiway.formats.iceberg.puffin import Puffin
+from skiway.formats.schemas import element_leaves
 from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
@@ -73,7 +74,7 @@ def profile_snapshot(
     """
     files, whole = handle.files(snapshot), handle.schema_at(snapshot)
     schema, left_out = columns.of(whole), columns.left_out(whole)
-    store = ProfileStore(realm, table_id, left_out=left_out)
+    store = ProfileStore(realm, table_id, left_out=left_out, elements=bool(element_leaves(schema.arrow)))
     data = files.filter(pc.field("content") == Content.DATA)
     todo = store.unknown(data)
     on_progress(0, todo.num_rows)

@@ -15,6 +15,7 @@ from skiway.presentation.table_records import (
     TableRecord,
     column_comments,
     column_profiles,
+    nested_fields,
     profile_facts,
 )
 from skiway.schema_names import namespace_path
@@ -88,18 +89,30 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     before, _ = optional(lambda: _profiles_before(visit, found, record)) if profiles else ({}, "")
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
     comments = column_comments(found)
-    shown = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "required": column.required,
-            "comment": comments.get(column.name, ""),
-            "tags": list((tags or {}).get(column.name, ())),
-            "profile": profile_facts((profiles or {}).get(column.name), (before or {}).get(column.name)),
+
+    def shown(name: str, type_text: str, *, required: bool = False, nested: bool = False) -> dict[str, Any]:
+        return {
+            "name": name,
+            "type": type_text,
+            "required": required,
+            "nested": nested,
+            "comment": "" if nested else comments.get(name, ""),
+            "tags": [] if nested else list((tags or {}).get(name, ())),
+            "profile": profile_facts((profiles or {}).get(name), (before or {}).get(name)),
         }
+
+    columns = [
+        each
         for column in record.columns
+        for each in (
+            shown(column.name, column.type, required=column.required),
+            *(
+                shown(field.name, field.type, nested=True)
+                for field in nested_fields(record, profiles or {}, column.name)
+            ),
+        )
     ]
-    return {"columns": shown, "reason": reason}
+    return {"columns": columns, "reason": reason}
 
 
 def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
