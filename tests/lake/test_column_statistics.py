@@ -85,6 +85,22 @@ def test_profiles_of_nested_fields_are_no_statistics_of_their_columns(lake: Lake
         assert set(shown["column_name"].to_pylist()) == numbers.keys()
 
 
+@pytest.mark.parametrize(("quality", "expected"), [("exact", False), ("sample", True)])
+def test_duckdb_does_not_rely_on_nulls_of_a_sample(lake: Lake, quality: str, expected: bool) -> None:
+    """A column without NULLs in the sample may have some elsewhere."""
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table_as("s.t", pa.table({"id": [1, 2]}))
+        [table] = db.scan(("skiway", "tables")).read_all().to_pylist()
+        column = v1.ColumnStats(column_id=1, column_name="id", logical_type="BIGINT", value_count=9, null_count=0)
+        column.properties["quality.null_count"] = quality
+        request = v1.PutColumnStatsRequest(
+            table_id=v1.ResourceId(id=table["table_id"]), snapshot_id=table["current_snapshot_id"], columns=[column]
+        )
+        metastore_statistics.put_columns(lake.realm, [request])
+        assert db.statistics("s.t", "id").has_null is expected
+
+
 def _counting(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], module: Any, name: str) -> None:
     real: Callable[..., Any] = getattr(module, name)
 

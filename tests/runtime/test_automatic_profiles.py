@@ -14,6 +14,7 @@ from skiway.metastore import jobs, statistics
 from skiway.model import v1
 from skiway.runtime import automatic_profiles
 from skiway.runtime.automatic_profiles import profile_sweep
+from skiway.runtime.workers import spark_profile
 from skiway.storage import open_stores
 from storage.homes import Clock
 
@@ -52,3 +53,8 @@ def test_sweep_uses_the_rules_of_the_settings(tmp_path: Path, share: str, expect
         sweep = profile_sweep(load(flags=flags), stores, home.warehouse)
         assert sweep.step(None).next_token is None
         assert len(jobs.list_(home.home, v1.ListReconcileJobsRequest()).jobs) == expected
+
+
+def test_samples_are_as_large_as_the_settings_say() -> None:
+    made = spark_profile(load(flags={"profiles.sample_above_bytes": "7", "profiles.sample_bytes": "3"}))
+    assert (made.sample_above_bytes, made.sample_bytes) == (7, 3)

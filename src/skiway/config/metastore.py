@@ -187,7 +187,12 @@ class Maintenance:
 
 @section
 class Profiles:
-    """Automatic profiles of managed tables, which Spark computes after writes. Without Spark there are none."""
+    """Profiles, which Spark computes: samples of large tables, and automatic profiles of managed tables after writes."""
+
+    sample_above_bytes: int = setting(
+        1 << 40, COUNT, "If a profile had to read more than this, a sample of the files is profiled."
+    )
+    sample_bytes: int = setting(100 << 30, COUNT, "Size of the sample.")
 
     enabled: bool = setting(
         True, FLAG, "Profile the tables for which `maintenance.profile`, a property, or `profiles.automatic` says so."

@@ -31,6 +31,7 @@ __all__ = [
     "numeric_position",
     "profile_facts",
     "table_format",
+    "top_level",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -358,13 +359,13 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
         if error.key != "snapshot.none":
             raise
         return
-    for each in sorted(stored, key=lambda one: order.get(_top_level(one.column_name, types), len(order))):
+    for each in sorted(stored, key=lambda one: order.get(top_level(one.column_name, types), len(order))):
         yield ColumnProfile.of(each, types.get(each.column_name, each.logical_type.lower()))
-    for name in sorted(parts, key=lambda one: order.get(_top_level(one, types), len(order))):
+    for name in sorted(parts, key=lambda one: order.get(top_level(one, types), len(order))):
         yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
 
 
-def _top_level(name: str, columns: Collection[str]) -> str:
+def top_level(name: str, columns: Collection[str]) -> str:
     """The column of a table that contains the field with this dotted name; the name itself if there is none."""
     parts = name.split(".")
     candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
@@ -374,7 +375,7 @@ def _top_level(name: str, columns: Collection[str]) -> str:
 def nested_fields(table: TableRecord, profiles: Mapping[str, ColumnProfile], column: str) -> list[ColumnProfile]:
     """The profiles of the fields in a column of a table, out of those of all columns by name."""
     names = [each.name for each in table.columns]
-    return [each for name, each in profiles.items() if name != column and _top_level(name, names) == column]
+    return [each for name, each in profiles.items() if name != column and top_level(name, names) == column]
 
 
 def profile_facts(profile: ColumnProfile | None, before: ColumnProfile | None = None) -> dict[str, Any] | None:

@@ -44,7 +44,6 @@ from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.pipeline.ingest.engine import SparkCopies
-from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
@@ -75,7 +74,7 @@ from skiway.runtime.table_maintenance import maintenance_sweep
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
 from skiway.runtime.vending import vending_of
 from skiway.runtime.webhooks import delivering
-from skiway.runtime.workers import spark_place, working
+from skiway.runtime.workers import spark_place, spark_profile, working
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
 from skiway.sql import QueryEngine
@@ -134,7 +133,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
-        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
+        profile = spark_profile(settings)
         copies = SparkCopies(spark_place(settings.reconciler.spark).session)
         reconciler = Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources, copies)
         worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics))

@@ -31,7 +31,17 @@ from skiway.runtime.telemetry import count_attempts, logging_as_configured, meas
 from skiway.storage import Stores
 from skiway.telemetry.metrics import Metrics
 
-__all__ = ["at_work", "job_rules", "realms_of", "spark_place", "work", "worker_name", "worker_of", "working"]
+__all__ = [
+    "at_work",
+    "job_rules",
+    "realms_of",
+    "spark_place",
+    "spark_profile",
+    "work",
+    "worker_name",
+    "worker_of",
+    "working",
+]
 
 STOP_S: Final = 10.0
 
@@ -50,7 +60,7 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
         stores = parts.enter_context(stores_of(settings, home, metrics=metrics))
         parts.enter_context(watching_format(stores))
         warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
-        profile = SparkProfile(spark_place(settings.reconciler.spark).session)
+        profile = spark_profile(settings)
         opener = opener_of(warehouse, sources)
         copies = SparkCopies(spark_place(settings.reconciler.spark).session)
         reconciler = Reconciler(secrets_of(settings), profile, opener, warehouse, sources, copies)
@@ -102,6 +112,16 @@ def spark_place(settings: Spark) -> SparkPlace:
     """The location and configuration of the Spark session."""
     conf = dict(each.split("=", 1) for each in settings.conf)
     return SparkPlace(settings.master, settings.remote or "", conf)
+
+
+def spark_profile(settings: Settings) -> SparkProfile:
+    """The function that profiles tables on Spark, with a session that starts when it is needed."""
+    given = settings.profiles
+    return SparkProfile(
+        spark_place(settings.reconciler.spark).session,
+        sample_above_bytes=given.sample_above_bytes,
+        sample_bytes=given.sample_bytes,
+    )
 
 
 def realms_of(settings: Settings, stores: Stores) -> Callable[[str], Realm]:

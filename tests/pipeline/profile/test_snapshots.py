@@ -73,6 +73,11 @@ def test_statistics_are_stored_and_reproducible(table: Table) -> None:
     assert (first.files_total, first.files_profiled, first.files_known, first.failed) == (2, 2, 0, {})
     assert (second.files_profiled, second.files_known) == (0, 2)
     assert table.stored(snapshot) == stored
+    [then] = statistics.statistics_history(table.factory.home, table.id.id)
+    assert (then.snapshot_id, then.row_count) == (snapshot.id, 2 * ROWS)
+    assert [
+        set(each.properties) >= {"quantiles", "top_values"} for each in then.columns if each.column_name == "id"
+    ] == [True]
     assert stored[0].row_count == 2 * ROWS
     assert {column.column_name for column in stored[1]} == {"id", "word"}
     assert all(column.ndv.exact and column.HasField("min") for column in stored[1])

@@ -104,6 +104,7 @@ __all__ = [
     "snapshot",
     "snapshot_time",
     "statistics",
+    "statistics_history",
     "table",
     "table_name",
     "table_of",
@@ -387,6 +388,11 @@ def profile_index(account_id: str, table_id: str) -> str:
 
 def profile_part(account_id: str, table_id: str, digest: str = "") -> str:
     return f"{of_table(account_id, table_id)}snapshots/profiles/parts/{digest}"
+
+
+def statistics_history(account_id: str, table_id: str) -> str:
+    """The history of a table's statistics. It is stored with the snapshots, so it is deleted with them."""
+    return f"{of_table(account_id, table_id)}snapshots/profiles/history"
 
 
 def automatic_profile(account_id: str, table_id: str) -> str:

@@ -33,14 +33,16 @@ from skiway.pipeline.profile.sketches import (
 )
 from skiway.pipeline.profile.values import parsed, storage_type_of, texts, value_kind
 
-__all__ = ["BOUND", "ESTIMATE", "EXACT", "Merged", "merge"]
+__all__ = ["BOUND", "ESTIMATE", "EXACT", "RANKS", "Merged", "merge"]
 
 EXACT: Final = "exact"
 ESTIMATE: Final = "estimate"
 BOUND: Final = "bound"
 """The values of the properties `quality.*`; docs/pipeline.md explains them."""
 
-_RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The ranks of the quantiles."""
+
 _MAX_INT64: Final = 2**63 - 1  # not representable as a double, which rounds it up
 _SKETCH_BYTES: Final = 2 << 20  # of all columns of a table; beyond that, statistics are stored without sketches
 
@@ -332,7 +334,7 @@ class _Column:
     def _put_spread(self, stats: v1.ColumnStats, buckets: int) -> dict[str, str]:
         kind = value_kind(self.leaf.type)
         sketches = self._profiles["kll"].drop_null().to_pylist()
-        found = distribution(sketches, buckets=buckets, ranks=_RANKS) if kind and kind.number else None
+        found = distribution(sketches, buckets=buckets, ranks=RANKS) if kind and kind.number else None
         if found is None or not stats.HasField("min") or not stats.HasField("max"):
             return {}
         bounds = self._numbers_as_text(found.bounds)
