@@ -56,21 +56,24 @@ def with_confidence(merged: Merged, profiles: pa.Table, sample: pa.Table, files:
     """Statistics that were merged from the profiles of a sample, as estimates for all files, with their confidence."""
     merged.table.properties[SAMPLED_FILES] = str(sample.num_rows)
     merged.table.properties["sample.confidence"] = f"{CONFIDENCE:.3f}"
+    rows = profiles.group_by("path").aggregate([("row_count", "max")])
     for stats in merged.columns:
         mine = profiles.filter(pc.equal(profiles["column_id"], stats.column_id))
+        older = rows.filter(pc.invert(pc.is_in(rows["path"], value_set=mine["path"].combine_chunks())))
         order = pc.index_in(mine["path"], value_set=sample["path"].combine_chunks())
         mine = mine.append_column("order", order).filter(mine["error"].is_null()).sort_by("order")
         if mine.num_rows > 1:
-            _Column(stats, mine, files.num_rows).estimate()
+            _Column(stats, mine, older["row_count_max"].to_numpy(), files.num_rows).estimate()
     return merged
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The statistics of a column, and its profiles in the files of the sample."""
+    """The statistics of a column, its profiles in the files of the sample, and the rows of files that are older than the column."""
 
     stats: v1.ColumnStats
     profiles: pa.Table
+    older_rows: Any
     files: int
 
     def estimate(self) -> None:
@@ -108,6 +111,8 @@ class _Column:
         if self.stats.HasField("null_count"):
             return
         nulls, counts = self._figures("null_count"), self._counts
+        if not self.stats.properties.get("counted"):
+            nulls, counts = (np.concatenate([each, self.older_rows]) for each in (nulls, counts))
         share = float(nulls.sum() / counts.sum()) if counts.sum() else 0.0
         error = self._error(nulls, counts)
         self.stats.null_count = min(self.stats.value_count, round(share * self.stats.value_count))
