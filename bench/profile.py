@@ -1,31 +1,44 @@
-"""`python -m bench.profile [rows]`: the Spark profile compared with Spark's own ANALYZE TABLE over the same files."""
+"""`python -m bench.profile [rows]`: the Spark profile compared with Spark's own ANALYZE TABLE over the same files, and the profile of
+a managed table again after 1 % new files, without the start of the session.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.report import Figure, report
 from bench.sales import rows
 from skiway.formats import open_source
+from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore import PLATFORM, Realm, accounts, catalogs, managed, namespaces
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.model import v1
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas
 from skiway.pipeline.profile.merging import merge
 from skiway.pipeline.session import session
+from skiway.pipeline.worker import SparkProfile
+from skiway.security import MemorySecrets
+from skiway.storage import open_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+
 ROWS = 10_000_000
 FILES = 10
 AIM = 3.0  # at most this many times as long as ANALYZE
+SMALL_FILES = 100  # of the table that is profiled again with one more
+AIM_AGAIN = 0.05  # of the time of the first profile
 PEER = "ANALYZE TABLE ... FOR ALL COLUMNS"
 
 
@@ -39,6 +52,42 @@ def figures(total: int = ROWS) -> Iterator[Figure]:
         warehouse = {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.driver.memory": "4g"}
         with session("bench", "local[2]", **warehouse, **{"spark.sql.shuffle.partitions": 4}) as spark:
             yield from compared(spark, folder, place, total)
+            yield from repeated(spark, Path(folder, "managed"), total)
+
+
+def repeated(spark: SparkSession, folder: Path, total: int) -> Iterator[Figure]:
+    """The profile of a managed table with 100 files, and again with one more file, as jobs do both."""
+    with open_stores("memory://") as stores:
+        warehouse = Warehouse.at(str(folder))
+        spec = v1.AccountSpec(display_name="bench")
+        account = accounts.create(Realm(stores, PLATFORM), v1.CreateAccountRequest(spec=spec)).account
+        realm = Realm(stores, account.resource_id.id)
+        lake = catalogs.create(realm, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake"))).catalog
+        inside = v1.NamespaceSpec(display_name="sales", catalog_id=lake.resource_id)
+        namespace = namespaces.create(realm, v1.CreateNamespaceRequest(spec=inside)).namespace
+        count = total // SMALL_FILES
+        table = managed.create(
+            realm, warehouse, namespace_id=namespace.resource_id, name="orders", schema=rows(0, 1).schema
+        )
+        table_id = table.table.resource_id
+
+        def append(parts: Iterable[int]) -> None:
+            files = []
+            for part in parts:
+                with DataFileWriter(table.files, table.metadata) as writer:
+                    for batch in rows(part, count).to_batches():
+                        writer.write(batch)
+                    files += writer.close()
+            managed.append_with_retry(realm, warehouse, table_id, files)
+
+        reconciler = Reconciler(MemorySecrets(), SparkProfile(lambda: spark), warehouse=warehouse)
+        append(range(SMALL_FILES))
+        first, _ = seconds(lambda: reconciler.managed(realm, table_id))
+        append([SMALL_FILES])
+        again, outcome = seconds(lambda: reconciler.managed(realm, table_id))
+        assert outcome.changed
+    name = f"profile again after 1 % new files, {total:,} rows"
+    yield Figure(name, "s", again, first, again / first, aim_at_most=AIM_AGAIN, peer_is="the profile of all files")
 
 
 def compared(spark: SparkSession, folder: str, place: Path, total: int) -> Iterator[Figure]:
@@ -60,7 +109,7 @@ def compared(spark: SparkSession, folder: str, place: Path, total: int) -> Itera
     yield Figure(f"merging {FILES} files, 10 columns", "s", merging)
 
 
-def seconds(work: Callable[[], pa.Table]) -> tuple[float, pa.Table]:
+def seconds(work: Callable[[], T]) -> tuple[float, T]:
     started = time.perf_counter()
     answer = work()
     return time.perf_counter() - started, answer

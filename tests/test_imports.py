@@ -115,6 +115,7 @@ MANAGES_TABLES = {
         "pipelines",
         "maintenance",
         "seeding.iceberg",
+        "reconcile.automatic_profiles",
         "reconcile.profiling",
         "reconcile.reconciler",
         "table_maintenance",

@@ -87,6 +87,8 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         "GetTableStats": READ_TABLE,
         "ListColumnStats": READ_TABLE,
         "ListFileColumnStats": READ_TABLE,
+        "ListStatisticsHistory": READ_TABLE,
+        "ListPartitionStats": READ_TABLE,
         "PutTableStats": WRITE_TABLE,
         "PutColumnStats": WRITE_TABLE,
         "PutFileColumnStats": WRITE_TABLE,
@@ -346,6 +348,7 @@ REFUSED_BY_POLICIES: Final = {
     *("CatalogService/DeleteCatalog", "NamespaceService/DeleteNamespace"),  # with all that they contain
     *(f"SnapshotService/{name}Snapshot" for name in ("Create", "Update", "Delete", "SetCurrent")),
     *(f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListFileColumnStats")),
+    *(f"TableStatisticsService/{name}" for name in ("ListStatisticsHistory", "ListPartitionStats")),
     *(f"TableStatisticsService/Put{name}Stats" for name in ("Table", "Column", "FileColumn")),
     *(f"QualityService/{name}" for name in ("CreateRule", "DeleteRule", "CheckRules", "GetCheck")),
     "QueryService/FetchScanBundle",

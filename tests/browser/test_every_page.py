@@ -16,7 +16,18 @@ from skiway.web.pages import PAGES
 
 PHONE: Final = 400
 TABLE: Final = "/tables/lake/sales/people"
-TABS: Final = ("columns", "rows", "snapshots", "files", "lineage", "plans", "quality", "access", "connect")
+TABS: Final = (
+    "columns",
+    "rows",
+    "snapshots",
+    "statistics",
+    "files",
+    "lineage",
+    "plans",
+    "quality",
+    "access",
+    "connect",
+)
 PATHS: Final = [
     "/",
     "/search?q=people",

@@ -7,6 +7,8 @@ import re
 import pytest
 
 from cli.conftest import ROWS, Run
+from runtime.servers import Server
+from skiway.client import Metastore
 from skiway.model import v1
 from skiway.presentation.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 
@@ -42,6 +44,31 @@ def test_columns_are_described_with_numbers_and_histograms(run: Run) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("profiled")
+def test_history_has_quantiles_and_frequent_values(run: Run) -> None:
+    found = run("stats", "history", "lake.raw.orders", "-c", "customer", "-c", "amount", "-o", "json").json
+    by_name = {each["column"]: each for each in found}
+    assert by_name.keys() == {"customer", "amount"}
+    assert float(by_name["amount"]["median"]) == pytest.approx(49.5, abs=4)
+    assert by_name["customer"]["top_values"][0] == {"value": "Ada", "count": ROWS // 2}
+    shown = run("stats", "history", "lake.raw.orders", "--column", "customer")
+    assert f"Ada ({ROWS // 2:,})" in shown.out
+    assert run("stats", "history", "lake.raw.orders", "-c", "none").lines == []
+
+
+def test_partitions_are_listed(run: Run) -> None:
+    run("sql", "CREATE SCHEMA lake.parts; CREATE TABLE lake.parts.t AS SELECT 10 AS n, 'b' AS s")
+    run("sql", "INSERT INTO lake.parts.t VALUES (9, 'a'), (NULL, 'c')")
+    [found] = run("stats", "partitions", "lake.parts.t", "-o", "json").json
+    assert (found["rows"], found["data_files"], found["delete_files"]) == (3, 2, 0)
+    assert [(each["name"], each["min"], each["max"], each["nulls"]) for each in found["columns"]] == [
+        ("n", "9", "10", 1),
+        ("s", "a", "c", 0),
+    ]
+    assert run("stats", "partitions", "lake.parts.t").lines[1][:2] == ["{}", "3"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("profiled")
 def test_json_has_every_number_with_its_quality(run: Run) -> None:
     found = run("tables", "describe", "lake.raw.orders", "-o", "json").json
     assert (found["rows"], found["rows_quality"], found["rows_profiled"]) == (ROWS, "exact", ROWS)
@@ -67,6 +94,24 @@ def test_unprofiled_managed_table_shows_the_statistics_of_its_files(run: Run) ->
     columns = run("tables", "describe", "lake.desc_.t", "-o", "json").json["columns"]
     assert (columns[0]["min"], columns[0]["max"], columns[0]["nulls"]) == ("9", "10", 1)
     assert columns[0]["quality"]["min"] == "bound"
+
+
+def test_sample_is_described_as_such(run: Run, lake: Server) -> None:
+    run("sql", "CREATE SCHEMA lake.desc4; CREATE TABLE lake.desc4.t AS SELECT 1 AS n")
+    with Metastore(lake.address) as metastore:
+        snapshot = metastore.snapshots.get("lake.desc4.t")
+        properties = {"files.sample": "2", "rows.profiled": "40", "files.profiled": "2"}
+        metastore.statistics.put("lake.desc4.t", snapshot, row_count=900, data_file_count=30, properties=properties)
+        column = v1.ColumnStats(column_id=1, column_name="n", logical_type="INT", value_count=900, null_count=90)
+        column.ndv.approx.estimate = 7
+        column.properties.update({"quality.ndv": "sample", "quality.null_count": "sample"})
+        metastore.statistics.put_columns("lake.desc4.t", snapshot, [column])
+    shown = run("tables", "describe", "lake.desc4.t")
+    lines = {line[0]: line for line in shown.lines if line}
+    assert lines["n"][2:5] == ["~10.0", "%", "~7"]
+    assert "a sample of 2 of 30 files was profiled, with 40 of 900 rows" in shown.out
+    assert "~ from the sample" in shown.out
+    assert run("tables", "describe", "lake.desc4.t", "-o", "json").json["sample_files"] == 2
 
 
 def test_older_snapshot_can_be_described(run: Run) -> None:

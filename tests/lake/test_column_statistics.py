@@ -61,6 +61,46 @@ def test_mirrored_tables_have_the_bounds_of_their_files_before_a_profile(kind: s
             assert db.statistics("root.t", "nothing").has_null
 
 
+def test_profiles_of_nested_fields_are_no_statistics_of_their_columns(lake: Lake) -> None:
+    """A list and a struct stay without bounds, and columns beside them keep theirs."""
+    with lake.client() as db:
+        db.create_schema("s")
+        rows = pa.table({"id": [1, 2], "tags": [[7], [8, 9]], "box": [{"size": 3}, {"size": 4}]})
+        db.create_table_as("s.t", rows)
+        [table] = db.scan(("skiway", "tables")).read_all().to_pylist()
+        numbers = {"id": 1, "tags.element": 4, "box.size": 5}
+        columns = [
+            v1.ColumnStats(column_id=number, column_name=name, logical_type="BIGINT", value_count=3, min="1", max="9")
+            for name, number in numbers.items()
+        ]
+        request = v1.PutColumnStatsRequest(
+            table_id=v1.ResourceId(id=table["table_id"]), snapshot_id=table["current_snapshot_id"], columns=columns
+        )
+        metastore_statistics.put_columns(lake.realm, [request])
+        assert db.statistics("s.t", "id").max == 9
+        for name in ("tags", "box"):
+            found = db.statistics("s.t", name)
+            assert (found.min, found.max, found.distinct_count) == (None, None, None)
+        shown = db.scan(("skiway", "column_stats")).read_all()
+        assert set(shown["column_name"].to_pylist()) == numbers.keys()
+
+
+@pytest.mark.parametrize(("quality", "expected"), [("exact", False), ("sample", True)])
+def test_duckdb_does_not_rely_on_nulls_of_a_sample(lake: Lake, quality: str, expected: bool) -> None:
+    """A column without NULLs in the sample may have some elsewhere."""
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table_as("s.t", pa.table({"id": [1, 2]}))
+        [table] = db.scan(("skiway", "tables")).read_all().to_pylist()
+        column = v1.ColumnStats(column_id=1, column_name="id", logical_type="BIGINT", value_count=9, null_count=0)
+        column.properties["quality.null_count"] = quality
+        request = v1.PutColumnStatsRequest(
+            table_id=v1.ResourceId(id=table["table_id"]), snapshot_id=table["current_snapshot_id"], columns=[column]
+        )
+        metastore_statistics.put_columns(lake.realm, [request])
+        assert db.statistics("s.t", "id").has_null is expected
+
+
 def _counting(monkeypatch: pytest.MonkeyPatch, calls: Counter[str], module: Any, name: str) -> None:
     real: Callable[..., Any] = getattr(module, name)
 

@@ -16,7 +16,7 @@ from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, polic
 from skiway.client import AirportClient, col
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
-from skiway.metastore import Realm, catalogs, grants, policies, transactions
+from skiway.metastore import Realm, catalogs, grants, policies, statistics, transactions
 from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
@@ -576,6 +576,29 @@ def test_statistics_tell_nothing_about_hidden_values(policed: PolicedLake, analy
     assert analyst.statistics("s.people", "id").max != ROWS.num_rows - 1
 
 
+def test_history_of_statistics_shows_columns_that_are_not_masked(
+    policed: PolicedLake, analyst: AirportClient, owner: AirportClient
+) -> None:
+    columns = [
+        v1.ColumnStats(column_id=number, column_name=name, value_count=9, properties={"top_values": '[["x", 9]]'})
+        for name, number in (("id", 1), ("email", 4), ("email.element", 9))
+    ]
+    [table] = read(owner, "skiway.tables")
+    stats = v1.TableStats(table_id=v1.ResourceId(id=table["table_id"]), snapshot_id=table["current_snapshot_id"])
+    statistics.add_to_history(policed.lake.realm, stats, columns)
+
+    def shown(client: AirportClient) -> list[tuple[str, Any]]:
+        return [(each["column_name"], each["top_values"]) for each in read(client, "skiway.column_history")]
+
+    top = [{"value": "x", "count": 9}]
+    assert shown(owner) == shown(analyst) == [(each.column_name, top) for each in columns]
+    policed.mask()
+    assert shown(analyst) == [("id", top)]
+    assert len(shown(owner)) == 3
+    policed.filter()
+    assert shown(analyst) == []
+
+
 def test_system_tables_tell_nothing_about_hidden_rows(
     policed: PolicedLake, analyst: AirportClient, owner: AirportClient
 ) -> None:
@@ -592,6 +615,8 @@ def test_system_tables_tell_nothing_about_hidden_rows(
     assert read(owner, "skiway.files")
     assert not read(analyst, "skiway.files")
     assert not read(analyst, "skiway.column_stats")
+    assert read(owner, "skiway.partitions")
+    assert not read(analyst, "skiway.partitions")
     assert {tuple(each["summary"]) for each in read(analyst, "skiway.snapshots")} == {(("operation", "append"),)}
     (plan,) = read(analyst, "skiway.plans")
     assert plan["subject"] == "analyst"

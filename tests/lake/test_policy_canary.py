@@ -7,6 +7,7 @@ from which the hidden rows and values were removed.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -168,7 +169,9 @@ def store_statistics(policed: PolicedLake) -> None:
         v1.ColumnStats(column_id=4, column_name="email", logical_type="STRING", min=CANARY, max=CANARY, value_count=40),
         v1.ColumnStats(column_id=1, column_name="id", logical_type="LONG", min="0", max="39", value_count=40),
     ]
+    columns[0].properties["top_values"] = json.dumps([[CANARY, 40]])
     statistics.put_columns(realm, [v1.PutColumnStatsRequest(table_id=table_id, snapshot_id=now, columns=columns)])
+    statistics.add_to_history(realm, v1.TableStats(table_id=table_id, snapshot_id=now, row_count=40), columns)
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +226,8 @@ def test_system_tables_and_statistics(policed: PolicedLake, sent: Sent) -> None:
             "snapshots",
             "files",
             "column_stats",
+            "column_history",
+            "partitions",
             "views",
             "jobs",
             "plans",
@@ -260,6 +265,8 @@ def requests_of(policed: PolicedLake) -> dict[str, list[Any]]:
         "TableStatisticsService/GetTableStats": [v1.GetTableStatsRequest(table_id=table, snapshot=now)],
         "TableStatisticsService/ListColumnStats": [v1.ListColumnStatsRequest(table_id=table, snapshot=now)],
         "TableStatisticsService/ListFileColumnStats": [v1.ListFileColumnStatsRequest(table_id=table, snapshot=now)],
+        "TableStatisticsService/ListStatisticsHistory": [v1.ListStatisticsHistoryRequest(table_id=table)],
+        "TableStatisticsService/ListPartitionStats": [v1.ListPartitionStatsRequest(table_id=table, snapshot=now)],
         "DirectoryService/ResolveTable": [v1.ResolveTableRequest(ref=name)],
         "DirectoryService/LookupTableByRef": [v1.LookupTableByRefRequest(ref=name)],
         "QueryService/BeginQuery": [
@@ -300,10 +307,11 @@ def test_metastore(policed: PolicedLake, sent: Sent, by: str) -> None:
                     assert len(answer.message.sizes) == (1 if by == "mask" else 0)
 
 
-STATISTICS = {f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListFileColumnStats")}
+OF_FILES = {f"TableStatisticsService/{name}" for name in ("ListFileColumnStats", "ListPartitionStats")}
+OF_VALUES = {f"TableStatisticsService/{name}" for name in ("GetTableStats", "ListColumnStats", "ListStatisticsHistory")}
 REFUSED = {
-    "filter and mask": {*STATISTICS, "QueryService/FetchScanBundle"},
-    "mask": {"TableStatisticsService/ListFileColumnStats", "QueryService/FetchScanBundle"},
+    "filter and mask": {*OF_FILES, *OF_VALUES, "QueryService/FetchScanBundle"},
+    "mask": {*OF_FILES, "QueryService/FetchScanBundle"},
 }
 
 

@@ -125,7 +125,7 @@ def test_reader_can_read_but_not_write(lake: Lake) -> None:
 def test_caller_without_table_permissions_sees_no_tables(lake: Lake) -> None:
     with lake.client() as db, lake.client(token="nothing") as restricted:
         filled(db)
-        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 18]
+        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 20]
         assert rows(restricted, "tables") == []
         assert rows(restricted, "plans") == []
         with pytest.raises(PermissionDenied):
@@ -217,6 +217,27 @@ def test_profiles_add_statistics_that_files_lack(mirrors: Lake) -> None:
         reported = rows(db, "column_stats")
         names = ("column_name", "min", "max", "distinct_count", "null_count", "nan_count")
         assert [tuple(row[name] for name in names) for row in reported] == [("id", "0", "11", 12.0, 0, None)]
+        column.properties.update({"quantiles": '{"0.5": "5"}', "top_values": '[["3", 2]]'})
+        stats = v1.TableStats(table_id=table_id, snapshot_id=now["snapshot_id"], row_count=12)
+        statistics.add_to_history(mirrors.realm, stats, [column])
+        [then] = rows(db, "column_history")
+        assert tuple(then[name] for name in names) == ("id", "0", "11", 12.0, 0, None)
+        assert (then["quantiles"], then["top_values"]) == ([("0.5", "5")], [{"value": "3", "count": 2}])
+        assert then["snapshot_id"] == now["snapshot_id"]
+        assert then["profiled_at"] is not None
+
+
+def test_partitions_are_a_table(mirrors: Lake) -> None:
+    """They have the same sums as the files."""
+    with mirrors.client("iceberg") as db:
+        files, partitions = rows(db, "files"), rows(db, "partitions")
+    assert {row["damage"] for row in partitions} == {None}
+    for table in {row["table_name"] for row in files}:
+        data = [row for row in files if row["table_name"] == table and row["content"] == "data"]
+        found = [row for row in partitions if row["table_name"] == table]
+        assert len(found) == len({row["partition"] for row in files if row["table_name"] == table})
+        assert sum(row["row_count"] for row in found) == sum(row["row_count"] for row in data)
+        assert sum(row["data_file_count"] for row in found) == len(data)
 
 
 def rows(db: AirportClient, table: str, **options: Any) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""Iceberg's Java API, called through the JVM of Spark: equality deletes, which Spark cannot write itself."""
+"""Iceberg's Java API, called through the JVM of Spark, for what Spark's SQL cannot do: equality deletes, and Puffin files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -64,6 +64,26 @@ class JavaTable:
         writer.close()
         self._table.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
 
+    def distinct_counts(self) -> dict[int, tuple[str, float]]:
+        """By field id, the property `ndv` and the estimate of the theta sketch in the table's statistics files.
+
+        Iceberg's reader reads the Puffin files, and Spark's own library the sketches.
+        """
+        jvm, found = self._jvm, {}
+        self._table.refresh()
+        for statistics in self._table.statisticsFiles():
+            reader = jvm.org.apache.iceberg.puffin.Puffin.read(self._table.io().newInputFile(statistics.path())).build()
+            for pair in _items(reader.readAll(reader.fileMetadata().blobs())):
+                blob, content = pair.first(), pair.second()
+                assert blob.type() == jvm.org.apache.iceberg.puffin.StandardBlobTypes.APACHE_DATASKETCHES_THETA_V1
+                data = jvm.org.apache.iceberg.util.ByteBuffers.toByteArray(content)
+                memory = jvm.org.apache.datasketches.memory.Memory.wrap(data)
+                sketch = jvm.org.apache.datasketches.theta.CompactSketch.heapify(memory)
+                [field_id] = blob.inputFields()
+                found[int(field_id)] = blob.properties()["ndv"], sketch.getEstimate()
+            reader.close()
+        return found
+
     def _java_list(self, values: Sequence[str]) -> Any:
         made = self._jvm.java.util.ArrayList()
         for value in values:
@@ -75,3 +95,10 @@ class JavaTable:
         for place, value in enumerate(values):
             self._jvm.java.lang.reflect.Array.setInt(array, place, value)
         return array
+
+
+def _items(iterable: Any) -> Iterator[Any]:
+    """The items of a Java iterable, which need not be a collection."""
+    rest = iterable.iterator()
+    while rest.hasNext():
+        yield rest.next()

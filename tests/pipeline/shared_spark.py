@@ -62,7 +62,13 @@ def rest_results(uri: str, statements: Sequence[str], *, warehouse: str = "lake"
 
     Returns for each statement its rows, or the class and message of its error, in the form of JSON.
     """
-    spark = session_with_jars(
+    spark = session_with_rest_catalog(uri, warehouse=warehouse, token=token)
+    return [_result(spark, statement) for statement in statements]
+
+
+def session_with_rest_catalog(uri: str, *, warehouse: str = "lake", token: str = "anybody") -> SparkSession:
+    """A new session of the shared Spark, whose catalog `lake` is the REST catalog at `uri`."""
+    return session_with_jars(
         {
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.catalog.lake.type": "rest",
@@ -73,7 +79,6 @@ def rest_results(uri: str, statements: Sequence[str], *, warehouse: str = "lake"
             "spark.sql.catalog.lake.cache-enabled": "false",
         }
     )
-    return [_result(spark, statement) for statement in statements]
 
 
 def _result(spark: SparkSession, statement: str) -> Any:

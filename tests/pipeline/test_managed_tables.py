@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,18 @@ import pyarrow.parquet as pq
 from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
 from lake.lakes import opened_lake
+from pipeline.java_iceberg import JavaTable
 from pipeline.lakes import SPARK
-from pipeline.shared_spark import rest_results, session_with_jars
+from pipeline.shared_spark import active, rest_results, session_with_jars, session_with_rest_catalog
 from skiway.client import col
 from skiway.formats.iceberg.commits import overwrite
 from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
+from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.managed.states import load
+from skiway.metastore.reconcile.automatic_profiles import ProfileRules, start_profiles
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.worker import SparkProfile
+from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,6 +161,35 @@ def _counted(summary: dict[str, str], *, removed: bool) -> set[str]:
     """The names of the counts in a snapshot summary; those of removed files only if `removed`."""
     kinds = ("delete", "dvs", "records", "data-files")
     return {key for key in summary if any(kind in key for kind in kinds) and (removed or "removed" not in key)}
+
+
+def test_automatic_profile_gives_spark_distinct_counts(tmp_path: Path, spark: SparkSession) -> None:
+    """Iceberg's Java API reads the theta sketches over REST, and Spark's optimizer uses them."""
+    rows = pa.table({"id": range(1000), "name": [f"n{number % 70}" for number in range(1000)]})
+    with opened_lake(tmp_path) as lake, lake.rest() as rest, lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", rows.schema)
+        db.insert("s.t", rows)
+        at_once = ProfileRules(automatic=True, delay=timedelta())
+        started = start_profiles(lake.stores, lake.warehouse, realm_of=lambda _: lake.realm, rules=at_once)
+        assert len(started.jobs) == 1
+        reconciler = Reconciler(lake.secrets, SparkProfile(lambda: spark), warehouse=lake.warehouse)
+        assert Worker(JobQueue(lake.stores), jobs_of(lambda _: lake.realm, reconciler), "w").work_once()
+        session = active(session_with_rest_catalog(rest.uri, warehouse="managed", token="writer"))
+        assert JavaTable(session, "lake.s.t").distinct_counts() == {1: ("1000", 1000.0), 2: ("70", 70.0)}
+        session.conf.set("spark.sql.cbo.enabled", "true")
+        assert planned_distinct_counts(session, "lake.s.t") == {"id": 1000, "name": 70}
+
+
+def planned_distinct_counts(session: SparkSession, table: str) -> dict[str, int]:
+    """The distinct counts that Spark's optimizer knows of the columns of a table."""
+    frame: Any = session.table(table)
+    columns = frame._jdf.queryExecution().optimizedPlan().stats().attributeStats().iterator()
+    found = {}
+    while columns.hasNext():
+        pair = columns.next()
+        found[pair._1().name()] = int(pair._2().distinctCount().get())
+    return found
 
 
 def test_tables_in_a_folder_with_spaces_are_profiled(tmp_path: Path, spark: SparkSession) -> None:

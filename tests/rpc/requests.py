@@ -256,6 +256,12 @@ REQUESTS: Mapping[str, Make] = {
     "TableStatisticsService/ListFileColumnStats": lambda lake: v1.ListFileColumnStatsRequest(
         table_id=lake.table.resource_id, snapshot=snapshot(2)
     ),
+    "TableStatisticsService/ListStatisticsHistory": lambda lake: v1.ListStatisticsHistoryRequest(
+        table_id=lake.table.resource_id
+    ),
+    "TableStatisticsService/ListPartitionStats": lambda lake: v1.ListPartitionStatsRequest(
+        table_id=lake.table.resource_id, snapshot=snapshot(2)
+    ),
     "TableStatisticsService/PutTableStats": lambda lake: v1.PutTableStatsRequest(
         table_id=lake.table.resource_id, snapshot_id=2, stats=v1.TableStats(row_count=5)
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,9 +14,11 @@ import pytest
 from runtime.servers import Server, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore.calls import Calls
+from skiway.metastore import Realm, statistics
 from skiway.model import v1
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.search import Entry, Index
+from skiway.storage import open_stores
 from skiway.web.pages import PAGES
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
@@ -23,6 +26,25 @@ from web.explorers import Visitor, visiting
 
 SCRIPT = "<script>alert(1)</script>"
 NOTE = {"type": "struct", "fields": [{"id": 1, "name": "note", "required": False, "type": "string"}]}
+
+
+def store_history(home: Path, metastore: Metastore) -> None:
+    """Statistics of both snapshots of a table, as profiles store them."""
+    table = metastore.tables.get("lake.sales.people").message
+    snapshots = list(metastore.snapshots("lake.sales.people"))
+    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
+        realm = Realm(stores, table.resource_id.account_id)
+        for median, snapshot in zip((40, 70), reversed(snapshots), strict=True):
+            columns = [
+                v1.ColumnStats(
+                    column_id=1, column_name="id", value_count=100, properties={"quantiles": f'{{"0.5": "{median}"}}'}
+                ),
+                v1.ColumnStats(
+                    column_id=2, column_name="name", value_count=100, properties={"top_values": f'[["ann", {median}]]'}
+                ),
+            ]
+            stats = v1.TableStats(table_id=table.resource_id, snapshot_id=snapshot.id, row_count=100)
+            statistics.add_to_history(realm, stats, columns)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             )
             column.histogram.CopyFrom(histogram)
             metastore.statistics.put_columns("lake.sales.people", snapshot, [column])
+            store_history(home, metastore)
             metastore.connectors.create("shop", kind="parquet", uri=str(home.parent / "nothing"), catalog="lake")
             metastore.webhooks.create(
                 "alerts",
@@ -82,7 +105,7 @@ PATHS = {
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
 }
-TABS = ["columns", "rows", "snapshots", "files", "lineage", "plans", "quality", "access", "connect"]
+TABS = ["columns", "rows", "snapshots", "statistics", "files", "lineage", "plans", "quality", "access", "connect"]
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(f"{PATHS['tables']}?tab={tab}" for tab in TABS)])
@@ -209,6 +232,40 @@ def test_columns_show_their_histogram(visitor: Visitor) -> None:
     assert "customers of the shop" in page
     assert 'aria-label="id: histogram from 0 to 1000"' in page
     assert "<title>50 to 1000: 51</title>" in page
+
+
+def test_nested_fields_are_shown_below_their_column(server: Server, visitor: Visitor) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake, Metastore(server.address) as metastore:
+        lake.create_schema("nested")
+        boxes = pa.table({"tags": [["a"], ["b", "c"]], "x.y": [{"size": 1}, {"size": 2}], "id": [1, 2]})
+        lake.create_table_as("nested.boxes", boxes)
+        snapshot = metastore.snapshots.get("lake.nested.boxes")
+        names = {1: "id", 2: "x.y.size", 3: "tags.element"}
+        columns = [
+            v1.ColumnStats(column_id=number, column_name=name, logical_type="STRING", value_count=4 + number)
+            for number, name in names.items()
+        ]
+        metastore.statistics.put_columns("lake.nested.boxes", snapshot, columns)
+    shown = visitor.data("/tables/lake/nested/boxes")["columns"]["columns"]
+    assert [(each["name"], each["nested"]) for each in shown] == [
+        ("tags", False),
+        ("tags.element", True),
+        ("x.y", False),
+        ("x.y.size", True),
+        ("id", False),
+    ]
+    assert [each["profile"]["values"] for each in shown if each["profile"]] == [7, 6, 5]
+    assert visitor.page("/tables/lake/nested/boxes").count("see its fields") == 2
+
+
+def test_statistics_over_time_are_shown(visitor: Visitor) -> None:
+    path = "/tables/lake/sales/people?tab=statistics"
+    ids, names = visitor.data(path)["statistics"]["columns"]
+    assert [each["median"] for each in ids["profiles"]] == ["40", "70"]
+    assert [each["top_values"][0]["count"] for each in names["profiles"]] == [40, 70]
+    page = visitor.page(path)
+    assert 'aria-label="Median of id by snapshot' in page
+    assert page.index("<small>70.0 %") < page.index("<small>40.0 %")  # the newest first
 
 
 def test_table_page_makes_few_calls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["print_description"]
 
-MARKS: Final = {"exact": "", "estimate": "≈", "bound": "≤"}
+MARKS: Final = {"exact": "", "estimate": "≈", "bound": "≤", "sample": "~"}
 LEGEND: Final = "≈ estimate, ± its error with 95 % confidence; ≤ upper bound; ⊂ within these bounds; others are exact"
+SAMPLE_LEGEND: Final = (
+    "~ from the sample; bounds, and ± of distinct values, hold for the whole table with 95 % confidence"
+)
 MAX_VALUE_WIDTH: Final = 12
 TITLES: Final = ("column", "type", "nulls", "distinct", "min", "max", "values")
 NUMBERS: Final = ("nulls", "distinct")
@@ -40,6 +43,7 @@ class Description:
     rows: int | None
     rows_quality: str | None
     rows_profiled: int | None
+    sample_files: int | None
     data_files: int | None
     size_bytes: int | None
     columns: tuple[ColumnProfile, ...]
@@ -62,6 +66,7 @@ def print_description(call: Call, name: str, at: int | None) -> None:
         stats.row_count if stats else None,
         stats.properties.get("quality.row_count") if stats else None,
         _number(stats, "rows.profiled"),
+        _number(stats, "files.sample"),
         stats.data_file_count if stats else None,
         stats.total_size_bytes if stats else None,
         tuple(column_profiles(call.lake, record, at)),
@@ -69,7 +74,7 @@ def print_description(call: Call, name: str, at: int | None) -> None:
     if not call.is_for_people:
         call.print_record(description)
         return
-    rendering.write_fields(dataclasses.replace(description, rows_quality=None, rows_profiled=None))
+    rendering.write_fields(dataclasses.replace(description, rows_quality=None, rows_profiled=None, sample_files=None))
     typer.echo()
     _write_columns(description)
 
@@ -90,7 +95,7 @@ def _write_columns(table: Description) -> None:
         ]
     )
     typer.echo()
-    for line in (_coverage(table), LEGEND):
+    for line in (_coverage(table), LEGEND, *([SAMPLE_LEGEND] if table.sample_files else [])):
         rendering.write_note(line)
 
 
@@ -163,6 +168,9 @@ def _profile_command(table: Description) -> str:
 def _coverage(table: Description) -> str:
     if table.rows is None or table.rows_profiled is None:
         return f"the table was not profiled; the bounds are from its files. Profile it with: {_profile_command(table)}"
+    if table.sample_files and table.data_files:
+        sample = f"a sample of {table.sample_files:,} of {table.data_files:,} files"
+        return f"{sample} was profiled, with {table.rows_profiled:,} of {table.rows:,} rows"
     if table.rows_profiled >= table.rows:
         return f"all {table.rows:,} rows were profiled"
     return f"{table.rows_profiled:,} of {table.rows:,} rows were profiled"

@@ -12,6 +12,7 @@ import typer
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import report_start
 from skiway.cli.tables import AtSnapshot, Parent, TableName, tables_in
+from skiway.presentation.table_records import ColumnProfile, TopValue
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Table, TableStats
@@ -74,6 +75,75 @@ class FileRecord:
         return cls(file.file_path, content, file.row_count, file.size_bytes, partition)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition of a snapshot in the output. Rows include deleted ones."""
+
+    partition: str
+    spec_id: int
+    rows: int
+    size_bytes: int
+    data_files: int
+    delete_files: int
+    columns: tuple[ColumnProfile, ...]
+
+    @classmethod
+    def of(cls, found: v1.PartitionStats) -> PartitionRecord:
+        """Convert the message."""
+        return cls(
+            found.partition_data_json or "{}",
+            found.partition_spec_id,
+            found.row_count,
+            found.size_bytes,
+            found.data_file_count,
+            found.delete_file_count,
+            tuple(ColumnProfile.of(each, each.logical_type.lower()) for each in found.columns),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """The statistics of a column in a profiled snapshot, in the output."""
+
+    column: str
+    snapshot_id: int
+    snapshot_at: datetime | None
+    profiled_at: datetime
+    rows: int
+    nulls: int | None
+    distinct: int | None
+    min: str | None
+    median: str | None
+    max: str | None
+    quantiles: dict[str, str]
+    top: str
+    top_values: tuple[TopValue, ...]
+    quality: dict[str, str]
+
+    @classmethod
+    def of(cls, snapshot: v1.ProfiledSnapshot, column: v1.ColumnStats) -> HistoryRecord:
+        """Convert the messages."""
+        from datetime import UTC
+
+        profile = ColumnProfile.of(column, column.logical_type.lower())
+        return cls(
+            profile.name,
+            snapshot.snapshot_id,
+            snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
+            snapshot.profiled_at.ToDatetime(UTC),
+            snapshot.row_count,
+            profile.nulls,
+            profile.distinct.value if profile.distinct else None,
+            profile.min,
+            profile.quantiles.get("0.5"),
+            profile.max,
+            profile.quantiles,
+            ", ".join(f"{each.value} ({each.count:,})" for each in profile.top_values[:3]),
+            profile.top_values,
+            profile.quality,
+        )
+
+
 @command(app, "list")
 def list_(call: Call, parent: Parent = None) -> None:
     """List tables with their row counts and how many rows were profiled."""
@@ -104,6 +174,40 @@ def files(
     """List the files of a table."""
     found = map(FileRecord.of, islice(call.lake.statistics.files(name, at), limit))
     call.print_rows(found, ["path", "content", "rows", "size_bytes", "partition"], empty=f"{name} has no files")
+
+
+@command(app, "partitions")
+def partitions(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+    """List the partitions of a table with their rows, bytes and files.
+
+    JSON also has counts and bounds of their columns.
+    """
+    found = map(PartitionRecord.of, call.lake.statistics.partitions(name, at))
+    columns = ["partition", "rows", "size_bytes", "data_files", "delete_files"]
+    call.print_rows(found, columns, empty=f"{name} has no files")
+
+
+@command(app, "history")
+def history(
+    call: Call,
+    name: TableName,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", "-c", metavar="COLUMN", help="Only this column; can be repeated."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of snapshots.")] = None,
+) -> None:
+    """Show how the statistics of columns changed over time.
+
+    There is an entry for each profiled snapshot, the newest first, even if it has expired.
+    """
+    snapshots = islice(call.lake.statistics.history(name, columns=tuple(column or ())), limit)
+    found = [HistoryRecord.of(snapshot, each) for snapshot in snapshots for each in snapshot.columns]
+    order = list(dict.fromkeys(each.column for each in found))
+    columns = ["column", "snapshot_at", "rows", "nulls", "distinct", "min", "median", "max", "top"]
+    empty = f"{name} has no profiles of these columns; profile it with: skiway stats profile {name}"
+    found.sort(key=lambda each: order.index(each.column))
+    call.print_rows(found, columns, empty=empty)
 
 
 @command(app, "profile")

@@ -16,6 +16,7 @@ from skiway.config.fields import (
     TEXT,
     Secret,
     choice,
+    number,
     pairs,
     pattern,
     section,
@@ -32,6 +33,7 @@ __all__ = [
     "Metadata",
     "Metrics",
     "Pipelines",
+    "Profiles",
     "Quality",
     "Query",
     "Reconciler",
@@ -181,6 +183,34 @@ class Maintenance:
     tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
     page_size: int = setting(20, COUNT, "Tables examined per page.")
     max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
+
+
+@section
+class Profiles:
+    """Profiles, which Spark computes: samples of large tables, and automatic profiles of managed tables after writes."""
+
+    sample_above_bytes: int = setting(
+        1 << 40, COUNT, "If a profile had to read more than this, a sample of the files is profiled."
+    )
+    sample_bytes: int = setting(100 << 30, COUNT, "Size of the sample.")
+
+    enabled: bool = setting(
+        True, FLAG, "Profile the tables for which `maintenance.profile`, a property, or `profiles.automatic` says so."
+    )
+    automatic: bool = setting(
+        False, FLAG, "Profile managed tables after writes if the property `maintenance.profile` is not set."
+    )
+    changed_rows: float = setting(
+        0.1, number(at_most=1), "Share of the rows that must have changed since the last profile."
+    )
+    delay: timedelta = setting(
+        timedelta(minutes=1),
+        DURATION,
+        "How long a table must have been unchanged. One that changes all the time is profiled after ten times as long.",
+    )
+    tick_every: timedelta = setting(timedelta(seconds=30), DURATION, "Interval between runs.")
+    page_size: int = setting(50, COUNT, "Tables examined per page.")
+    max_tick_millis: int = setting(10_000, COUNT, "Time limit of a run.")
 
 
 @section

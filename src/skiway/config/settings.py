@@ -16,6 +16,7 @@ from skiway.config.metastore import (
     Metadata,
     Metrics,
     Pipelines,
+    Profiles,
     Quality,
     Query,
     Reconciler,
@@ -69,6 +70,7 @@ class Settings:
     events: Events = Events()
     gc: Gc = Gc()
     maintenance: Maintenance = Maintenance()
+    profiles: Profiles = Profiles()
     quality: Quality = Quality()
     webhooks: Webhooks = Webhooks()
     pipelines: Pipelines = Pipelines()

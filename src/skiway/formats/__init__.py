@@ -15,7 +15,7 @@ from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import FileCache, Found
 from skiway.formats.opening import open_source
 from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
-from skiway.formats.schemas import TableSchema, field_id, leaves
+from skiway.formats.schemas import TableSchema, element_leaves, field_id, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
@@ -54,6 +54,7 @@ __all__ = [
     "WholeFile",
     "canonical_columns",
     "data_files",
+    "element_leaves",
     "field_id",
     "leaves",
     "location",

@@ -8,7 +8,7 @@ field is identified by name; its id is then a digest of the path of names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
@@ -23,6 +23,7 @@ __all__ = [
     "Leaf",
     "Path",
     "TableSchema",
+    "element_leaves",
     "field_id",
     "leaves",
     "path_id",
@@ -58,7 +59,7 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of a primitive type, possibly nested in structs. `index` counts all leaves, like Parquet's columns."""
+    """A column of a primitive type, possibly nested. `index` counts all leaves, like Parquet's columns."""
 
     id: int
     path: Path
@@ -125,25 +126,35 @@ def _with_elements(of: pa.DataType, element: pa.Field) -> pa.DataType:
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
     """The columns of primitive types that have ids, including those in structs, but not in lists and maps."""
-    found = []
-    for index, (path, field) in enumerate(_all_leaves(list(schema), (), repeated=False)):
-        number = field_id(field) if path else None
+    return [leaf for leaf, repeated in _identified_leaves(schema) if not repeated]
+
+
+def element_leaves(schema: pa.Schema) -> list[Leaf]:
+    """The values of primitive types in lists and maps that have ids. Their paths contain `element`, `key` or `value`."""
+    return [leaf for leaf, repeated in _identified_leaves(schema) if repeated]
+
+
+def _identified_leaves(schema: pa.Schema) -> Iterator[tuple[Leaf, bool]]:
+    for index, (path, field, repeated) in enumerate(_all_leaves(list(schema), (), repeated=False)):
+        number = field_id(field)
         if number is not None:
-            found.append(Leaf(number, path, field.type, index))
-    return found
+            yield Leaf(number, path, field.type, index), repeated
 
 
-def _all_leaves(fields: list[pa.Field], above: Path, *, repeated: bool) -> Iterator[tuple[Path, pa.Field]]:
-    """All leaves; those inside lists and maps have an empty path."""
+def _all_leaves(fields: Iterable[pa.Field], above: Path, *, repeated: bool) -> Iterator[tuple[Path, pa.Field, bool]]:
+    """All leaves with their paths, and whether they are inside of lists or maps."""
     for field in fields:
-        children = [field.type.field(place) for place in range(field.type.num_fields)]
-        inside = repeated or not (pa.types.is_struct(field.type) or not children)
-        if pa.types.is_map(field.type):
-            children = [field.type.key_field, field.type.item_field]
-        if children:
-            yield from _all_leaves(children, (*above, field.name), repeated=inside)
+        path, of = (*above, field.name), field.type
+        if pa.types.is_map(of):
+            parts = [of.key_field.with_name("key"), of.item_field.with_name("value")]
+            yield from _all_leaves(parts, path, repeated=True)
+        elif is_list(of):
+            yield from _all_leaves([of.value_field.with_name("element")], path, repeated=True)
+        elif of.num_fields:
+            inside = repeated or not pa.types.is_struct(of)
+            yield from _all_leaves((of.field(place) for place in range(of.num_fields)), path, repeated=inside)
         else:
-            yield (() if repeated else (*above, field.name)), field
+            yield path, field, repeated
 
 
 def schema_json(schema: pa.Schema) -> str:

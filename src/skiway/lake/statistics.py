@@ -80,7 +80,7 @@ def _has_bounds(of: pa.DataType) -> bool:
 
 
 def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
-    nulls = column.null_count if column.HasField("null_count") else None
+    nulls = statistics.counted_nulls(column)
     low, high = None, None
     if column.HasField("min") and column.HasField("max") and _has_no_nan(of, _given(column, "nan_count")):
         low, high = (_value(column.logical_type, text, of) for text in (column.min, column.max))

@@ -13,7 +13,13 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.results import first_rows, json_values, shown_rows
 from skiway.presentation.search import Indexes
-from skiway.presentation.table_records import TableRecord, column_comments, column_profiles, profile_facts
+from skiway.presentation.table_records import (
+    TableRecord,
+    column_comments,
+    column_profiles,
+    nested_fields,
+    profile_facts,
+)
 from skiway.schema_names import schema_name
 
 __all__ = ["LakeTools"]
@@ -83,6 +89,10 @@ class LakeTools:
                 "required": column.required,
                 "comment": comments.get(column.name, ""),
                 "statistics": _cut(json_values(profile_facts(profiles.get(column.name)))),
+                "fields": {
+                    each.name: _cut(json_values(profile_facts(each)))
+                    for each in nested_fields(record, profiles, column.name)
+                },
             }
             for column in record.columns
         ]

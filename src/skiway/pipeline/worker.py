@@ -52,9 +52,14 @@ log = logging.getLogger("skiway.worker")
 
 @dataclass(frozen=True, slots=True)
 class SparkProfile:
-    """Profiles snapshots on Spark. `spark` is called only if there is something to profile."""
+    """Profiles snapshots on Spark. `spark` is called only if there is something to profile.
+
+    If more than `sample_above_bytes` would have to be read, a sample of about `sample_bytes` is.
+    """
 
     spark: Callable[[], SparkSession] = field(default_factory=lambda: SparkPlace().session)
+    sample_above_bytes: int | None = None
+    sample_bytes: int = 0
 
     def __call__(
         self,
@@ -67,8 +72,10 @@ class SparkProfile:
         columns: ColumnChoice = EVERY_COLUMN,
         on_progress: Callable[[int, int], None] = lambda _, __: None,
     ) -> ProfileReport:
+        from skiway.pipeline.profile.sampling import Sampling
         from skiway.pipeline.profile.snapshots import profile_snapshot
 
+        above = self.sample_above_bytes
         return profile_snapshot(
             realm,
             table_id,
@@ -78,6 +85,7 @@ class SparkProfile:
             columns=columns,
             on_progress=on_progress,
             cancelled=cancelled,
+            sampling=None if above is None else Sampling(above, self.sample_bytes),
         )
 
 

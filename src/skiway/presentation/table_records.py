@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -27,9 +27,11 @@ __all__ = [
     "column_comments",
     "column_profiles",
     "histogram_bars",
+    "nested_fields",
     "numeric_position",
     "profile_facts",
     "table_format",
+    "top_level",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -340,7 +342,7 @@ def _seconds(moment: datetime | time) -> float:
 
 
 def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iterator[ColumnProfile]:
-    """Yield the statistics of a table's columns in the order of its schema, followed by fields of structs.
+    """Yield the statistics of a table's columns in the order of its schema, each followed by those of its nested fields.
 
     Without a profile, they are the bounds in the statistics of its files.
     """
@@ -357,10 +359,23 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
         if error.key != "snapshot.none":
             raise
         return
-    for each in sorted(stored, key=lambda one: order.get(one.column_name, len(order))):
+    for each in sorted(stored, key=lambda one: order.get(top_level(one.column_name, types), len(order))):
         yield ColumnProfile.of(each, types.get(each.column_name, each.logical_type.lower()))
-    for name in sorted(parts, key=lambda one: order.get(one, len(order))):
+    for name in sorted(parts, key=lambda one: order.get(top_level(one, types), len(order))):
         yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
+
+
+def top_level(name: str, columns: Collection[str]) -> str:
+    """The column of a table that contains the field with this dotted name; the name itself if there is none."""
+    parts = name.split(".")
+    candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((each for each in candidates if each in columns), name)
+
+
+def nested_fields(table: TableRecord, profiles: Mapping[str, ColumnProfile], column: str) -> list[ColumnProfile]:
+    """The profiles of the fields in a column of a table, out of those of all columns by name."""
+    names = [each.name for each in table.columns]
+    return [each for name, each in profiles.items() if name != column and top_level(name, names) == column]
 
 
 def profile_facts(profile: ColumnProfile | None, before: ColumnProfile | None = None) -> dict[str, Any] | None:

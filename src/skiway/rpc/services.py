@@ -337,6 +337,8 @@ STATISTICS = Service(
         "GetTableStats": reads(statistics.get_table, "catalog.read"),
         "ListColumnStats": reads(statistics.list_columns, "catalog.read"),
         "ListFileColumnStats": reads(statistics.list_files, "catalog.read"),
+        "ListStatisticsHistory": reads(statistics.list_history, "catalog.read"),
+        "ListPartitionStats": reads(statistics.list_partitions, "catalog.read"),
         "PutTableStats": changes(statistics.put_table, "table.write"),
         "PutColumnStats": changes(statistics.put_columns, "table.write"),
         "PutFileColumnStats": changes(statistics.put_files, "table.write"),

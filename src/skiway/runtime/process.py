@@ -50,6 +50,7 @@ from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
 from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer
+from skiway.runtime.automatic_profiles import profile_sweep
 from skiway.runtime.browsers import LocalOnly
 from skiway.runtime.call_processes import CallProcesses
 from skiway.runtime.explorer import explorer_of, socket_file
@@ -138,6 +139,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         sweeps = gc_sweeps.sweeps(stores, secrets, settings.gc, warehouse=warehouse)
         sweeps.append(maintenance_sweep(settings, stores, warehouse))
         sweeps.append(quality_sweep(settings, stores))
+        sweeps.append(profile_sweep(settings, stores, warehouse))
         parts.enter_context(collecting(stores.pointers, sweeps, GcMetrics(observers.metrics)))
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)

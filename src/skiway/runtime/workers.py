@@ -40,6 +40,7 @@ __all__ = [
     "realms_of",
     "reconciler_of",
     "spark_place",
+    "spark_profile",
     "work",
     "worker_name",
     "worker_of",
@@ -72,9 +73,9 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
 
 def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehouse, sources: SourceAccess) -> Reconciler:
     """What syncs, profiles and copies tables."""
-    place = spark_place(settings.reconciler.spark)
-    profile, copies = SparkProfile(place.session), SparkCopies(place.session)
-    return Reconciler(secrets, profile, opener_of(warehouse, sources), warehouse, sources, copies)
+    copies = SparkCopies(spark_place(settings.reconciler.spark).session)
+    opener = opener_of(warehouse, sources)
+    return Reconciler(secrets, spark_profile(settings), opener, warehouse, sources, copies)
 
 
 @contextmanager
@@ -119,6 +120,16 @@ def spark_place(settings: Spark) -> SparkPlace:
     """The location and configuration of the Spark session."""
     conf = dict(each.split("=", 1) for each in settings.conf)
     return SparkPlace(settings.master, settings.remote or "", conf)
+
+
+def spark_profile(settings: Settings) -> SparkProfile:
+    """The function that profiles tables on Spark, with a session that starts when it is needed."""
+    given = settings.profiles
+    return SparkProfile(
+        spark_place(settings.reconciler.spark).session,
+        sample_above_bytes=given.sample_above_bytes,
+        sample_bytes=given.sample_bytes,
+    )
 
 
 def realms_of(settings: Settings, stores: Stores) -> Callable[[str], Realm]:

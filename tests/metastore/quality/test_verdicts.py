@@ -90,6 +90,12 @@ def test_null_share(orders: ProfiledTable, most: float, expected: int) -> None:
     assert (found.status, found.method, found.observed) == (expected, v1.RMT_PROFILE, "10% of email is NULL")
 
 
+def test_null_share_is_open_if_it_is_from_a_sample(orders: ProfiledTable) -> None:
+    orders.snapshot(1)
+    orders.profile(rows=100, email=column(100, nulls=10, properties={**EXACT, "quality.null_count": "sample"}))
+    assert verdict(orders, null_share=v1.NullShareCheck(column="email", max=0.9)).status is OPEN
+
+
 def test_null_share_is_open_if_rows_were_deleted(orders: ProfiledTable) -> None:
     orders.snapshot(1)
     orders.profile(rows=50, email=column(100, nulls=10, properties=BOUND))

@@ -14,6 +14,8 @@ from pipeline.lakes import SPARK, opened, write
 from skiway.errors import Cancelled
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import statistics
+from skiway.metastore.statistics.file_table import written
+from skiway.metastore.statistics.profiles import ProfileRecords
 from skiway.model import v1
 from skiway.pipeline.profile.job import Budget
 from skiway.pipeline.profile.snapshots import ProfileReport, profile_snapshot
@@ -71,6 +73,11 @@ def test_statistics_are_stored_and_reproducible(table: Table) -> None:
     assert (first.files_total, first.files_profiled, first.files_known, first.failed) == (2, 2, 0, {})
     assert (second.files_profiled, second.files_known) == (0, 2)
     assert table.stored(snapshot) == stored
+    [then] = statistics.statistics_history(table.factory.home, table.id.id)
+    assert (then.snapshot_id, then.row_count) == (snapshot.id, 2 * ROWS)
+    assert [
+        set(each.properties) >= {"quantiles", "top_values"} for each in then.columns if each.column_name == "id"
+    ] == [True]
     assert stored[0].row_count == 2 * ROWS
     assert {column.column_name for column in stored[1]} == {"id", "word"}
     assert all(column.ndv.exact and column.HasField("min") for column in stored[1])
@@ -130,3 +137,22 @@ def test_failing_file_is_reported_and_retried(table: Table) -> None:
         moved_file.rename(paths[0])
         assert table.profile(handle, snapshot).failed == {}
     assert table.stored(snapshot)[0].properties["files.profiled"] == "2"
+
+
+def test_files_that_were_profiled_without_their_lists_are_profiled_again(table: Table) -> None:
+    """An older version did not profile lists, and its index does not have the column that says so."""
+    write(table.folder / "t", pa.table({"id": [1, 2], "tags": [["a"], ["b", "c"]]}))
+    with opened(table.folder) as (handle, snapshot):
+        table.profile(handle, snapshot)
+        records = ProfileRecords(table.factory.home, table.id)
+        index = records.index()
+        old = pa.ipc.open_file(pa.py_buffer(index.content)).read_all()
+        part = pa.ipc.open_file(pa.py_buffer(records.part(old["part"][0].as_py()))).read_all()
+        old_part = written(part.drop_columns(["element_count"]).combine_chunks())
+        old = old.drop_columns(["with_elements", "part"])
+        old = old.append_column("part", pa.array([records.digest(old_part)]))
+        records.publish(index, part=old_part, index=written(old.combine_chunks()))
+        records.delete_parts(except_those=lambda: [records.digest(old_part)])
+        report = table.profile(handle, snapshot)
+    assert (report.files_profiled, report.files_known) == (1, 0)
+    assert {each.column_name: each.value_count for each in table.stored(snapshot)[1]} == {"id": 2, "tags.element": 3}

@@ -13,6 +13,7 @@ from pipeline.sample_profiles import file_table, profiles, row, schema
 from skiway.errors import Contention, NotFound
 from skiway.metastore import gc
 from skiway.metastore.resources import tables
+from skiway.metastore.statistics.file_table import written
 from skiway.metastore.statistics.profiles import ProfileIndex, ProfileRecords
 from skiway.model import v1
 from skiway.pipeline.profile.figures import PROFILE
@@ -206,3 +207,24 @@ def test_index_without_column_selection_is_read(store: ProfileStore, monkeypatch
     assert store.unknown(file_table(ONE, [2])).num_rows == 0
     store.add(profiles_of_files(1))
     assert store.load(file_table(ONE, [2, 2])).equals(profiles_of_files(0, 1))
+
+
+def test_profile_of_an_old_version_without_lists_is_replaced(factory: ResourceFactory, table: v1.Table) -> None:
+    """An old index does not say that values in lists and maps are profiled, and old parts do not count them."""
+    store = ProfileStore(factory.home, table.resource_id)
+    store.add(profiles_of_files(0, 1))
+    records = ProfileRecords(factory.home, table.resource_id)
+    old_part = written(profiles_of_files(0, 1).drop_columns(["element_count"]).combine_chunks())
+    index = pa.ipc.open_file(pa.py_buffer(records.index().content)).read_all().drop_columns(["with_elements", "part"])
+    index = index.append_column("part", pa.repeat(records.digest(old_part), 2))
+    records.publish(records.index(), part=old_part, index=written(index.combine_chunks()))
+    files = file_table(ONE, [2, 2])
+    assert store.unknown(files).num_rows == 0
+    assert store.load(files).equals(profiles_of_files(0, 1))
+    with_lists = ProfileStore(factory.home, table.resource_id, elements=True)
+    assert (with_lists.unknown(files).num_rows, with_lists.load(files).num_rows) == (2, 0)
+    with_lists.add(profiles_of_files(0))
+    assert paths(with_lists.unknown(files)) == ["01"]
+    store.add(profiles_of_files(2))  # merges the parts
+    assert paths(with_lists.unknown(files)) == ["01"]
+    assert store.load(files).num_rows == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,6 +43,20 @@ class Statistics(Area):
     def files(self, table: Ref, at: At = None, *, page_size: int | None = None) -> Listing[v1.FileColumnStats]:
         """List the statistics of the files of a table, by path."""
         return self._list("ListFileColumnStats", "files", table, at, page_size)
+
+    def partitions(self, table: Ref, at: At = None, *, page_size: int | None = None) -> Listing[v1.PartitionStats]:
+        """List the partitions of a table with their rows, bytes and files, and counts and bounds of columns."""
+        return self._list("ListPartitionStats", "partitions", table, at, page_size)
+
+    def history(
+        self, table: Ref, *, columns: Sequence[str] = (), page_size: int | None = None
+    ) -> Listing[v1.ProfiledSnapshot]:
+        """List the statistics of profiled snapshots, the newest first: of all columns, or of those with these names."""
+
+        def start() -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
+            return {"table_id": table_id(self._calls, table), "columns": columns}, lambda message: message
+
+        return listing_of(self._calls, "ListStatisticsHistory", "snapshots", start, page_size)
 
     def _list(self, method: str, items: str, table: Ref, at: At, page_size: int | None) -> Listing[Any]:
         def start() -> tuple[Mapping[str, Any], Callable[[Any], Any]]:

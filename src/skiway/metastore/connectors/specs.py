@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
-from skiway.formats import TableSchema, field_id, leaves
+from skiway.formats import TableSchema, element_leaves, field_id, leaves
 from skiway.metastore.connectors.credentials import refuse_secrets_in, scheme
 from skiway.metastore.ingest.settings import check_copy
 from skiway.metastore.records.errors import failure
@@ -81,7 +81,7 @@ def chosen_columns(source: v1.ConnectorSource, asked: Iterable[str] = ()) -> Col
 
 
 def _ids(schema: TableSchema) -> frozenset[int]:
-    return frozenset(leaf.id for leaf in leaves(schema.arrow))
+    return frozenset(leaf.id for leaf in (*leaves(schema.arrow), *element_leaves(schema.arrow)))
 
 
 # --- validation -------------------------------------------------------------------------------------------------------

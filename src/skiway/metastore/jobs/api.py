@@ -28,6 +28,7 @@ __all__ = [
     "enqueue_pipeline",
     "enqueue_pipeline_unless_active",
     "enqueue_profile",
+    "enqueue_profile_unless_active",
     "enqueue_unless_active",
     "get",
     "list_",
@@ -64,11 +65,27 @@ def enqueue_profile(
 
     def attempt() -> v1.Job:
         table = hierarchy.table(realm, table_id)
-        job = _queued(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
-        job.table_id.CopyFrom(require_managed(table.value).resource_id)
+        job = _profile_job(realm, table, scope=scope, full_rescan=full_rescan)
         return _same(realm, job) or _created(realm, job, table)
 
     return retrying(attempt)
+
+
+def enqueue_profile_unless_active(realm: Realm, table: Stored[v1.Table], *, also: Sequence[Operation]) -> v1.Job | None:
+    """Enqueue a job that profiles a managed table, in one batch with `also`; None if an unfinished job does the same work.
+
+    Raise `Conflict` if the table, or what `also` expects, changed since it was read.
+    """
+    job = _profile_job(realm, table)
+    return None if _same(realm, job) else _created(realm, job, table, also=also)
+
+
+def _profile_job(
+    realm: Realm, table: Stored[v1.Table], *, scope: v1.JobScope | None = None, full_rescan: bool = False
+) -> v1.Job:
+    job = _queued(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
+    job.table_id.CopyFrom(require_managed(table.value).resource_id)
+    return job
 
 
 def enqueue_maintenance(realm: Realm, table_id: v1.ResourceId, task: v1.MaintenanceTask) -> v1.Job:

@@ -21,7 +21,7 @@ from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
 
-__all__ = ["DEFAULT_INTERVAL", "JobSchedule", "Turn", "rescheduled", "unscheduled"]
+__all__ = ["DEFAULT_INTERVAL", "MAX_CLOCK_SKEW", "JobSchedule", "Turn", "rescheduled", "unscheduled"]
 
 DEFAULT_INTERVAL: Final = timedelta(minutes=10)
 """The interval of a policy that does not set one."""

@@ -48,7 +48,7 @@ def known_facts(realm: Realm, table: v1.Table) -> tuple[TableFacts, int | None]:
             rows_before=None if before is None else _rows(before),
             has_previous=snapshot.HasField("parent_snapshot_id"),
             columns=_columns(realm, table_id, snapshot.snapshot_id, rows, schema),
-            unmeasured="" if stats is not None and _is_profiled(stats) else NO_PROFILE,
+            unmeasured=NO_PROFILE if stats is None or statistics.lacks_profiles(stats, default=0) else "",
         ),
         snapshot.snapshot_id,
     )
@@ -84,10 +84,6 @@ def _previous(realm: Realm, table_id: str, snapshot: v1.Snapshot) -> v1.TableSta
     return statistics.table_statistics(realm, table_id, snapshot.parent_snapshot_id)
 
 
-def _is_profiled(stats: v1.TableStats) -> bool:
-    return int(stats.properties.get("files.profiled", 0)) >= stats.data_file_count
-
-
 def _rows(stats: v1.TableStats) -> Interval:
     """The number of rows. If it is not exact, rows with unknown deletes are included."""
     is_exact = stats.properties.get("quality.row_count", EXACT) == EXACT
@@ -110,15 +106,15 @@ def _column(stats: v1.ColumnStats, rows: Interval | None, kind: LogicalType) -> 
         name.removeprefix("quality."): value for name, value in stats.properties.items() if name.startswith("quality.")
     }
     counts = quality.get("value_count", EXACT) == EXACT
-    nulls = stats.null_count if stats.HasField("null_count") else None
+    nulls = statistics.counted_nulls(stats)
     is_empty = counts and (not stats.value_count or nulls == stats.value_count)
     is_whole = counts and stats.properties.get("rows.profiled") == stats.properties.get("rows.total")
     values, is_complete = _values(stats, quality, nulls)
     return ColumnFacts(
         kind,
-        null_share=_null_share(
-            stats.value_count, nulls, rows, is_exact=counts and quality.get("null_count", EXACT) == EXACT
-        ),
+        null_share=Interval(0.0, 1.0)  # a sample decides nothing
+        if nulls is None and stats.HasField("null_count")
+        else _null_share(stats.value_count, nulls, rows, is_exact=counts and quality.get("null_count", EXACT) == EXACT),
         distinct=Interval(0, 0) if is_empty else _distinct(stats),
         least=_bound(stats.min, kind, is_exact=quality.get("min") == EXACT, is_least=True)
         if stats.HasField("min")

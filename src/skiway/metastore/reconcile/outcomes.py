@@ -13,7 +13,16 @@ from skiway.metastore.jobs.attempts import Progress, Stage
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
-__all__ = ["LEFT_OUT", "TRANSIENT", "Control", "Outcome", "Profile", "Profiled", "Stages", "unread"]
+__all__ = [
+    "LEFT_OUT",
+    "TRANSIENT",
+    "Control",
+    "Outcome",
+    "Profile",
+    "Profiled",
+    "Stages",
+    "unread",
+]
 
 SHOWN_FILES: Final = 3
 TRANSIENT = (Unavailable, TimedOut, Contention)

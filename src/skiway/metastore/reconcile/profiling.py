@@ -159,7 +159,7 @@ def _lacks(realm: Realm, table_id: str, snapshot: Snapshot, *, handle: TableHand
     """Whether a file was never profiled, or a requested column was left out."""
     found = statistics.table_statistics(realm, table_id, snapshot.id)
     properties = found.properties if found else {}
-    if found is None or int(properties.get("files.profiled", -1)) < found.data_file_count:
+    if found is None or statistics.lacks_profiles(found, default=-1):
         return True
     left_out = {int(number) for number in properties.get(LEFT_OUT, "").split(",") if number}
     return bool(left_out - columns.left_out(handle.schema_at(snapshot)))

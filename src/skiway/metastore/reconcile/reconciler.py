@@ -30,7 +30,15 @@ from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
 from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
 from skiway.metastore.reconcile.mirroring import Mirror, ensured_namespace, mirrored_tables
-from skiway.metastore.reconcile.outcomes import LEFT_OUT, TRANSIENT, Control, Outcome, Profile, Stages, unread
+from skiway.metastore.reconcile.outcomes import (
+    LEFT_OUT,
+    TRANSIENT,
+    Control,
+    Outcome,
+    Profile,
+    Stages,
+    unread,
+)
 from skiway.metastore.reconcile.upstream import Opener, Upstream, stored_upstream
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
@@ -366,7 +374,7 @@ class _Pass:
         if found is None or self.again:
             return True
         properties = found.properties
-        if is_current and int(properties.get("files.profiled") or found.data_file_count) < found.data_file_count:
+        if is_current and statistics.lacks_profiles(found, default=found.data_file_count):
             return True
         left_out = {int(number) for number in properties.get(LEFT_OUT, "").split(",") if number}
         return bool(left_out - self._columns.left_out(handle.schema_at(snapshot))) if left_out else False

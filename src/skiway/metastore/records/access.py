@@ -66,6 +66,7 @@ BY_KIND: Final[Mapping[str, Permissions]] = {
     "table_stats": OF_TABLES,
     "column_stats": OF_TABLES,
     "file_stats": OF_TABLES,
+    "statistics_history": OF_TABLES,
     "rule": OF_TABLES,
     "rule_results": OF_TABLES,
     "lease": Permissions(("table.read",), "table.read"),
@@ -260,6 +261,7 @@ class AccessDecision:
                 v1.Snapshot()
                 | v1.TableStats()
                 | v1.ColumnStatsSet()
+                | v1.StatisticsHistory()
                 | v1.FileStatsSet()
                 | v1.QualityRule()
                 | v1.RuleResults()

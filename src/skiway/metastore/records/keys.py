@@ -32,6 +32,7 @@ __all__ = [
     "account_name",
     "account_of",
     "account_prefix",
+    "automatic_profile",
     "catalog",
     "catalog_name",
     "closing",
@@ -103,6 +104,7 @@ __all__ = [
     "snapshot",
     "snapshot_time",
     "statistics",
+    "statistics_history",
     "table",
     "table_name",
     "table_of",
@@ -386,6 +388,16 @@ def profile_index(account_id: str, table_id: str) -> str:
 
 def profile_part(account_id: str, table_id: str, digest: str = "") -> str:
     return f"{of_table(account_id, table_id)}snapshots/profiles/parts/{digest}"
+
+
+def statistics_history(account_id: str, table_id: str) -> str:
+    """The history of a table's statistics. It is stored with the snapshots, so it is deleted with them."""
+    return f"{of_table(account_id, table_id)}snapshots/profiles/history"
+
+
+def automatic_profile(account_id: str, table_id: str) -> str:
+    """Holds the snapshot for which the last automatic profile was started, not a blob's address. It expires."""
+    return f"/automatic-profiles/{encoded(account_id)}/{encoded(table_id)}"
 
 
 # --- managed tables ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ __all__ = ["GUARDED", "BothGuards", "PolicyGuard", "columns_of"]
 
 GUARDED: Final = (
     *(v1.Table, v1.View, v1.Namespace),
-    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet),
+    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet, v1.StatisticsHistory),
     *(v1.QualityRule, v1.RuleResults),
 )
 """The messages of resources that policies concern."""
@@ -68,6 +68,9 @@ class PolicyGuard:
             case v1.ColumnStatsSet():
                 found = self.policies.of_table(value.table_id.id)
                 return value if found is None else _without_masked(value, found)
+            case v1.StatisticsHistory():
+                found = self.policies.of_table(value.table_id.id)
+                return value if found is None else _history_without_masked(value, found)
             case v1.QualityRule():
                 found = self.policies.of_table(value.table_id.id)
                 return value if found is None or not _tells(value.check, found) else None
@@ -99,6 +102,7 @@ class PolicyGuard:
                 | v1.TableStats()
                 | v1.ColumnStatsSet()
                 | v1.FileStatsSet()
+                | v1.StatisticsHistory()
                 | v1.QualityRule()
                 | v1.RuleResults()
             ):
@@ -165,15 +169,27 @@ def _without_masked(stats: v1.ColumnStatsSet, restriction: Restriction) -> v1.Co
     if restriction.filters:
         return None
     shown = v1.ColumnStatsSet(table_id=stats.table_id, snapshot_id=stats.snapshot_id)
-    shown.columns.extend(  # parts of columns have names and ids of their own, so they are not shown
-        each
-        for each in stats.columns
-        if restriction.columns.get(each.column_name) == each.column_id
-        and restriction.mask_of(each.column_name, each.column_id) is None
-    )
+    shown.columns.extend(each for each in stats.columns if _is_shown(each, restriction))
     for column in shown.columns:
         column.ClearField("upstream")
     return shown
+
+
+def _history_without_masked(history: v1.StatisticsHistory, restriction: Restriction) -> v1.StatisticsHistory | None:
+    if restriction.filters:
+        return None
+    shown = v1.StatisticsHistory()
+    shown.CopyFrom(history)
+    for snapshot, stored in zip(shown.snapshots, history.snapshots, strict=True):
+        del snapshot.columns[:]
+        snapshot.columns.extend(each for each in stored.columns if _is_shown(each, restriction))
+    return shown
+
+
+def _is_shown(column: v1.ColumnStats, restriction: Restriction) -> bool:
+    """Whether a column is not masked. Parts of columns have names and ids of their own, so they are not shown."""
+    known = restriction.columns.get(column.column_name) == column.column_id
+    return known and restriction.mask_of(column.column_name, column.column_id) is None
 
 
 def _tells(check: v1.RuleCheck, restriction: Restriction) -> bool:

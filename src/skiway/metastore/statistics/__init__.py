@@ -1,14 +1,18 @@
 """Statistics of snapshots: of tables, columns and files.
 
-The calls of `StatisticsService` are exported here. `bounds` compares values, `file_table` stores files as Arrow tables.
+The calls of `StatisticsService` are exported here. `bounds` compares values, `file_table` stores files as Arrow
+tables, `history` keeps the statistics of earlier snapshots.
 """
 
 from skiway.metastore.statistics.api import (
+    SAMPLED_FILES,
     column_statistics,
     column_statistics_address,
+    counted_nulls,
     file_statistics,
     get_table,
     has_column_statistics,
+    lacks_profiles,
     list_columns,
     list_files,
     put_columns,
@@ -16,19 +20,29 @@ from skiway.metastore.statistics.api import (
     put_table,
     table_statistics,
 )
+from skiway.metastore.statistics.history import add_to_history, list_history, statistics_history
+from skiway.metastore.statistics.partitions import list_partitions, partition_statistics
 from skiway.metastore.statistics.sizes import list_tables
 
 __all__ = [
+    "SAMPLED_FILES",
+    "add_to_history",
     "column_statistics",
     "column_statistics_address",
+    "counted_nulls",
     "file_statistics",
     "get_table",
     "has_column_statistics",
+    "lacks_profiles",
     "list_columns",
     "list_files",
+    "list_history",
+    "list_partitions",
     "list_tables",
+    "partition_statistics",
     "put_columns",
     "put_files",
     "put_table",
+    "statistics_history",
     "table_statistics",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow as pa
 from google.protobuf.message import Message
@@ -42,18 +42,23 @@ from skiway.storage.paging import open_token, seal_token
 
 __all__ = [
     "PAGE",
+    "SAMPLED_FILES",
     "STEP",
     "STEP_BYTES",
     "column_statistics",
     "column_statistics_address",
+    "counted_nulls",
     "file_statistics",
     "get_table",
     "has_column_statistics",
+    "lacks_profiles",
     "list_columns",
     "list_files",
     "put_columns",
     "put_files",
     "put_table",
+    "refuse_restricted",
+    "snapshot_of",
     "table_statistics",
 ]
 
@@ -61,6 +66,9 @@ PAGE = 200
 STEP = 10_000
 STEP_BYTES = 32 * 1024 * 1024
 """How many items, and how many bytes of them, one write stores at most."""
+
+SAMPLED_FILES: Final = "files.sample"
+"""Property of a table's statistics: of how many files a sample was to be profiled; absent if it was all of them."""
 
 M = TypeVar("M", bound=Message)
 Item = TypeVar("Item", v1.ColumnStats, v1.FileColumnStats)
@@ -94,8 +102,8 @@ def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStat
 
 def get_table(realm: Realm, request: v1.GetTableStatsRequest) -> v1.GetTableStatsResponse:
     """Return the statistics of a table in one of its snapshots."""
-    table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
-    _refuse_restricted(realm, table_id.id, by_masks=False)
+    table_id, snapshot_id = snapshot_of(realm, request.table_id, request.snapshot)
+    refuse_restricted(realm, table_id.id, by_masks=False)
     with explaining_damage("statistics of table", table_id.id):
         found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
     if found is None:
@@ -117,8 +125,8 @@ def put_columns(realm: Realm, requests: Iterable[v1.PutColumnStatsRequest]) -> v
 
 def list_columns(realm: Realm, request: v1.ListColumnStatsRequest) -> v1.ListColumnStatsResponse:
     """List the statistics of the columns in a snapshot, by column id."""
-    table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
-    _refuse_restricted(realm, table_id.id, by_masks=False)  # the repository leaves out masked columns
+    table_id, snapshot_id = snapshot_of(realm, request.table_id, request.snapshot)
+    refuse_restricted(realm, table_id.id, by_masks=False)  # the repository leaves out masked columns
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="columns")
     found = realm.all(COLUMN_STATS).named(key)
     columns = found.columns if found else []
@@ -142,8 +150,8 @@ def put_files(realm: Realm, requests: Iterable[v1.PutFileColumnStatsRequest]) ->
 
 def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListFileColumnStatsResponse:
     """List the statistics of the files of a snapshot, by path."""
-    table_id, snapshot_id = _snapshot_of(realm, request.table_id, request.snapshot)
-    _refuse_restricted(realm, table_id.id, by_masks=True)
+    table_id, snapshot_id = snapshot_of(realm, request.table_id, request.snapshot)
+    refuse_restricted(realm, table_id.id, by_masks=True)
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="files")
     table = file_statistics(realm, table_id.id, snapshot_id)
     after = open_token(key, request.page.page_token) if request.page.page_token else ""
@@ -181,19 +189,32 @@ def column_statistics(realm: Realm, table_id: str, snapshot_id: int) -> Sequence
     return found.columns if found else ()
 
 
+def counted_nulls(column: v1.ColumnStats) -> int | None:
+    """The number of NULLs in a column; None if it is unknown, or an estimate from a sample, which nothing may rely on."""
+    is_sampled = column.properties.get("quality.null_count") == "sample"
+    return column.null_count if column.HasField("null_count") and not is_sampled else None
+
+
+def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:
+    """Whether a file of a snapshot, or of its sample, was never profiled. `default` is the number of profiled files if none is stored."""
+    profiled = int(stats.properties.get("files.profiled") or default)
+    return profiled < int(stats.properties.get(SAMPLED_FILES) or stats.data_file_count)
+
+
 def table_statistics(realm: Realm, table_id: str, snapshot_id: int) -> v1.TableStats | None:
     """The statistics of a table in a snapshot, or None."""
     return realm.all(TABLE_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="table"))
 
 
-def _snapshot_of(realm: Realm, table: v1.ResourceId, ref: v1.SnapshotRef) -> tuple[v1.ResourceId, int]:
+def snapshot_of(realm: Realm, table: v1.ResourceId, ref: v1.SnapshotRef) -> tuple[v1.ResourceId, int]:
+    """The ids of the table and the snapshot that a request names."""
     table_id = hierarchy.table(realm, table).value.resource_id
     if ref.WhichOneof("which") == "snapshot_id":
         return table_id, ref.snapshot_id
     return table_id, resolve(realm, table_id.id, ref).value.snapshot_id
 
 
-def _refuse_restricted(realm: Realm, table_id: str, *, by_masks: bool) -> None:
+def refuse_restricted(realm: Realm, table_id: str, *, by_masks: bool) -> None:
     """Raise if policies restrict the caller: by row filters or, if `by_masks`, at all."""
     found = None if realm.policies is None else realm.policies.of_table(table_id)
     if found is not None and (by_masks or found.filters):

@@ -8,13 +8,11 @@ and worth it. Large rewrites are left to people: an automatic optimization has a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
-from skiway.config.fields import DURATION
-from skiway.errors import InvalidArgument, SkiwayError
+from skiway.errors import SkiwayError
 from skiway.formats.iceberg.compaction import unused_deletes
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs
@@ -24,7 +22,7 @@ from skiway.metastore.platform import visit_accounts
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.inherited_properties import MAINTENANCE, InheritedProperties, inherited
 from skiway.metastore.table_maintenance.cleaning import remove_orphans
 from skiway.metastore.table_maintenance.expiring import expire_snapshots
 from skiway.metastore.table_maintenance.optimizing import planned_groups
@@ -41,44 +39,29 @@ from skiway.storage import Pointer, Stores
 __all__ = ["ACTIONS", "TablePolicy", "policy_of", "start_due"]
 
 ACTIONS: Final = ("optimize", "expire", "clean")
-_PREFIX: Final = "maintenance."
 _MOST_BYTES: Final = 10 << 30
 
 log = logging.getLogger("skiway.maintenance")
 
 
-@dataclass(frozen=True, slots=True)
-class TablePolicy:
-    """The properties that a table has or inherits, without their prefix, each with the object that sets it."""
-
-    properties: Mapping[str, tuple[str, str]]
-
-    def is_on(self, action: str) -> bool:
-        """Whether an action runs by itself. Raise `InvalidArgument` if the property is neither `auto` nor `off`."""
-        found = self._text(action, "off")
-        if found not in ("auto", "off"):
-            raise self._invalid(action, "auto or off")
-        return found == "auto"
-
-    def source_of(self, action: str) -> str:
-        """The object that turns an action on or off; empty if none does."""
-        return self.properties.get(action, ("", ""))[1]
+class TablePolicy(InheritedProperties):
+    """The properties about maintenance that a table has or inherits."""
 
     def task(self, action: str) -> v1.MaintenanceTask:
         """The task of an action, with the options that the properties set."""
         match action:
             case "optimize":
-                task = v1.OptimizeTask(min_files=self._number("optimize.min-files", 0))
+                task = v1.OptimizeTask(min_files=self.number("optimize.min-files", 0))
                 if "optimize.max-deleted" in self.properties:
-                    task.max_deleted = self._share("optimize.max-deleted")
+                    task.max_deleted = self.share("optimize.max-deleted", 0)
                 made = v1.MaintenanceTask(optimize=task)
             case "expire":
-                made = v1.MaintenanceTask(expire=v1.ExpireTask(keep_last=self._number("expire.keep-last", 0)))
-                if (age := self._duration("expire.older-than")) is not None:
+                made = v1.MaintenanceTask(expire=v1.ExpireTask(keep_last=self.number("expire.keep-last", 0)))
+                if (age := self.duration("expire.older-than")) is not None:
                     made.expire.older_than.FromTimedelta(age)
             case _:
                 made = v1.MaintenanceTask(clean=v1.CleanTask())
-                if (age := self._duration("clean.older-than")) is not None:
+                if (age := self.duration("clean.older-than")) is not None:
                     made.clean.older_than.FromTimedelta(age)
         check_task(made)
         return made
@@ -86,59 +69,12 @@ class TablePolicy:
     @property
     def most_bytes(self) -> int:
         """How much an automatic optimization may rewrite."""
-        return self._number("optimize.max-bytes", _MOST_BYTES)
-
-    def _text(self, name: str, default: str) -> str:
-        return self.properties.get(name, (default, ""))[0].strip().lower()
-
-    def _number(self, name: str, default: int) -> int:
-        found = self._text(name, str(default))
-        if not found.isdecimal():
-            raise self._invalid(name, "a number")
-        return int(found)
-
-    def _share(self, name: str) -> float:
-        try:
-            return float(self._text(name, ""))
-        except ValueError:
-            raise self._invalid(name, "a share between 0 and 1") from None
-
-    def _duration(self, name: str) -> timedelta | None:
-        if name not in self.properties:
-            return None
-        try:
-            found: timedelta = DURATION.read(self._text(name, ""))
-        except ValueError:
-            raise self._invalid(name, DURATION.takes) from None
-        return found
-
-    def _invalid(self, name: str, wanted: str) -> InvalidArgument:
-        text, source = self.properties[name]
-        return InvalidArgument(
-            f"property {_PREFIX}{name} of {source} is {text!r}, but must be {wanted}: change or remove it",
-            key="property.invalid",
-        )
+        return self.number("optimize.max-bytes", _MOST_BYTES)
 
 
 def policy_of(realm: Realm, table: v1.Table) -> TablePolicy:
     """The policy of a table: its own properties, and those that it inherits."""
-    found: dict[str, tuple[str, str]] = {}
-    for source, properties in _levels(realm, table):
-        for name, text in properties.items():
-            if name.startswith(_PREFIX):
-                found[name.removeprefix(_PREFIX)] = text, source
-    return TablePolicy(found)
-
-
-def _levels(realm: Realm, table: v1.Table) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The catalog of a table, its namespaces from the outside, and the table, each with its properties."""
-    catalog = hierarchy.catalog(realm, table.catalog_id).value
-    yield f"catalog {catalog.display_name}", catalog.properties
-    path = hierarchy.full_path(hierarchy.namespace(realm, table.namespace_id).value)
-    for length in range(1, len(path) + 1):
-        namespace = hierarchy.require_path(realm, catalog, path[:length]).value
-        yield f"namespace {'.'.join(path[:length])}", namespace.properties
-    yield f"table {table.display_name}", table.properties
+    return TablePolicy(MAINTENANCE, inherited(realm, table, MAINTENANCE))
 
 
 def start_due(
@@ -170,7 +106,7 @@ def _started(realm: Realm, warehouse: Warehouse, table: v1.Table, orphan_age: ti
     """Start the jobs of a table that are due."""
     try:
         policy = policy_of(realm, table)
-        for action in filter(policy.is_on, ACTIONS):
+        for action in filter(policy.is_auto, ACTIONS):
             task = with_orphan_age(policy.task(action), orphan_age)
             if _is_due(realm, warehouse, table, policy, task):
                 yield jobs.enqueue_maintenance(realm, table.resource_id, task)

@@ -644,6 +644,114 @@ class FileStatsSet(_message.Message):
 Global___FileStatsSet: _TypeAlias = FileStatsSet  # noqa: Y015
 
 @_typing.final
+class ProfiledSnapshot(_message.Message):
+    """The statistics of a table in a profiled snapshot, kept after the snapshot is gone. Columns have no histograms and sketches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    PROFILED_AT_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    snapshot_id: _builtins.int
+    row_count: _builtins.int
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """of the snapshot"""
+
+    @_builtins.property
+    def profiled_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnStats]: ...
+    def __init__(
+        self,
+        *,
+        snapshot_id: _builtins.int = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        profiled_at: _timestamp_pb2.Timestamp | None = ...,
+        row_count: _builtins.int = ...,
+        columns: _abc.Iterable[Global___ColumnStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "profiled_at", b"profiled_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "created_at", b"created_at", "profiled_at", b"profiled_at", "row_count", b"row_count", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfiledSnapshot: _TypeAlias = ProfiledSnapshot  # noqa: Y015
+
+@_typing.final
+class StatisticsHistory(_message.Message):
+    """How the history of a table's statistics is stored: the newest snapshots, sorted by the time of their creation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfiledSnapshot]: ...
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        table_id: _common_pb2.ResourceId | None = ...,
+        snapshots: _abc.Iterable[Global___ProfiledSnapshot] | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshots", b"snapshots", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatisticsHistory: _TypeAlias = StatisticsHistory  # noqa: Y015
+
+@_typing.final
+class PartitionStats(_message.Message):
+    """The files of a snapshot in one partition. Counts and bounds include deleted rows. Columns have what their files have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_DATA_JSON_FIELD_NUMBER: _builtins.int
+    PARTITION_SPEC_ID_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DATA_FILE_COUNT_FIELD_NUMBER: _builtins.int
+    DELETE_FILE_COUNT_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    partition_data_json: _builtins.str
+    partition_spec_id: _builtins.int
+    row_count: _builtins.int
+    size_bytes: _builtins.int
+    data_file_count: _builtins.int
+    delete_file_count: _builtins.int
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnStats]: ...
+    def __init__(
+        self,
+        *,
+        partition_data_json: _builtins.str = ...,
+        partition_spec_id: _builtins.int = ...,
+        row_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        data_file_count: _builtins.int = ...,
+        delete_file_count: _builtins.int = ...,
+        columns: _abc.Iterable[Global___ColumnStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "data_file_count", b"data_file_count", "delete_file_count", b"delete_file_count", "partition_data_json", b"partition_data_json", "partition_spec_id", b"partition_spec_id", "row_count", b"row_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionStats: _TypeAlias = PartitionStats  # noqa: Y015
+
+@_typing.final
 class GetTableStatsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -794,6 +902,114 @@ class ListFileColumnStatsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListFileColumnStatsResponse: _TypeAlias = ListFileColumnStatsResponse  # noqa: Y015
+
+@_typing.final
+class ListStatisticsHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of columns; all if there are none."""
+
+    @_builtins.property
+    def page(self) -> _common_pb2.PageRequest: ...
+    def __init__(
+        self,
+        *,
+        table_id: _common_pb2.ResourceId | None = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+        page: _common_pb2.PageRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "table_id", b"table_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "page", b"page", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatisticsHistoryRequest: _TypeAlias = ListStatisticsHistoryRequest  # noqa: Y015
+
+@_typing.final
+class ListStatisticsHistoryResponse(_message.Message):
+    """The newest snapshots first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfiledSnapshot]: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageResponse: ...
+    def __init__(
+        self,
+        *,
+        snapshots: _abc.Iterable[Global___ProfiledSnapshot] | None = ...,
+        page: _common_pb2.PageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "snapshots", b"snapshots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatisticsHistoryResponse: _TypeAlias = ListStatisticsHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ListPartitionStatsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def table_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def snapshot(self) -> _common_pb2.SnapshotRef: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageRequest: ...
+    def __init__(
+        self,
+        *,
+        table_id: _common_pb2.ResourceId | None = ...,
+        snapshot: _common_pb2.SnapshotRef | None = ...,
+        page: _common_pb2.PageRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "snapshot", b"snapshot", "table_id", b"table_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "snapshot", b"snapshot", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartitionStatsRequest: _TypeAlias = ListPartitionStatsRequest  # noqa: Y015
+
+@_typing.final
+class ListPartitionStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionStats]: ...
+    @_builtins.property
+    def page(self) -> _common_pb2.PageResponse: ...
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionStats] | None = ...,
+        page: _common_pb2.PageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartitionStatsResponse: _TypeAlias = ListPartitionStatsResponse  # noqa: Y015
 
 @_typing.final
 class PutTableStatsRequest(_message.Message):

@@ -18,6 +18,7 @@ __all__ = [
     "MAX_BOUND_LENGTH",
     "PROFILE",
     "all_null_columns",
+    "empty_elements",
     "failed_files",
     "figures_of",
     "typed",
@@ -42,6 +43,7 @@ PROFILE: Final = pa.schema(
         "kll": pa.large_binary(),
         "top": pa.list_(pa.struct({"value": pa.string(), "count": pa.int64()})),  # most frequent first
         "error": pa.string(),  # the reason if there are no figures
+        "element_count": pa.int64(),  # of a column in lists or maps, the number of values; else NULL
     }
 )
 IDENTITY: Final = ("path", "size_bytes", "etag")
@@ -51,8 +53,13 @@ MAX_BOUND_LENGTH: Final = 256
 """Bounds of strings and bytes are truncated to this length."""
 
 
-def figures_of(files: pa.Table, result: pa.Table, *, column_id: int, of: pa.DataType, kind: ValueKind) -> pa.Table:
-    """The profile of a column in `files`, from the result of Spark, which has a row per file in the same order."""
+def figures_of(
+    files: pa.Table, result: pa.Table, *, column_id: int, of: pa.DataType, kind: ValueKind, elements: bool = False
+) -> pa.Table:
+    """The profile of a column in `files`, from the result of Spark, which has a row per file in the same order.
+
+    Of a column in lists or maps, Spark has counted the `elements` as rows.
+    """
     found = {name: result[name].combine_chunks() for name in result.column_names}
     rows, values = found["rows"], found["values"]
     width = pc.multiply(values, kind.width) if kind.width is not None else pc.fill_null(found["width"], 0)
@@ -61,7 +68,8 @@ def figures_of(files: pa.Table, result: pa.Table, *, column_id: int, of: pa.Data
     return _rows(
         files,
         column_id=pa.repeat(pa.scalar(column_id, pa.int32()), files.num_rows),
-        row_count=rows,
+        row_count=files["row_count"] if elements else rows,
+        element_count=rows if elements else None,
         null_count=pc.subtract(rows, values),
         nan_count=pc.fill_null(found["nans"], 0) if kind.has_nan else pa.repeat(0, files.num_rows),
         total_width=width,
@@ -87,6 +95,15 @@ def all_null_columns(files: pa.Table, rows: pa.Array, *, column_id: int, kind: V
         exact=pa.repeat(True, files.num_rows),
         domain=pa.repeat(kind.domain, files.num_rows),
     )
+
+
+def empty_elements(files: pa.Table, *, column_id: int, kind: ValueKind) -> pa.Table:
+    """The profile of a column in lists or maps that these files do not have."""
+    none = pa.repeat(pa.scalar(0, pa.int64()), files.num_rows)
+    found = all_null_columns(files, none, column_id=column_id, kind=kind)
+    for name, values in (("row_count", files["row_count"].cast(pa.int64())), ("element_count", none)):
+        found = found.set_column(found.column_names.index(name), PROFILE.field(name), values)
+    return found
 
 
 def unreadable_columns(files: pa.Table, rows: pa.Array, *, column_id: int, reason: str) -> pa.Table:

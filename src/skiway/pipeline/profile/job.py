@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from skiway.errors import SkiwayError
 from skiway.formats import Content, PartitionSpec, TableSchema
-from skiway.formats.schemas import Leaf, leaves
-from skiway.pipeline.profile.figures import PROFILE, all_null_columns, failed_files, unreadable_columns
+from skiway.formats.schemas import Leaf, element_leaves, leaves
+from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_elements, failed_files, unreadable_columns
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
 from skiway.pipeline.profile.scanning import Constants, Scan, run_scan
 from skiway.pipeline.profile.values import value_kind
@@ -93,8 +93,9 @@ def profiled(
     `s3_access` are the S3 properties that Spark must use, instead of credentials of its own.
     """
     data = files.filter(pc.field("content") == Content.DATA)
-    columns = [leaf for leaf in leaves(schema.arrow) if value_kind(leaf.type) is not None]
-    unreadable = [leaf for leaf in leaves(schema.arrow) if value_kind(leaf.type) is None]
+    every = [*leaves(schema.arrow), *element_leaves(schema.arrow)]
+    columns = [leaf for leaf in every if value_kind(leaf.type) is not None]
+    unreadable = [leaf for leaf in every if value_kind(leaf.type) is None]
     for first in range(0, data.num_rows, budget.files):
         some = data.slice(first, budget.files)
         parts = []
@@ -149,6 +150,7 @@ class _Job:
         parts, good = self._scan(files, read, constant)
         rows = good["row_count"].combine_chunks()
         defaulted = _defaulted(json.loads(self.schema.json))
+        in_lists = self._in_lists
         reasons = refused | {leaf.id: f"Spark cannot read {leaf.type}" for leaf in self.unreadable}
         for leaf in absent:
             if leaf.id in defaulted:
@@ -156,7 +158,11 @@ class _Job:
             elif leaf not in constant:
                 kind = value_kind(leaf.type)
                 assert kind is not None
-                parts.append(all_null_columns(good, rows, column_id=leaf.id, kind=kind))
+                parts.append(
+                    empty_elements(good, column_id=leaf.id, kind=kind)
+                    if leaf.id in in_lists
+                    else all_null_columns(good, rows, column_id=leaf.id, kind=kind)
+                )
         parts += [unreadable_columns(good, rows, column_id=number, reason=reason) for number, reason in reasons.items()]
         return pa.concat_tables([PROFILE.empty_table(), *parts])
 
@@ -165,10 +171,9 @@ class _Job:
     ) -> tuple[list[pa.Table], pa.Table]:
         """Profile the columns that Spark reads; also returns the readable files, with their row counts."""
         parts: list[pa.Table] = []
-        for first in range(0, len(columns), self.budget.columns):
+        for group in self._groups(columns):
             if not files.num_rows:
                 break
-            group = columns[first : first + self.budget.columns]
             scan = Scan(
                 self.layout,
                 tuple(group),
@@ -183,6 +188,18 @@ class _Job:
             parts = [_without(part, failures) for part in parts]
             parts += [result, failures]
         return parts, files
+
+    @property
+    def _in_lists(self) -> frozenset[int]:
+        return frozenset(leaf.id for leaf in element_leaves(self.schema.arrow))
+
+    def _groups(self, columns: Sequence[Leaf]) -> Iterator[Sequence[Leaf]]:
+        """The columns of each query. Those in lists and maps have queries of their own."""
+        in_lists = self._in_lists
+        plain = [leaf for leaf in columns if leaf.id not in in_lists]
+        for first in range(0, len(plain), self.budget.columns):
+            yield plain[first : first + self.budget.columns]
+        yield from ([leaf] for leaf in columns if leaf.id in in_lists)
 
 
 def _without(part: pa.Table, failures: pa.Table) -> pa.Table:

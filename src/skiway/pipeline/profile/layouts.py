@@ -10,39 +10,30 @@ import pyarrow as pa
 
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.conform import widens
-from skiway.formats.schemas import Leaf, leaves
-from skiway.pipeline.profile.values import storage_type_of, value_kind
+from skiway.formats.schemas import Leaf, element_leaves, leaves
+from skiway.pipeline.profile.elements import ELEMENT, elements_of
+from skiway.pipeline.profile.values import quoted, spark_type, storage_type_of, value_kind
 
 __all__ = ["FileSchemas", "Found", "Layout", "file_schemas", "layout_of"]
 
 FileSchemas: TypeAlias = Callable[[str], pa.Schema]
 """Returns the schema of the data file at a path, with the field ids of the table."""
 
-_PLAIN: Final = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "SMALLINT",
-    pa.uint16(): "INT",
-    pa.uint32(): "BIGINT",
-    pa.uint64(): "DECIMAL(20,0)",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-}
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A column in a file: its path of names, its Spark type, and the SQL that converts it to the table's type."""
+    """A column in a file: its path of names, its Spark type, and the SQL that converts it to the table's type.
+
+    For values in lists and maps, `array` is the SQL for all of them in a row; `path` and `stored` are those of the whole column,
+    and `value` converts a single one, which is named `ELEMENT`.
+    """
 
     path: tuple[str, ...]
     stored: str
     value: str
+    array: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +65,6 @@ def _ddl(part: object) -> str:
     return str(part)
 
 
-def quoted(name: str) -> str:
-    """Quote a name for SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def file_schemas(handle: TableHandle, snapshot: Snapshot) -> FileSchemas:
     """A function that reads the schemas of data files from their footers; it raises Conflict for changed files."""
     listed = handle.files(snapshot)
@@ -89,43 +75,45 @@ def file_schemas(handle: TableHandle, snapshot: Snapshot) -> FileSchemas:
 def layout_of(file: pa.Schema, columns: Sequence[Leaf]) -> Layout:
     """The layout of a file with this schema."""
     here = {leaf.id: leaf for leaf in leaves(file)}
+    inside_lists = {leaf.id: leaf for leaf in element_leaves(file)}
     found, refused = [], []
     for column in columns:
-        inside = here.get(column.id)
+        inside = here.get(column.id) or inside_lists.get(column.id)
         if inside is None or pa.types.is_null(inside.type):
             continue
-        stored, value = _read_as(inside), _value(inside, column)
-        if stored is None or value_kind(column.type) is None:
-            refused.append((column.id, f"Spark cannot read {inside.type} as {column.type}"))
-        elif value is None:
-            refused.append((column.id, f"{inside.type} in the file does not widen to {column.type}"))
+        read = _read_elements(file, inside, column) if column.id in inside_lists else _read(inside, column)
+        if isinstance(read, Found):
+            found.append((column.id, read))
         else:
-            found.append((column.id, Found(inside.path, stored, value)))
+            refused.append((column.id, read))
     return Layout(tuple(found), tuple(refused))
 
 
-def _read_as(inside: Leaf) -> str | None:
-    """The Spark type to read a column of a file as; times and nanosecond timestamps are read as numbers."""
-    of = storage_type_of(inside.type)
-    if pa.types.is_decimal(of) and of.precision <= 38:
-        return f"DECIMAL({of.precision},{of.scale})"
-    if pa.types.is_date(of):
-        return "DATE"
-    if pa.types.is_timestamp(of) and of.unit != "ns":
-        return "TIMESTAMP" if of.tz else "TIMESTAMP_NTZ"
-    if pa.types.is_time(of):
-        return "INT" if of.bit_width == 32 else "BIGINT"
-    if pa.types.is_timestamp(of):
-        return "BIGINT"
-    return "BINARY" if pa.types.is_fixed_size_binary(of) else _PLAIN.get(of)
+def _read(inside: Leaf, column: Leaf) -> Found | str:
+    """How Spark reads a column, or the reason why it cannot."""
+    stored, value = spark_type(inside.type), _value(".".join(map(quoted, inside.path)), inside, column)
+    if stored is None or value_kind(column.type) is None:
+        return f"Spark cannot read {inside.type} as {column.type}"
+    if value is None:
+        return f"{inside.type} in the file does not widen to {column.type}"
+    return Found(inside.path, stored, value)
 
 
-def _value(inside: Leaf, column: Leaf) -> str | None:
-    """The SQL for the value in the type of the table; None if the types are incompatible."""
+def _read_elements(file: pa.Schema, inside: Leaf, column: Leaf) -> Found | str:
+    """How Spark reads values in lists or maps, or the reason why it cannot."""
+    read, elements = _read(inside, column), elements_of(file, inside.path)
+    if isinstance(read, str) or elements is None:
+        return read if isinstance(read, str) else f"Spark cannot read {inside.type} in {inside.path[0]}"
+    value = _value(ELEMENT, inside, column)
+    assert value is not None
+    return Found((inside.path[0],), elements.stored, value, elements.array)
+
+
+def _value(path: str, inside: Leaf, column: Leaf) -> str | None:
+    """The SQL for the value at a path in the type of the table; None if the types are incompatible."""
     source, target = storage_type_of(inside.type), storage_type_of(column.type)
     if source != target and not widens(source, target):
         return None
-    path = ".".join(map(quoted, inside.path))
     if pa.types.is_time(target) or (pa.types.is_timestamp(target) and target.unit == "ns"):
         return _time_as_number(path, source, target)
     if pa.types.is_timestamp(source) and source.unit == "ns":

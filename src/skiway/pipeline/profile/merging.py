@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from skiway.formats import Content, TableSchema
 from skiway.formats.canonical import logical_type
-from skiway.formats.schemas import Leaf, leaves
+from skiway.formats.schemas import Leaf, element_leaves, leaves
 from skiway.formats.statistics import column_stats, constant_stats, merged_stats
 from skiway.metastore.statistics.bounds import bound
 from skiway.metastore.statistics.bounds import logical_type as known_type
@@ -33,14 +33,16 @@ from skiway.pipeline.profile.sketches import (
 )
 from skiway.pipeline.profile.values import parsed, storage_type_of, texts, value_kind
 
-__all__ = ["BOUND", "ESTIMATE", "EXACT", "Merged", "merge"]
+__all__ = ["BOUND", "ESTIMATE", "EXACT", "RANKS", "Merged", "merge"]
 
 EXACT: Final = "exact"
 ESTIMATE: Final = "estimate"
 BOUND: Final = "bound"
 """The values of the properties `quality.*`; docs/pipeline.md explains them."""
 
-_RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The ranks of the quantiles."""
+
 _MAX_INT64: Final = 2**63 - 1  # not representable as a double, which rounds it up
 _SKETCH_BYTES: Final = 2 << 20  # of all columns of a table; beyond that, statistics are stored without sketches
 
@@ -57,11 +59,9 @@ class Merged:
 def merge(profiles: pa.Table, files: pa.Table, schema: TableSchema, *, buckets: int = 32, top: int = 16) -> Merged:
     """The statistics of a snapshot with these `files`, from the `profiles` of those that have one."""
     snapshot = _ProfiledFiles(files.filter(pc.field("content") == Content.DATA), profiles)
-    columns = [
-        _Column(snapshot, leaf).statistics(buckets=buckets, top=top)
-        for leaf in leaves(schema.arrow)
-        if value_kind(leaf.type) is not None
-    ]
+    found = [_Column(snapshot, leaf) for leaf in leaves(schema.arrow)]
+    found += [_Elements(snapshot, leaf) for leaf in element_leaves(schema.arrow)]
+    columns = [each.statistics(buckets=buckets, top=top) for each in found if value_kind(each.leaf.type) is not None]
     sketches = {column.column_id: each.data for column in columns for each in column.ndv.sketches}
     if sum(map(len, sketches.values())) > _SKETCH_BYTES:
         for column in columns:
@@ -155,11 +155,11 @@ class _Column:
             column_id=self.leaf.id,
             column_name=".".join(self.leaf.path),
             logical_type=logical_type(self.leaf.type),
-            value_count=self._of.rows,
+            value_count=self._total,
         )
         properties = {
-            "quality.value_count": quality,
-            "rows.profiled": str(self._seen_rows()),
+            "quality.value_count": quality if self._is_counted else ESTIMATE,
+            "rows.profiled": str(_sum(self._of.row_counts.filter(self._seen))),
             "rows.total": str(self._of.rows),
         }
         for field in ("null_count", "nan_count"):
@@ -201,11 +201,32 @@ class _Column:
 
     @cached_property
     def _null_counts(self) -> pa.Array:
-        absent = pc.if_else(self._absent, self._of.row_counts, pa.scalar(None, pa.int64()))
+        absent = pc.if_else(self._absent, self._counts, pa.scalar(None, pa.int64()))
         return pc.coalesce(self._stats.field("null_count"), self._profiled("null_count"), absent)
 
-    def _seen_rows(self) -> int:
-        return int(pc.sum(self._of.row_counts.filter(self._seen), min_count=0).as_py())
+    @property
+    def _counts(self) -> pa.Array:
+        """The number of values of each file, including NULLs."""
+        return self._of.row_counts
+
+    @property
+    def _total(self) -> int:
+        """The number of values of all files, including NULLs."""
+        return self._of.rows
+
+    @property
+    def _is_counted(self) -> bool:
+        """Is the number of values known?"""
+        return True
+
+    @cached_property
+    def _seen_values(self) -> int:
+        return _sum(self._counts.filter(self._seen))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Do the profiles cover all values?"""
+        return self._seen_values == self._total
 
     def _totals(self) -> pa.StructArray:
         """Counts and bounds of all files together."""
@@ -224,7 +245,7 @@ class _Column:
                 self.leaf.type,
                 files,
                 exact=exact,
-                value_count=self._of.row_counts,
+                value_count=self._counts,
                 null_count=self._null_counts,
                 nan_count=nans,
                 min=low,
@@ -254,11 +275,16 @@ class _Column:
                 properties[f"quality.{name}"] = quality if whole else BOUND
         return properties
 
+    @property
+    def _deleted_values(self) -> int | None:
+        """How many values were deleted at most; None if unknown."""
+        return self._of.deleted
+
     # --- sketches -----------------------------------------------------------------------------------------------------
 
     def _distinct(self) -> DistinctCount | None:
         """The number of distinct values in the profiled files; None if there are none."""
-        if not self._seen_rows():
+        if not self._seen_values:
             return None
         sketched = self._profiles.filter(self._profiles["theta"].is_valid())
         domains = sketched["domain"].unique().to_pylist()
@@ -271,13 +297,13 @@ class _Column:
         count = self._distinct()
         if count is None:
             return {}
-        seen, total = self._seen_rows(), self._of.rows
-        if count.exact and seen == total and not self._of.has_deletes:
+        is_whole = self._is_whole and not self._of.has_deletes
+        if count.exact and is_whole:
             stats.ndv.exact = round(count.estimate)
             quality = EXACT
         else:
-            quality = ESTIMATE if count.sketch and seen == total and not self._of.has_deletes else BOUND
-            self._put_estimate(stats, count, seen)
+            quality = ESTIMATE if count.sketch and is_whole else BOUND
+            self._put_estimate(stats, count)
         if count.sketch:
             domain = set(self._profiles["domain"].drop_null().to_pylist())
             stats.ndv.sketches.add(
@@ -285,29 +311,30 @@ class _Column:
             )
         return {"quality.ndv": quality}
 
-    def _put_estimate(self, stats: v1.ColumnStats, count: DistinctCount, seen: int) -> None:
-        """Rows without a profile may all have new values; deleted rows may have been the only ones with their values."""
-        missing = self._of.rows - seen
-        deleted = self._of.deleted
-        lower = 0.0 if deleted is None else max(0.0, count.lower - deleted)
-        estimate = min(count.estimate, float(self._of.rows))
+    def _put_estimate(self, stats: v1.ColumnStats, count: DistinctCount) -> None:
+        """Values without a profile may all be new; deleted rows may have been the only ones with their values."""
+        seen, total = self._seen_values, self._total
+        lower = max(0.0, count.lower - self._deleted_values) if self._deleted_values is not None else 0.0
+        estimate = min(count.estimate, float(total))
         stats.ndv.approx.CopyFrom(
             v1.NdvApprox(
                 estimate=estimate,
                 relative_standard_error=count.error,
                 confidence_lower=min(lower, estimate),
-                confidence_upper=max(estimate, min(count.upper + missing, float(self._of.rows))),
+                confidence_upper=max(estimate, min(count.upper + total - seen, float(total))),
                 confidence_level=CONFIDENCE,
                 rows_seen=seen,
-                rows_total=self._of.rows,
+                rows_total=total,
                 method=THETA,
             )
         )
+        if not self._is_counted:
+            stats.ndv.approx.ClearField("confidence_upper")
 
     def _put_spread(self, stats: v1.ColumnStats, buckets: int) -> dict[str, str]:
         kind = value_kind(self.leaf.type)
         sketches = self._profiles["kll"].drop_null().to_pylist()
-        found = distribution(sketches, buckets=buckets, ranks=_RANKS) if kind and kind.number else None
+        found = distribution(sketches, buckets=buckets, ranks=RANKS) if kind and kind.number else None
         if found is None or not stats.HasField("min") or not stats.HasField("max"):
             return {}
         bounds = self._numbers_as_text(found.bounds)
@@ -354,17 +381,53 @@ class _Column:
 
     def _is_complete(self, counted: int) -> bool:
         """Is every value among the frequent ones of its file? Then the counts are exact."""
-        values = pc.sum(pc.subtract(self._of.row_counts, self._null_counts), skip_nulls=False, min_count=0).as_py()
-        return bool(values == counted and not self._of.has_deletes and self._seen_rows() == self._of.rows)
+        values = pc.sum(pc.subtract(self._counts, self._null_counts), skip_nulls=False, min_count=0).as_py()
+        return bool(values == counted and not self._of.has_deletes and self._is_whole)
 
     def _width(self) -> dict[str, str]:
         width = pc.sum(self._profiles["total_width"]).as_py()
-        values = pc.sum(pc.subtract(self._profiles["row_count"], self._profiles["null_count"])).as_py()
+        counts = pc.coalesce(self._profiles["element_count"], self._profiles["row_count"])
+        values = pc.sum(pc.subtract(counts, self._profiles["null_count"])).as_py()
         return {"avg_width_bytes": f"{width / values:.2f}"} if values and width is not None else {}
 
     def _errors(self) -> dict[str, str]:
         reasons = self._profiles["error"].drop_null().unique().to_pylist()
         return {"errors": "; ".join(reasons[:3])} if reasons else {}
+
+
+class _Elements(_Column):
+    """The values in the lists or maps of a column. The statistics of files do not have them, so they come from profiles only."""
+
+    def statistics(self, *, buckets: int, top: int) -> v1.ColumnStats:
+        stats = super().statistics(buckets=buckets, top=top)
+        stats.properties["counted"] = "elements"
+        return stats
+
+    @cached_property
+    def _counts(self) -> pa.Array:
+        return pc.coalesce(self._profiled("element_count"), self._none_of_absent())
+
+    @cached_property
+    def _total(self) -> int:
+        """If files without a profile are left, those with a profile are representative."""
+        rows = _sum(self._of.row_counts.filter(self._seen))
+        return self._seen_values if self._is_counted or not rows else round(self._seen_values * self._of.rows / rows)
+
+    @property
+    def _is_counted(self) -> bool:
+        return bool(self._counts.null_count == 0)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._is_counted
+
+    @property
+    def _deleted_values(self) -> int | None:
+        return None if self._of.has_deletes else 0
+
+
+def _sum(counts: pa.Array) -> int:
+    return int(pc.sum(counts, min_count=0).as_py())
 
 
 def _is_bound(kind: str, text: str) -> bool:

@@ -16,6 +16,7 @@ from skiway.causes import DISK_FULL, cause_of
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats import PartitionSpec, location
 from skiway.formats.schemas import Leaf
+from skiway.pipeline.profile.elements import ELEMENT
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH, PROFILE, failed_files, figures_of
 from skiway.pipeline.profile.layouts import Layout
 from skiway.pipeline.profile.object_stores import s3_options
@@ -65,7 +66,10 @@ class _Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The query for the figures of `columns`, which are in the files or among the constants."""
+    """The query for the figures of `columns`, which are in the files or among the constants.
+
+    A column in lists or maps is the only one of its query, because there its values are the rows.
+    """
 
     layout: Layout
     columns: tuple[Leaf, ...]
@@ -73,6 +77,13 @@ class Scan:
     lg_k: int
     top: int
     s3_access: Mapping[str, str] | None = None
+
+    @property
+    def elements(self) -> str | None:
+        """The SQL for the array of the values, if the column is in lists or maps."""
+        found = dict(self.layout.found)
+        arrays = (found[leaf.id].array for leaf in self.columns if leaf.id in found)
+        return next(filter(None, arrays), None)
 
     def opened(self, spark: SparkSession, files: pa.Table) -> DataFrame:
         """The rows of the files, with the address of the file in a column."""
@@ -88,6 +99,8 @@ class Scan:
         arguments of the aggregates.
         """
         found = dict(self.layout.found)
+        if self.elements is not None:
+            frame = frame.selectExpr(f"`{_ADDRESS}`", f"explode({self.elements}) AS {ELEMENT}")
         values = [
             f"{found[leaf.id].value if leaf.id in found else _parsed_constant(leaf)} AS v{place}"
             for place, leaf in enumerate(self.columns)
@@ -201,12 +214,21 @@ def _matched(scan: Scan, files: pa.Table, result: pa.Table, *, seen: pa.Array) -
     aligned = result.take(pc.index_in(paths, value_set=result_paths))
     rows = pc.fill_null(aligned["rows"], 0).combine_chunks()
     aligned = aligned.set_column(aligned.column_names.index("rows"), "rows", rows)
-    expected = pc.coalesce(files["row_count"], rows).combine_chunks()
+    has_elements = scan.elements is not None
+    expected = rows if has_elements else pc.coalesce(files["row_count"], rows).combine_chunks()
     good = pc.and_(pc.equal(expected, rows), pc.is_in(paths, value_set=seen))
     read, aligned = files.filter(good), aligned.filter(good)
-    read = read.set_column(read.column_names.index("row_count"), "row_count", aligned["rows"])
+    if not has_elements:
+        read = read.set_column(read.column_names.index("row_count"), "row_count", aligned["rows"])
     parts = [
-        figures_of(read, _completed(scan.column(aligned, place)), column_id=leaf.id, of=leaf.type, kind=_kind(leaf))
+        figures_of(
+            read,
+            _completed(scan.column(aligned, place)),
+            column_id=leaf.id,
+            of=leaf.type,
+            kind=_kind(leaf),
+            elements=has_elements,
+        )
         for place, leaf in enumerate(scan.columns)
     ]
     return pa.concat_tables(parts), read, pa.concat_tables(_mismatches(files, expected, rows, good))

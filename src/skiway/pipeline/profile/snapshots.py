@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from skiway.errors import Cancelled
 from skiway.formats import Content, Snapshot, TableHandle, TableSchema
 from skiway.formats.iceberg.puffin import Puffin
+from skiway.formats.schemas import element_leaves
 from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
@@ -20,6 +21,7 @@ from skiway.model import v1
 from skiway.pipeline.profile.job import USUAL, Budget, profiled
 from skiway.pipeline.profile.layouts import file_schemas
 from skiway.pipeline.profile.merging import ESTIMATE, EXACT, Merged, merge
+from skiway.pipeline.profile.sampling import Sampling, with_confidence
 from skiway.pipeline.profile.sketches import write_puffin
 from skiway.pipeline.profile.store import ProfileStore
 
@@ -33,7 +35,10 @@ _COLUMNS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """The result: how many files were profiled now, how many before, and why others could not be read."""
+    """The result: how many files were profiled now, how many before, and why others could not be read.
+
+    If the table was sampled, files outside of the sample are in none of these.
+    """
 
     files_total: int
     files_profiled: int
@@ -64,18 +69,22 @@ def profile_snapshot(
     on_progress: Callable[[int, int], None] = lambda _, __: None,
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
+    sampling: Sampling | None = None,
 ) -> ProfileReport:
     """Profile the files of a snapshot that have no profile, and store the statistics of its table and columns.
 
     `spark` is called for a session only if there are files to profile. `on_progress` is called with the number of files
     done and in total, and `cancelled` between batches; profiles made so far are stored, so that the next run continues
-    from there. Repeating a run changes nothing.
+    from there. Repeating a run changes nothing. With `sampling`, a sample of the files suffices if there is too much to read.
     """
     files, whole = handle.files(snapshot), handle.schema_at(snapshot)
     schema, left_out = columns.of(whole), columns.left_out(whole)
-    store = ProfileStore(realm, table_id, left_out=left_out)
+    store = ProfileStore(realm, table_id, left_out=left_out, elements=bool(element_leaves(schema.arrow)))
     data = files.filter(pc.field("content") == Content.DATA)
     todo = store.unknown(data)
+    sample = None if sampling is None else sampling.chosen(data, todo)
+    if sample is not None:
+        todo = store.unknown(sample)
     on_progress(0, todo.num_rows)
     done, failed = 0, dict[str, str]()
     schemas, specs = file_schemas(handle, snapshot), handle.partition_specs_at(snapshot)
@@ -90,14 +99,17 @@ def profile_snapshot(
         on_progress(done, todo.num_rows)
         if done < todo.num_rows and cancelled():
             raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; their profiles are stored")
-    merged = merge(store.load(data), files, schema)
+    profiles = store.load(data if sample is None else sample)
+    merged = merge(profiles, files, schema)
+    if sample is not None:
+        merged = with_confidence(merged, profiles, sample, data)
     if left_out:
         merged.table.properties[LEFT_OUT] = ",".join(map(str, sorted(left_out)))
     _publish(realm, table_id, snapshot.id, merged)
     return ProfileReport(
         data.num_rows,
         files_profiled=done - len(failed),
-        files_known=data.num_rows - todo.num_rows,
+        files_known=(data if sample is None else sample).num_rows - todo.num_rows,
         failed=failed,
         merged=merged,
         schema=schema,
@@ -122,4 +134,5 @@ def _publish(realm: Realm, table_id: v1.ResourceId, snapshot_id: int, merged: Me
                 for first in range(0, len(merged.columns), _COLUMNS_AT_ONCE)
             ),
         )
-    statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot_id, stats=merged.table))
+    request = v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot_id, stats=merged.table)
+    statistics.add_to_history(realm, statistics.put_table(realm, request).stats, merged.columns)

@@ -33,17 +33,19 @@ _INDEX: Final = pa.schema(
         pa.field("part", pa.string()),
         pa.field("part_bytes", pa.int64()),
         pa.field("left_out", pa.list_(pa.int32())),  # column ids; NULL if there are none
+        pa.field("with_elements", pa.bool_()),  # whether values in lists and maps are profiled; not in old versions
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileStore:
-    """The profiles of the data files of one table, without the columns `left_out`."""
+    """The profiles of the data files of one table, without the columns `left_out`. With `elements`, the table has lists or maps."""
 
     realm: Realm
     table_id: v1.ResourceId
     left_out: frozenset[int] = frozenset()
+    elements: bool = False
 
     def unknown(self, files: pa.Table) -> pa.Table:
         """The rows of a file table whose files have no profile. Costs one read."""
@@ -83,7 +85,7 @@ class ProfileStore:
         )
         part = written(content.combine_chunks())
         moved = known.filter(pc.is_in(known["part"], value_set=pa.array(absorbed, pa.string())))
-        rows = pa.concat_tables([_files(fresh, self.left_out), moved.select([*IDENTITY, "left_out"])])
+        rows = pa.concat_tables([_files(fresh, self.left_out), moved.select([*IDENTITY, "left_out", "with_elements"])])
         rows = rows.append_column("part", pa.repeat(self._records.digest(part), rows.num_rows))
         rows = rows.append_column("part_bytes", pa.repeat(content.nbytes, rows.num_rows))
         unchanged = known.filter(pc.invert(pc.is_in(known["part"], value_set=pa.array(absorbed, pa.string()))))
@@ -100,6 +102,8 @@ class ProfileStore:
 
     def _usable_of(self, known: pa.Table) -> pa.Table:
         """The files whose profile has all requested columns."""
+        if self.elements:
+            known = known.filter(known["with_elements"])
         columns = known["left_out"].combine_chunks()
         wanted = pc.invert(pc.is_in(columns.flatten(), value_set=pa.array(sorted(self.left_out), pa.int32())))
         lacking = columns.value_parent_indices().filter(wanted)
@@ -123,7 +127,7 @@ class ProfileStore:
         return absorbed
 
     def _part(self, part: str) -> pa.Table:
-        return _opened(self._records.part(part), PROFILE)
+        return _with_columns(_opened(self._records.part(part), PROFILE), PROFILE)
 
     @property
     def _records(self) -> ProfileRecords:
@@ -143,17 +147,23 @@ def _opened(arrow_file: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _index(stored: ProfileIndex) -> pa.Table:
-    found = _opened(stored.content, _INDEX)
-    if "left_out" in found.column_names:
-        return found
-    return found.append_column(_INDEX.field("left_out"), pa.nulls(found.num_rows, _INDEX.field("left_out").type))
+    return _with_columns(_opened(stored.content, _INDEX), _INDEX)
+
+
+def _with_columns(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with all columns of the schema: those that an old version did not have are NULL."""
+    for field in schema:
+        if field.name not in found.column_names:
+            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+    return found.select(schema.names)
 
 
 def _files(profiles: pa.Table, left_out: frozenset[int]) -> pa.Table:
     """The files of profiles, as rows of the index."""
     files = profiles.select(IDENTITY).group_by(list(IDENTITY)).aggregate([])
     columns = pa.array([sorted(left_out) or None] * files.num_rows, _INDEX.field("left_out").type)
-    return files.append_column(_INDEX.field("left_out"), columns)
+    files = files.append_column(_INDEX.field("left_out"), columns)
+    return files.append_column(_INDEX.field("with_elements"), pa.repeat(True, files.num_rows))
 
 
 def _without(some: pa.Table, others: pa.Table) -> pa.Table:

@@ -14,7 +14,7 @@ from skiway.formats.canonical import canonical_columns, logical_type
 from skiway.formats.schemas import with_id
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 
-__all__ = ["ValueKind", "parsed", "storage_type_of", "texts", "value_kind"]
+__all__ = ["ValueKind", "parsed", "quoted", "spark_type", "storage_type_of", "texts", "value_kind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,21 @@ _REVERSED_BYTES: Final = (
     "| shiftrightunsigned({n}, 24) AS BINARY)"
 )
 _SMALL_INTS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
+_SPARK_TYPES: Final = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "SMALLINT",
+    pa.uint16(): "INT",
+    pa.uint32(): "BIGINT",
+    pa.uint64(): "DECIMAL(20,0)",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+}
 _MICROS: Final = "unix_micros(CAST({v} AS TIMESTAMP))"
 
 
@@ -96,6 +111,27 @@ def _kind_of_bytes(of: pa.DataType) -> ValueKind | None:
     if pa.types.is_fixed_size_binary(of):
         return ValueKind("BINARY", "binary", "{v}", ranked=False, width=of.byte_width)
     return None
+
+
+def spark_type(of: pa.DataType) -> str | None:
+    """The Spark type to read a column of a file as; times and nanosecond timestamps are read as numbers."""
+    of = storage_type_of(of)
+    if pa.types.is_decimal(of) and of.precision <= 38:
+        return f"DECIMAL({of.precision},{of.scale})"
+    if pa.types.is_date(of):
+        return "DATE"
+    if pa.types.is_timestamp(of) and of.unit != "ns":
+        return "TIMESTAMP" if of.tz else "TIMESTAMP_NTZ"
+    if pa.types.is_time(of):
+        return "INT" if of.bit_width == 32 else "BIGINT"
+    if pa.types.is_timestamp(of):
+        return "BIGINT"
+    return "BINARY" if pa.types.is_fixed_size_binary(of) else _SPARK_TYPES.get(of)
+
+
+def quoted(name: str) -> str:
+    """Quote a name for SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def storage_type_of(of: pa.DataType) -> pa.DataType:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC
 from itertools import islice
 from typing import Any, Final
 
 from skiway.client import Predicate, col
 from skiway.client.metastore import Snapshot, Table, dotted
 from skiway.errors import NotFound
+from skiway.model import v1
 from skiway.presentation.results import shown_rows
 from skiway.presentation.table_records import (
     ColumnProfile,
     TableRecord,
     column_comments,
     column_profiles,
+    nested_fields,
+    numeric_position,
     profile_facts,
+    top_level,
 )
 from skiway.schema_names import namespace_path
 from skiway.web.pages.rules import rule_data
@@ -27,11 +32,13 @@ __all__ = ["table"]
 MAX_SNAPSHOTS: Final = 200
 MAX_FILES: Final = 500
 MAX_PLANS: Final = 50
+MAX_PROFILES: Final = 50
 ROWS: Final = 50
 DATA: Final = {
     "columns": "columns",
     "rows": "preview",
     "snapshots": "history",
+    "statistics": "statistics",
     "files": "layout",
     "lineage": "lineage",
     "plans": "scans",
@@ -88,18 +95,31 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     before, _ = optional(lambda: _profiles_before(visit, found, record)) if profiles else ({}, "")
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
     comments = column_comments(found)
-    shown = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "required": column.required,
-            "comment": comments.get(column.name, ""),
-            "tags": list((tags or {}).get(column.name, ())),
-            "profile": profile_facts((profiles or {}).get(column.name), (before or {}).get(column.name)),
+
+    def shown(name: str, type_text: str, *, required: bool = False, nested: bool = False) -> dict[str, Any]:
+        return {
+            "name": name,
+            "type": type_text,
+            "required": required,
+            "nested": nested,
+            "comment": "" if nested else comments.get(name, ""),
+            "tags": [] if nested else list((tags or {}).get(name, ())),
+            "profile": profile_facts((profiles or {}).get(name), (before or {}).get(name)),
         }
+
+    columns = [
+        each
         for column in record.columns
+        for each in (
+            shown(column.name, column.type, required=column.required),
+            *(
+                shown(field.name, field.type, nested=True)
+                for field in nested_fields(record, profiles or {}, column.name)
+            ),
+        )
     ]
-    return {"columns": shown, "reason": reason}
+    sample, _ = optional(lambda: found.stats.properties.get("files.sample"))
+    return {"columns": columns, "reason": reason, "sample_files": int(sample) if sample else None}
 
 
 def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
@@ -231,10 +251,45 @@ def _connect(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     return {"snippets": snippets(visit)}
 
 
+def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
+    """How the statistics of each column changed from profile to profile."""
+    known, reason = optional(lambda: list(islice(visit.lake.statistics.history(found), MAX_PROFILES)))
+    columns: dict[str, list[dict[str, Any]]] = {}
+    for snapshot in reversed(known or ()):
+        for each in snapshot.columns:
+            profile = ColumnProfile.of(each, each.logical_type.lower())
+            columns.setdefault(each.column_name, []).append(_in_snapshot(snapshot, profile))
+    order = [each.name for each in record.columns]
+    names = sorted(
+        columns, key=lambda name: order.index(top) if (top := top_level(name, order)) in order else len(order)
+    )
+    return {"columns": [{"name": name, "profiles": columns[name]} for name in names], "reason": reason}
+
+
+def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[str, Any]:
+    median = profile.quantiles.get("0.5")
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "at": snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
+        "profiled_at": snapshot.profiled_at.ToDatetime(UTC),
+        "rows": snapshot.row_count,
+        "null_share": profile.null_share,
+        "distinct": profile.distinct.value if profile.distinct else None,
+        "min": profile.min,
+        "median": median,
+        "median_position": None if median is None else numeric_position(median),
+        "max": profile.max,
+        "quantiles": profile.quantiles,
+        "top_values": [{"value": each.value, "count": each.count} for each in profile.top_values],
+        "values": profile.values,
+    }
+
+
 TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]] = {
     "columns": _columns,
     "rows": _rows,
     "snapshots": _snapshots,
+    "statistics": _statistics,
     "files": _files,
     "lineage": _lineage,
     "plans": _plans,

@@ -1,0 +1,60 @@
+"""The sweep that starts automatic profiles: with the rules of the settings, and only where Spark can run them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.resource_factory import ResourceFactory
+from skiway.config import load
+from skiway.metastore import jobs, statistics
+from skiway.model import v1
+from skiway.runtime import automatic_profiles
+from skiway.runtime.automatic_profiles import profile_sweep
+from skiway.runtime.workers import spark_profile
+from skiway.storage import open_stores
+from storage.homes import Clock
+
+LONG_AGO = Clock(datetime(2020, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("flags", "spark", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"profiles.enabled": "false"}, True, False),
+        ({"reconciler.backend": "remote"}, False, True),  # the workers have Spark
+    ],
+)
+def test_there_is_no_sweep_where_spark_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: dict[str, str], spark: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(automatic_profiles, "find_spec", lambda name: name if spark else None)
+    with open_stores("memory://") as stores:
+        home = ManagedTableFactory.at(ResourceFactory(stores, LONG_AGO), tmp_path)
+        assert profile_sweep(load(flags=flags), stores, home.warehouse).enabled is expected
+
+
+@pytest.mark.parametrize(("share", "expected"), [("0.5", 0), ("0.2", 1)])
+def test_sweep_uses_the_rules_of_the_settings(tmp_path: Path, share: str, expected: int) -> None:
+    flags = {"profiles.automatic": "true", "profiles.delay": "1ms", "profiles.changed_rows": share}
+    with open_stores("memory://") as stores:
+        home = ManagedTableFactory.at(ResourceFactory(stores, LONG_AGO), tmp_path)
+        table = home.append(home.create(), 1, 2, 3)
+        stats = v1.TableStats(row_count=3, properties={"files.profiled": "1"})
+        snapshot_id = table.metadata.current_snapshot_id
+        put = v1.PutTableStatsRequest(table_id=id_of(table), snapshot_id=snapshot_id, stats=stats)
+        statistics.put_table(home.home, put)
+        home.append(table, 4)
+        sweep = profile_sweep(load(flags=flags), stores, home.warehouse)
+        assert sweep.step(None).next_token is None
+        assert len(jobs.list_(home.home, v1.ListReconcileJobsRequest()).jobs) == expected
+
+
+def test_samples_are_as_large_as_the_settings_say() -> None:
+    made = spark_profile(load(flags={"profiles.sample_above_bytes": "7", "profiles.sample_bytes": "3"}))
+    assert (made.sample_above_bytes, made.sample_bytes) == (7, 3)
