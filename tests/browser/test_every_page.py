@@ -16,13 +16,14 @@ from skiway.web.pages import PAGES
 
 PHONE: Final = 400
 TABLE: Final = "/tables/lake/sales/people"
-TABS: Final = ("columns", "rows", "snapshots", "files", "lineage", "plans", "quality", "access", "connect")
+TABS: Final = ("columns", "rows", "snapshots", "files", "lineage", "plans", "quality", "health", "access", "connect")
 PATHS: Final = [
     "/",
     "/search?q=people",
     "/catalogs/lake",
     "/catalogs/lake/sales",
     *(f"{TABLE}?tab={tab}" for tab in TABS),
+    f"{TABLE}?tab=health&plan=expire",
     "/views/lake/sales/names",
     "/connectors",
     "/connectors/bikes",

@@ -71,6 +71,7 @@ class HealthRecord:
     orphan_bytes: int
     reclaimable_bytes: int
     files_saved: int
+    expected_gain: float
     sizes: list[SizesRecord]
     decisions: list[DecisionRecord]
 
