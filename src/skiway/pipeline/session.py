@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
+from skiway.pipeline.interruption import joined
 from skiway.pipeline.java import ensure_java
 from skiway.pipeline.java_output import launch_java
 
@@ -46,8 +47,11 @@ class SparkPlace:
         settings_for(self.master, **self.conf)  # raises InvalidArgument for a wrong name
 
     def session(self) -> SparkSession:
-        """Return the Spark session of this process, starting it here if there is none."""
-        return session("skiway", self.master, remote=self.remote, **self.conf)
+        """Return the Spark session of this process, starting it here if there is none.
+
+        If this thread runs a job, what it starts in the session is interrupted when the job is cancelled.
+        """
+        return joined(session("skiway", self.master, remote=self.remote, **self.conf))
 
 
 def session(app: str, master: str = "local[*]", *, remote: str = "", **settings: Setting) -> SparkSession:

@@ -29,6 +29,7 @@ from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance.tasks import run_task
 from skiway.model import v1
+from skiway.pipeline.interruption import interruptible
 from skiway.pipeline.session import SparkPlace
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def jobs_of(
     """The function that runs a job in the realm of its account. `queries` runs those of pipelines."""
 
     def run(job: v1.Job, control: Control) -> Outcome:
+        with interruptible(job.job_id, control):
+            return run_here(job, control)
+
+    def run_here(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
         if job.HasField("pipeline"):
             return run_job(realm, reconciler.warehouse, job.pipeline, queries, control)

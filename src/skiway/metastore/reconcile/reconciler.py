@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Final
@@ -245,7 +246,11 @@ class _Pass:
             except BaseException as error:  # noqa: BLE001 - raised again after all lanes have ended
                 failures.append(error)
 
-        threads = [Thread(target=lane, args=(source,), name="tables", daemon=True) for source in others]
+        threads = [
+            # In the context of this thread, which says what the job does on Spark.
+            Thread(target=copy_context().run, args=(lane, source), name="tables", daemon=True)
+            for source in others
+        ]
         for thread in threads:
             thread.start()
         lane(own)
