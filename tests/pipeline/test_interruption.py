@@ -126,7 +126,7 @@ def test_interrupted_profile_does_not_count_files_as_unreadable(spark: SparkSess
             raise AssertionError("the rows arrived")
 
     waiting = when_running(spark, control.turned.set)
-    with pytest.raises(Cancelled), interruptible("four", control):
+    with pytest.raises(Cancelled), interruptible("four", control), pytest.raises(Cancelled):
         run_scan(joined(spark), Scan(), pa.table({"path": ["a", "b"]}))  # type: ignore[arg-type]
     waiting.join()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -113,7 +114,8 @@ def _is_local(master: str) -> bool:
 
 
 def _prepare_environment(master: str) -> None:
-    """Set what Spark reads from the environment."""
+    """Set what Spark reads from the environment, and keep secrets out of logs."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # below, it logs all calls to Java, with passwords and tokens
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on PATH
     if _is_local(master):

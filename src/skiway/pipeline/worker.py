@@ -27,7 +27,7 @@ from skiway.metastore.pipelines.refreshing import QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.table_maintenance.tasks import run_task
+from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
 from skiway.pipeline.interruption import interruptible
 from skiway.pipeline.session import SparkPlace
@@ -83,9 +83,15 @@ class SparkProfile:
 
 
 def jobs_of(
-    realm_of: Callable[[str], Realm], reconciler: Reconciler, queries: QueryEngine | None = None
+    realm_of: Callable[[str], Realm],
+    reconciler: Reconciler,
+    queries: QueryEngine | None = None,
+    large: LargeOptimizer | None = None,
 ) -> Callable[[v1.Job, Control], Outcome]:
-    """The function that runs a job in the realm of its account. `queries` runs those of pipelines."""
+    """The function that runs a job in the realm of its account.
+
+    `queries` runs those of pipelines, and `large` optimizes large tables.
+    """
 
     def run(job: v1.Job, control: Control) -> Outcome:
         with interruptible(job.job_id, control):
@@ -100,7 +106,9 @@ def jobs_of(
                 raise Unsupported(
                     "this worker has no warehouse, so it has no tables to maintain", key="warehouse.missing"
                 )
-            return run_task(realm, reconciler.warehouse, job.table_id, job.maintenance, control)
+            return run_task(
+                realm, reconciler.warehouse, job.table_id, job.maintenance, control, job_id=job.job_id, large=large
+            )
         if job.HasField("quality"):
             return check_exactly(realm, job, reconciler, control)
         return reconciler.job(realm, job, control)

@@ -97,7 +97,6 @@ class Database(DatabaseSource):
     ) -> None:
         self._spark, self._at, self._password = spark, at, password
         self.distribute = distribute
-        logging.getLogger("py4j").setLevel(logging.WARNING)  # below, it logs all calls to Java, with passwords
         self._add_driver()
 
     def namespaces(self) -> list[Namespace]:
