@@ -27,6 +27,8 @@ from skiway.metastore.pipelines.refreshing import QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.table_maintenance.sources import SourceTables
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
 from skiway.pipeline.interruption import interruptible
@@ -106,6 +108,9 @@ def jobs_of(
                 raise Unsupported(
                     "this worker has no warehouse, so it has no tables to maintain", key="warehouse.missing"
                 )
+            table = hierarchy.table(realm, job.table_id).value
+            if not table.metadata_location:
+                return SourceTables(reconciler).run(realm, table, job.maintenance, control)
             return run_task(
                 realm, reconciler.warehouse, job.table_id, job.maintenance, control, job_id=job.job_id, large=large
             )

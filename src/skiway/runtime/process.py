@@ -46,6 +46,7 @@ from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.metastore.table_maintenance import MaintenanceArea
+from skiway.metastore.table_maintenance.sources import SourceTables
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
@@ -325,7 +326,7 @@ def rpc_door(
             create_table=partial(managed.create_requested, warehouse=warehouse),
             policy_expressions=PolicyChecks(QueryEngine(queries)),
             staging=staging_area(warehouse, settings.server.grpc),
-            maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms),
+            maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms, SourceTables(reconciler)),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

@@ -146,13 +146,18 @@ class Reconciler:
             handle: TableHandle = states.load(realm, self.warehouse, table.resource_id).handle
             yield handle, _snapshot(handle.snapshots(), table, snapshot_id)
             return
+        with self.mirrored(realm, table) as handle:
+            mirror = Mirror(realm, table.upstream.connector_id, handle, lambda: None)
+            reachable = mirror.reachable(mirror.known(table.resource_id), v1.ConnectorPolicy())
+            yield handle, _snapshot(reachable, table, snapshot_id)
+
+    @contextmanager
+    def mirrored(self, realm: Realm, table: v1.Table) -> Iterator[TableHandle]:
+        """Open a mirrored table in its source, for the duration of the block."""
         connector = _active(realm, table.upstream.connector_id)
         with stored_upstream(realm, connector, self.secrets).open(self.opener) as source:
             name = table.upstream.table_display_name or table.display_name
-            handle = source.load(tuple(table.upstream.namespace_path), name)
-            mirror = Mirror(realm, connector.resource_id, handle, lambda: None)
-            reachable = mirror.reachable(mirror.known(table.resource_id), v1.ConnectorPolicy())
-            yield handle, _snapshot(reachable, table, snapshot_id)
+            yield source.load(tuple(table.upstream.namespace_path), name)
 
 
 def _snapshot(found: Iterable[Snapshot], table: v1.Table, snapshot_id: int) -> Snapshot:
