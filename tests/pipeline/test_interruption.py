@@ -131,9 +131,15 @@ def test_interrupted_profile_does_not_count_files_as_unreadable(
             raise AssertionError("the rows arrived")
 
     waiting = when_running(spark, control.turned.set)
-    with pytest.raises(Cancelled), interruptible("four", control), pytest.raises(Cancelled):
-        run_scan(joined(spark), Scan(), pa.table({"path": ["a", "b"]}))  # type: ignore[arg-type]
+    raised: list[Exception] = []
+    with pytest.raises(Cancelled), interruptible("four", control):
+        try:
+            run_scan(joined(spark), Scan(), pa.table({"path": ["a", "b"]}))  # type: ignore[arg-type]
+        except Exception as error:
+            raised.append(error)
+            raise
     waiting.join()
+    assert [type(each) for each in raised] == [Cancelled]
 
 
 # --- as a job of a worker ---------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def _explained(uri: str, token: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - Spark and Iceberg raise anything
         check_interrupted()
         text = str(error).replace(token, "***")
-        log.warning("Spark could not optimize a table: %s", text[:2000])
+        log.warning("Spark could not optimize a table: %s", text[:600])
         raise _translated(text, uri) from None
 
 
