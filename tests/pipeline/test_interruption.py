@@ -132,12 +132,16 @@ def test_interrupted_profile_does_not_count_files_as_unreadable(
 
     waiting = when_running(spark, control.turned.set)
     raised: list[Exception] = []
-    with pytest.raises(Cancelled), interruptible("four", control):
+
+    def scan() -> None:
         try:
             run_scan(joined(spark), Scan(), pa.table({"path": ["a", "b"]}))  # type: ignore[arg-type]
         except Exception as error:
             raised.append(error)
             raise
+
+    with pytest.raises(Cancelled), interruptible("four", control):
+        scan()
     waiting.join()
     assert [type(each) for each in raised] == [Cancelled]
 
