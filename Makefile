@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local faults fuzz load mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local faults fuzz load load-maintenance mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -66,6 +66,9 @@ fuzz: setup  ## send random changes of valid requests and files to servers and r
 
 load: setup  ## run 200 clients with mixed statements for ten minutes; ARGS="--seconds 60"
 	PYTHONPATH=tests $(RUN) -m load $(ARGS)
+
+load-maintenance: setup  ## write, read and maintain a table at once for three minutes; SKIWAY_LOAD_SECONDS=600 for longer
+	SKIWAY_TESTS=all $(BIN)/pytest --capture no tests/metastore/table_maintenance/test_under_load.py $(ARGS)
 
 mutants: setup  ## change a sample of the code in small ways, in a copy, and see whether a test fails (slow)
 	$(RUN) scripts/mutants $(ARGS)

@@ -25,6 +25,7 @@ PARTS: Final = (
     "metastore",
     "planning",
     "explorer",
+    "maintenance",
     "profile",
     "spark_source",
 )

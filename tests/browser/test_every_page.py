@@ -25,6 +25,7 @@ TABS: Final = (
     "lineage",
     "plans",
     "quality",
+    "health",
     "access",
     "connect",
 )
@@ -34,6 +35,7 @@ PATHS: Final = [
     "/catalogs/lake",
     "/catalogs/lake/sales",
     *(f"{TABLE}?tab={tab}" for tab in TABS),
+    f"{TABLE}?tab=health&plan=expire",
     "/views/lake/sales/names",
     "/connectors",
     "/connectors/bikes",

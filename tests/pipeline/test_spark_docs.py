@@ -28,7 +28,7 @@ from skiway.pipeline import session as sessions
 from skiway.pipeline.java import OLDEST_JAVA
 from skiway.pipeline.profile.job import USUAL
 from skiway.pipeline.session import SparkPlace
-from skiway.runtime.workers import spark_place
+from skiway.runtime.spark import spark_place
 from skiway.storage import open_stores, utc_now
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()

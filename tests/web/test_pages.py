@@ -105,7 +105,19 @@ PATHS = {
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
 }
-TABS = ["columns", "rows", "snapshots", "statistics", "files", "lineage", "plans", "quality", "access", "connect"]
+TABS = [
+    "columns",
+    "rows",
+    "snapshots",
+    "statistics",
+    "files",
+    "lineage",
+    "plans",
+    "quality",
+    "health",
+    "access",
+    "connect",
+]
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(f"{PATHS['tables']}?tab={tab}" for tab in TABS)])
@@ -485,6 +497,51 @@ def test_webhook_is_paused_and_resumed(visitor: Visitor, server: Server) -> None
     assert visitor.send("/webhooks/alerts", {"action": "explode"}).status_code == 400
     assert visitor.send("/webhooks/alerts", {"action": "pause", "form_token": ""}).status_code == 403
     assert visitor.data("/webhooks/alerts")["webhook"]["state"] != "paused"
+
+
+def test_health_shows_what_maintenance_would_do_and_starts_it(visitor: Visitor, server: Server) -> None:
+    here = "/tables/lake/sales/worn"
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.create_table_as("sales.worn", pa.table({"id": pa.array([0], pa.int64())}))
+        for number in range(1, 6):
+            lake.insert("sales.worn", pa.table({"id": pa.array([number], pa.int64())}))
+    health = visitor.data(f"{here}?tab=health")["health"]
+    figures = health["figures"]
+    assert (figures["small_files"], figures["files_saved"], figures["reclaimable_bytes"]) == (6, 5, 0)
+    assert 0.8 < figures["expected_gain"] < 1
+    assert [(each["action"], each["is_due"]) for each in health["decisions"]] == [
+        ("optimize", True),
+        ("expire", False),
+        ("clean", False),
+    ]
+    assert sum(each["files"] for each in health["sizes"]) == 6
+    page = visitor.page(f"{here}?tab=health")
+    assert "6 of 6 data files" in page
+    assert "Expected gain" in page
+    planned = visitor.data(f"{here}?tab=health&plan=optimize")["health"]["plan"]
+    assert (planned["file_count"], len({each["path"] for each in planned["files"]})) == (6, 6)
+    assert "6 files" in visitor.page(f"{here}?tab=health&plan=optimize")
+    assert "There is nothing to do." in visitor.page(f"{here}?tab=health&plan=clean")
+    assert "would expire" not in visitor.page(f"{here}?tab=health&plan=expire"), "they were current just now"
+    assert visitor.data(f"{here}?tab=health")["health"]["figures"]["data_files"] == 6, "a dry run changes nothing"
+    answer = visitor.send(here, {"action": "optimize"}, on=f"{here}?tab=health")
+    assert answer.status_code == 303, answer.text
+    place = answer.headers["location"]
+    with Metastore(server.address) as lake:
+        lake.maintenance.wait("lake.sales.worn", place.rpartition("=")[2], timeout_s=60)
+    after = visitor.data(place)["health"]
+    assert (after["job"]["state"], after["figures"]["data_files"]) == ("succeeded", 1)
+    assert "rewrote 6 files as 1" in visitor.page(place)
+
+
+def test_health_refuses_unknown_actions_jobs_and_forged_forms(visitor: Visitor) -> None:
+    here = "/tables/lake/sales/people"
+    refused = visitor.send(here, {"action": "explode"}, on=f"{here}?tab=health")
+    assert (refused.status_code, "is not an action: use optimize, expire, clean" in refused.text) == (400, True)
+    assert visitor.send(here, {"action": "clean", "form_token": "0"}, on=f"{here}?tab=health").status_code == 403
+    assert "is not an action" in visitor.data(f"{here}?tab=health&plan=explode")["health"]["reason"]
+    unknown = visitor.data(f"{here}?tab=health&job=none")["health"]
+    assert (unknown["job"], bool(unknown["reason"]), bool(unknown["figures"])) == (None, True, True)
 
 
 @pytest.mark.parametrize("form", [{"form_token": ""}, {"form_token": "0" * 64}])

@@ -114,7 +114,7 @@ def _settings(home: Path, file: Path | None, given: Sequence[str]) -> tuple[Sett
 
 
 def _spark(settings: Settings) -> Callable[[], SparkSession]:
-    from skiway.runtime.workers import spark_place
+    from skiway.runtime.spark import spark_place
 
     return spark_place(settings.reconciler.spark).session
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,13 @@ __all__ = ["HealthRecord", "app"]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
 Background = Annotated[bool, typer.Option("--background", help="Start the job and do not wait for its end.")]
 OlderThan = Annotated[str | None, typer.Option(metavar="DURATION", help="Age, such as 7d or 12h.")]
+
+
+class Engine(StrEnum):
+    """Where an optimization runs."""
+
+    process = "process"
+    spark = "spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,7 @@ class HealthRecord:
     orphan_bytes: int
     reclaimable_bytes: int
     files_saved: int
+    expected_gain: float
     sizes: list[SizesRecord]
     decisions: list[DecisionRecord]
 
@@ -149,6 +158,10 @@ def optimize(
     z_order: Annotated[
         str, typer.Option(metavar="COLUMNS", help="Rewrite all files in the z-order of 2 to 6 columns, such as 'x, y'.")
     ] = "",
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Where to run: in the process of the worker, or on Spark. By default as settings say."),
+    ] = None,
     dry_run: DryRun = False,
     background: Background = False,
 ) -> None:
@@ -161,6 +174,7 @@ def optimize(
         max_deleted=max_deleted,
         sort=sort,
         z_order=[each.strip() for each in z_order.split(",") if each.strip()],
+        engine=None if engine is None else engine.value,
     )
     _run(call, name, task, dry_run=dry_run, background=background)
 

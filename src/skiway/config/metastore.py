@@ -30,6 +30,7 @@ __all__ = [
     "Idempotency",
     "JobStore",
     "Maintenance",
+    "MaintenanceSpark",
     "Metadata",
     "Metrics",
     "Pipelines",
@@ -176,6 +177,23 @@ class Gc:
 
 
 @section
+class MaintenanceSpark:
+    """Optimization on Spark, which reads and commits through an Iceberg REST door of this lake."""
+
+    from_bytes: int | None = setting(
+        None,
+        COUNT,
+        "Optimize a table on Spark if at least so many bytes are to be rewritten; by default only on request.",
+    )
+    rest_uri: str | None = setting(
+        None,
+        TEXT,
+        "Address of a REST door, such as http://10.0.0.1:8181/iceberg; by default that of this server, which separate workers and "
+        "Spark Connect do not have.",
+    )
+
+
+@section
 class Maintenance:
     """Automatic maintenance of managed tables, as far as properties of catalogs, namespaces and tables turn it on."""
 
@@ -183,6 +201,7 @@ class Maintenance:
     tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
     page_size: int = setting(20, COUNT, "Tables examined per page.")
     max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
+    spark: MaintenanceSpark = MaintenanceSpark()
 
 
 @section

@@ -24,6 +24,12 @@ class Sources:
         "Folders on this machine that connectors may read; `{account}` stands for the id of the account. The files of the "
         "server and of the system stay closed. Unless set, none, or in `auth.mode` dev all.",
     )
+    writable: tuple[str, ...] = setting(
+        (),
+        listed("absolute paths, such as /srv/delta; /mnt/{account}", _check_root),
+        "Folders on this machine with Delta tables that `skiway tables optimize` and `clean` may change, for callers who may write to the "
+        "mirrored tables; `{account}` stands for the id of the account. By default none.",
+    )
     addresses: tuple[str, ...] | None = setting(
         None,
         listed(ADDRESS_RULES, AddressRule.parsed),

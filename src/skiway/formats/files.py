@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -261,8 +261,14 @@ def _disk_level(folder: Location) -> tuple[list[Location], list[Found]]:
         return [], []
     with os.scandir(folder.path) as entries:
         here = [(folder / entry.name, entry) for entry in entries]
-        folders = [place for place, entry in here if entry.is_dir()]
-        return folders, [_on_disk(place, entry.stat()) for place, entry in here if entry.is_file()]
+        folders, files = list[Location](), list[Found]()
+        for place, entry in here:
+            with suppress(FileNotFoundError):  # somebody has just deleted it
+                if entry.is_dir():
+                    folders.append(place)
+                elif entry.is_file():
+                    files.append(_on_disk(place, entry.stat()))
+        return folders, files
 
 
 def _on_disk(place: Location, stat: os.stat_result) -> Found:

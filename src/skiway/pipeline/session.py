@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
+from skiway.pipeline.interruption import joined
 from skiway.pipeline.java import ensure_java
 from skiway.pipeline.java_output import launch_java
 
@@ -46,8 +48,11 @@ class SparkPlace:
         settings_for(self.master, **self.conf)  # raises InvalidArgument for a wrong name
 
     def session(self) -> SparkSession:
-        """Return the Spark session of this process, starting it here if there is none."""
-        return session("skiway", self.master, remote=self.remote, **self.conf)
+        """Return the Spark session of this process, starting it here if there is none.
+
+        If this thread runs a job, what it starts in the session is interrupted when the job is cancelled.
+        """
+        return joined(session("skiway", self.master, remote=self.remote, **self.conf))
 
 
 def session(app: str, master: str = "local[*]", *, remote: str = "", **settings: Setting) -> SparkSession:
@@ -109,7 +114,8 @@ def _is_local(master: str) -> bool:
 
 
 def _prepare_environment(master: str) -> None:
-    """Set what Spark reads from the environment."""
+    """Set what Spark reads from the environment, and keep secrets out of logs."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # below, it logs all calls to Java, with passwords and tokens
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 on PATH
     if _is_local(master):

@@ -27,8 +27,11 @@ from skiway.metastore.pipelines.refreshing import QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.table_maintenance.tasks import run_task
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.table_maintenance.sources import SourceTables
+from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
+from skiway.pipeline.interruption import interruptible
 from skiway.pipeline.session import SparkPlace
 
 if TYPE_CHECKING:
@@ -90,11 +93,21 @@ class SparkProfile:
 
 
 def jobs_of(
-    realm_of: Callable[[str], Realm], reconciler: Reconciler, queries: QueryEngine | None = None
+    realm_of: Callable[[str], Realm],
+    reconciler: Reconciler,
+    queries: QueryEngine | None = None,
+    large: LargeOptimizer | None = None,
 ) -> Callable[[v1.Job, Control], Outcome]:
-    """The function that runs a job in the realm of its account. `queries` runs those of pipelines."""
+    """The function that runs a job in the realm of its account.
+
+    `queries` runs those of pipelines, and `large` optimizes large tables.
+    """
 
     def run(job: v1.Job, control: Control) -> Outcome:
+        with interruptible(job.job_id, control):
+            return run_here(job, control)
+
+    def run_here(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
         if job.HasField("pipeline"):
             return run_job(realm, reconciler.warehouse, job.pipeline, queries, control)
@@ -103,7 +116,12 @@ def jobs_of(
                 raise Unsupported(
                     "this worker has no warehouse, so it has no tables to maintain", key="warehouse.missing"
                 )
-            return run_task(realm, reconciler.warehouse, job.table_id, job.maintenance, control)
+            table = hierarchy.table(realm, job.table_id).value
+            if not table.metadata_location:
+                return SourceTables(reconciler).run(realm, table, job.maintenance, control)
+            return run_task(
+                realm, reconciler.warehouse, job.table_id, job.maintenance, control, job_id=job.job_id, large=large
+            )
         if job.HasField("quality"):
             return check_exactly(realm, job, reconciler, control)
         return reconciler.job(realm, job, control)

@@ -66,11 +66,15 @@ class Access:
             principal.account_id,
             allows=allows,
             grantees=grantees_of(principal.subject, sorted(principal.roles)),
-            policies=CallerPolicies(
+            # A job that maintains a table rewrites all rows: policies are about people.
+            policies=None
+            if principal.table_id
+            else CallerPolicies(
                 lambda: self.realm_of(principal).stores,
                 principal.account_id,
                 Subject(principal.subject, principal.roles, principal.groups, principal.claims),
             ),
+            table_id=principal.table_id,
         )
 
 

@@ -16,13 +16,15 @@ from skiway.security import (
     Authenticator,
     Authorizer,
     DevAuthenticator,
+    JobAuthenticator,
+    JobTokens,
     Roles,
     TokenAuthenticator,
     TokenFile,
     TokenHeaders,
 )
 
-__all__ = ["AUTHORIZERS", "authenticator", "authorizer", "credential_headers", "issuer", "roles"]
+__all__ = ["AUTHORIZERS", "authenticator", "authorizer", "credential_headers", "issuer", "roles", "with_jobs"]
 
 AUTHORIZERS: Final = "skiway.authorizers"
 BUILT_IN: Final = {"roles": "skiway.security.principals:PermissionAuthorizer"}
@@ -74,7 +76,13 @@ def credential_headers(settings: Settings) -> tuple[str, ...]:
 
 def issuer(settings: Settings, made: Authenticator) -> TokenAuthenticator | None:
     """What issues access tokens: the authenticator of static tokens, unless this is turned off."""
-    return made if settings.auth.oauth.enabled and isinstance(made, TokenAuthenticator) else None
+    inner = made.inner if isinstance(made, JobAuthenticator) else made
+    return inner if settings.auth.oauth.enabled and isinstance(inner, TokenAuthenticator) else None
+
+
+def with_jobs(settings: Settings, made: Authenticator, tokens: JobTokens) -> Authenticator:
+    """An authenticator that also admits jobs with their tokens."""
+    return JobAuthenticator(made, tokens, _headers(settings))
 
 
 def _by_token(

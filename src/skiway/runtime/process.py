@@ -29,7 +29,7 @@ from skiway.airport import AirportService
 from skiway.config import Settings
 from skiway.config.metastore import Query, System
 from skiway.config.server import Grpc, Server
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, Unavailable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake.opened_tables import Handles
 from skiway.lake.policy_checks import PolicyChecks
@@ -46,10 +46,11 @@ from skiway.metastore.seeding.iceberg import seed_iceberg
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.metastore.table_maintenance import MaintenanceArea
+from skiway.metastore.table_maintenance.sources import SourceTables
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer
+from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer, with_jobs
 from skiway.runtime.automatic_profiles import profile_sweep
 from skiway.runtime.browsers import LocalOnly
 from skiway.runtime.call_processes import CallProcesses
@@ -71,6 +72,7 @@ from skiway.runtime.operators import Operators
 from skiway.runtime.quality import quality_sweep
 from skiway.runtime.readiness import Readiness, checks_of
 from skiway.runtime.source_access import source_access_of
+from skiway.runtime.spark import job_tokens, optimizer_of
 from skiway.runtime.stores import secrets_of, stores_in_memory, stores_of
 from skiway.runtime.table_maintenance import maintenance_sweep
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage, observing
@@ -144,7 +146,9 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
         reconciler = reconciler_of(settings, secrets, warehouse, sources)
-        worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics))
+        addresses: dict[str, str] = {}
+        large = optimizer_of(settings, stores, secrets, lambda: rest_address(addresses))
+        worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics, large))
         parts.enter_context(delivering(settings, stores, secrets, sources))
         measure_queue(observers.metrics, JobQueue(stores))
         services, airport = call_services(
@@ -166,7 +170,6 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.callback(health.close)
         operators = Operators.of(access, settings.server.operator_networks)
         socket = parts.enter_context(socket_file())
-        addresses: dict[str, str] = {}
         explorer = explorer_of(
             settings,
             socket,
@@ -248,6 +251,13 @@ def call_services(
     return services, airport
 
 
+def rest_address(addresses: Mapping[str, str]) -> str:
+    """The address of the Iceberg REST door. Raise `Unavailable` if it is not open yet."""
+    if "http" not in addresses:
+        raise Unavailable("the HTTP door is not open yet: try again", key="server.starting")
+    return f"{addresses['http']}/iceberg"
+
+
 def seed(stores: Stores, settings: Settings, secrets: SecretsStore, home: Path) -> None:
     """Create the initial content of a new store, and the demo data if configured."""
     seed_home(stores)
@@ -272,14 +282,15 @@ def access_of(settings: Settings, stores: Stores, secrets: SecretsStore | None =
             events_s=settings.events.retention.total_seconds(),
         )
 
+    made = authenticator(
+        settings,
+        AccountDirectory(stores),
+        note_use=TokenUses(stores).note,
+        key=None if secrets is None else partial(signing_key, stores, secrets),
+    )
     return Access(
         lambda principal: realm_of(principal.account_id),
-        authenticator(
-            settings,
-            AccountDirectory(stores),
-            note_use=TokenUses(stores).note,
-            key=None if secrets is None else partial(signing_key, stores, secrets),
-        ),
+        made if secrets is None else with_jobs(settings, made, job_tokens(stores, secrets)),
         authorizer(settings),
         credential_headers(settings),
         Quotas(settings.quotas.caller, settings.quotas.account, pause_s=REFUSAL_S, own=partial(account_quotas, stores)),
@@ -317,7 +328,7 @@ def rpc_door(
             create_table=partial(managed.create_requested, warehouse=warehouse),
             policy_expressions=PolicyChecks(QueryEngine(queries)),
             staging=staging_area(warehouse, settings.server.grpc),
-            maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms),
+            maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms, SourceTables(reconciler)),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

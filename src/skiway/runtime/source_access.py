@@ -36,6 +36,7 @@ def source_access_of(settings: Settings, home: Path) -> SourceAccess:
         addresses=_addresses(settings, is_dev=is_dev),
         ambient_credentials=settings.sources.ambient_credentials,
         for_callers=True,
+        writable=settings.sources.writable,
     )
 
 

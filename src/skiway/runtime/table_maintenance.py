@@ -30,6 +30,7 @@ def maintenance_sweep(settings: Settings, stores: Stores, warehouse: Warehouse) 
             realm_of=realm_of,
             size=rules.page_size,
             orphan_age=area.orphan_age,
+            spark_from_bytes=rules.spark.from_bytes,
             token=token,
         )
         return Progress(done.looked_at, next_token=done.next_token)

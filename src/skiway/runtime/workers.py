@@ -11,7 +11,7 @@ from socket import gethostname
 from typing import Final
 
 from skiway.config import Settings
-from skiway.config.metastore import JobStore, Spark
+from skiway.config.metastore import JobStore
 from skiway.errors import SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
@@ -20,13 +20,14 @@ from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.pipelines.schedule import PipelineSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.table_maintenance.tasks import LargeOptimizer
 from skiway.pipeline.derive import SparkQueries
 from skiway.pipeline.ingest.engine import SparkCopies
-from skiway.pipeline.session import SparkPlace
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.runtime.lake import opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals, repeating
 from skiway.runtime.source_access import source_access_of
+from skiway.runtime.spark import optimizer_of, spark_place
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import count_attempts, logging_as_configured, measuring
 from skiway.security import SecretsStore
@@ -39,7 +40,6 @@ __all__ = [
     "job_rules",
     "realms_of",
     "reconciler_of",
-    "spark_place",
     "spark_profile",
     "work",
     "worker_name",
@@ -64,8 +64,10 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
         stores = parts.enter_context(stores_of(settings, home, metrics=metrics))
         parts.enter_context(watching_format(stores))
         warehouse, sources = warehouse_of(settings), source_access_of(settings, home)
-        reconciler = reconciler_of(settings, secrets_of(settings), warehouse, sources)
-        parts.enter_context(at_work(settings, stores, reconciler, metrics))
+        secrets = secrets_of(settings)
+        reconciler = reconciler_of(settings, secrets, warehouse, sources)
+        large = optimizer_of(settings, stores, secrets)
+        parts.enter_context(at_work(settings, stores, reconciler, metrics, large))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
         log.info("received %s: returning unfinished jobs to the queue", signals.wait().name)
@@ -79,7 +81,13 @@ def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehous
 
 
 @contextmanager
-def working(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Iterator[Worker | None]:
+def working(
+    settings: Settings,
+    stores: Stores,
+    reconciler: Reconciler,
+    metrics: Metrics,
+    large: LargeOptimizer | None = None,
+) -> Iterator[Worker | None]:
     """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs.
 
     Yields the worker, if there is one.
@@ -87,19 +95,25 @@ def working(settings: Settings, stores: Stores, reconciler: Reconciler, metrics:
     if settings.reconciler.backend != "local":
         yield None
         return
-    with at_work(settings, stores, reconciler, metrics) as worker:
+    with at_work(settings, stores, reconciler, metrics, large) as worker:
         yield worker
 
 
 @contextmanager
-def at_work(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Iterator[Worker]:
+def at_work(
+    settings: Settings,
+    stores: Stores,
+    reconciler: Reconciler,
+    metrics: Metrics,
+    large: LargeOptimizer | None = None,
+) -> Iterator[Worker]:
     """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
     realm_of = realms_of(settings, stores)
     schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
     if settings.pipelines.enabled and reconciler.warehouse is not None:
         schedules.append(PipelineSchedule(stores, realm_of, reconciler.warehouse))
     every_s = settings.reconciler.poll_every.total_seconds()
-    with worker_of(settings, stores, reconciler, metrics) as worker, scheduling(schedules, every_s=every_s):
+    with worker_of(settings, stores, reconciler, metrics, large) as worker, scheduling(schedules, every_s=every_s):
         yield worker
 
 
@@ -114,12 +128,6 @@ def scheduling(schedules: Sequence[JobSchedule | PipelineSchedule], *, every_s: 
                 log.warning("the search for connectors and pipelines that are due failed: %s", error)
 
     return repeating(step, name="schedule", every_s=every_s, stop_s=STOP_S)
-
-
-def spark_place(settings: Spark) -> SparkPlace:
-    """The location and configuration of the Spark session."""
-    conf = dict(each.split("=", 1) for each in settings.conf)
-    return SparkPlace(settings.master, settings.remote or "", conf)
 
 
 def spark_profile(settings: Settings) -> SparkProfile:
@@ -138,12 +146,18 @@ def realms_of(settings: Settings, stores: Stores) -> Callable[[str], Realm]:
     return lambda account_id: Realm(stores, account_id, events_s=retention_s)
 
 
-def worker_of(settings: Settings, stores: Stores, reconciler: Reconciler, metrics: Metrics) -> Worker:
+def worker_of(
+    settings: Settings,
+    stores: Stores,
+    reconciler: Reconciler,
+    metrics: Metrics,
+    large: LargeOptimizer | None = None,
+) -> Worker:
     """A worker for the jobs of all accounts."""
     queries = SparkQueries(spark_place(settings.reconciler.spark).session) if settings.pipelines.enabled else None
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(realms_of(settings, stores), reconciler, queries),
+        jobs_of(realms_of(settings, stores), reconciler, queries, large),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,

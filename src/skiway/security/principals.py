@@ -51,7 +51,8 @@ OBSERVES_PLATFORM = "platform.observe"
 class Principal:
     """An authenticated caller. Only `permissions` decide. `roles` are in lower case and include unknown ones.
 
-    Policies can name `groups`, and read `claims`, which are those of the caller's token.
+    Policies can name `groups`, and read `claims`, which are those of the caller's token. A job that maintains a table has its
+    `table_id`: it may read and write this table, whatever grants and policies say.
     """
 
     subject: str
@@ -62,6 +63,7 @@ class Principal:
     expires_at: datetime | None = None
     groups: frozenset[str] = frozenset()
     claims: Mapping[str, Claim] = field(default_factory=dict, hash=False)
+    table_id: str = ""
 
     @property
     def is_nobody(self) -> bool:

@@ -110,9 +110,33 @@ def test_large_rewrite_is_left_to_people(table: MaintainedTable, caplog: pytest.
     assert "run skiway tables optimize" in caplog.text
 
 
+def test_large_rewrite_is_started_if_it_runs_on_spark(table: MaintainedTable) -> None:
+    set_properties(table, maintenance__optimize="auto", **{"maintenance__optimize__max-bytes": "100"})
+    home = table.home
+
+    def engines(spark_from_bytes: int | None) -> list[int]:
+        _, jobs = start_due(
+            home.factory.stores, home.warehouse, realm_of=lambda _: home.home, spark_from_bytes=spark_from_bytes
+        )
+        return [job.maintenance.optimize.engine for job in jobs]
+
+    assert engines(None) == engines(1 << 40) == []
+    assert engines(100) == [v1.OE_UNSPECIFIED]
+    set_properties(table, maintenance__optimize__engine="spark")
+    assert engines(None) == [v1.OE_SPARK]
+    set_properties(table, maintenance__optimize__engine="process")
+    assert engines(100) == []
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("optimize", "yes"), ("expire.keep-last", "many"), ("expire.older-than", "soon"), ("optimize.max-deleted", "2")],
+    [
+        ("optimize.engine", "trino"),
+        ("optimize", "yes"),
+        ("expire.keep-last", "many"),
+        ("expire.older-than", "soon"),
+        ("optimize.max-deleted", "2"),
+    ],
 )
 def test_wrong_property_says_where_it_is_and_others_continue(
     home: ManagedTableFactory, table: MaintainedTable, caplog: pytest.LogCaptureFixture, name: str, text: str

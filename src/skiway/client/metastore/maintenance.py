@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final, Literal
 
 from skiway.client.metastore.collection import Area
 from skiway.client.metastore.jobs import Job, watched
 from skiway.client.metastore.names import Ref, table_id
 from skiway.model import v1
 
-__all__ = ["Maintenance", "MaintenancePlan", "clean_task", "expire_task", "optimize_task"]
+__all__ = ["Engine", "Maintenance", "MaintenancePlan", "clean_task", "expire_task", "optimize_task"]
+
+
+Engine = Literal["process", "spark"]
+ENGINES: Final[Mapping[str, v1.OptimizeEngine.ValueType]] = {"process": v1.OE_PROCESS, "spark": v1.OE_SPARK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +35,19 @@ def optimize_task(
     max_deleted: float | None = None,
     sort: str = "",
     z_order: Sequence[str] = (),
+    engine: Engine | None = None,
 ) -> v1.MaintenanceTask:
-    """Pack small files, apply deletes, and put rows in the order of `sort`, such as `ts DESC, id`, or of a z-order."""
+    """Pack small files, apply deletes, and put rows in the order of `sort`, such as `ts DESC, id`, or of a z-order.
+
+    Without an `engine`, the settings of the server decide whether Spark is used.
+    """
     task = v1.OptimizeTask(
         target_file_bytes=target_file_bytes or 0,
         min_files=min_files or 0,
         max_deleted=max_deleted,
         sort=sort,
         z_order=z_order,
+        engine=v1.OE_UNSPECIFIED if engine is None else ENGINES[engine],
     )
     return v1.MaintenanceTask(optimize=task)
 

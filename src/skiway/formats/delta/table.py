@@ -20,6 +20,7 @@ from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema
 from skiway.formats.delta.references import check_log, check_vectors
+from skiway.formats.delta.upkeep import DeltaUpkeep
 from skiway.formats.files import Files, Found, first_lines
 from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.scanning import DataFile, IdAssigner
@@ -59,7 +60,7 @@ _TRUNCATED_US: Final = 999  # timestamps in statistics are truncated to millisec
 _EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some programs handle as doubles
 
 
-class DeltaTable(TableHandle):
+class DeltaTable(TableHandle, DeltaUpkeep):
     """A Delta table. Its snapshots are its versions."""
 
     def __init__(self, name: TableName, place: Location, files: Files) -> None:

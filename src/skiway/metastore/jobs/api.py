@@ -89,12 +89,12 @@ def _profile_job(
 
 
 def enqueue_maintenance(realm: Realm, table_id: v1.ResourceId, task: v1.MaintenanceTask) -> v1.Job:
-    """Enqueue a job that maintains a managed table. If an unfinished job does the same work, return that one."""
+    """Enqueue a job that maintains a table. If an unfinished job does the same work, return that one."""
 
     def attempt() -> v1.Job:
         table = hierarchy.table(realm, table_id)
         job = _queued(realm, modes=())
-        job.table_id.CopyFrom(require_managed(table.value).resource_id)
+        job.table_id.CopyFrom(table.value.resource_id)
         job.maintenance.CopyFrom(task)
         return _same(realm, job) or _created(realm, job, table)
 

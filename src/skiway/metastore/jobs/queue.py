@@ -38,6 +38,7 @@ __all__ = [
     "Lease",
     "amended",
     "end",
+    "is_running",
 ]
 
 ACTIVE = (v1.JS_QUEUED, v1.JS_RUNNING)
@@ -308,6 +309,12 @@ def _ending(stores: Stores, before: v1.Job) -> Callable[[Stored[v1.Job]], list[O
         return [added_event(stores, job.account_id, event)]
 
     return also
+
+
+def is_running(stores: Stores, account_id: str, job_id: str) -> bool:
+    """Whether a job of an account runs at this moment."""
+    found = Repository(stores, JOB).find(keys.job(account_id, job_id))
+    return found is not None and found.value.state == v1.JS_RUNNING
 
 
 def end(job: v1.Job, state: v1.JobState.ValueType, *, now: datetime, message: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Final
@@ -153,13 +154,18 @@ class Reconciler:
             handle: TableHandle = states.load(realm, self.warehouse, table.resource_id).handle
             yield handle, _snapshot(handle.snapshots(), table, snapshot_id)
             return
+        with self.mirrored(realm, table) as handle:
+            mirror = Mirror(realm, table.upstream.connector_id, handle, lambda: None)
+            reachable = mirror.reachable(mirror.known(table.resource_id), v1.ConnectorPolicy())
+            yield handle, _snapshot(reachable, table, snapshot_id)
+
+    @contextmanager
+    def mirrored(self, realm: Realm, table: v1.Table) -> Iterator[TableHandle]:
+        """Open a mirrored table in its source, for the duration of the block."""
         connector = _active(realm, table.upstream.connector_id)
         with stored_upstream(realm, connector, self.secrets).open(self.opener) as source:
             name = table.upstream.table_display_name or table.display_name
-            handle = source.load(tuple(table.upstream.namespace_path), name)
-            mirror = Mirror(realm, connector.resource_id, handle, lambda: None)
-            reachable = mirror.reachable(mirror.known(table.resource_id), v1.ConnectorPolicy())
-            yield handle, _snapshot(reachable, table, snapshot_id)
+            yield source.load(tuple(table.upstream.namespace_path), name)
 
 
 def _snapshot(found: Iterable[Snapshot], table: v1.Table, snapshot_id: int) -> Snapshot:
@@ -253,7 +259,11 @@ class _Pass:
             except BaseException as error:  # noqa: BLE001 - raised again after all lanes have ended
                 failures.append(error)
 
-        threads = [Thread(target=lane, args=(source,), name="tables", daemon=True) for source in others]
+        threads = [
+            # In the context of this thread, which says what the job does on Spark.
+            Thread(target=copy_context().run, args=(lane, source), name="tables", daemon=True)
+            for source in others
+        ]
         for thread in threads:
             thread.start()
         lane(own)

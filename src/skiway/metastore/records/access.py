@@ -103,7 +103,8 @@ class AccessDecision:
     """What a caller may do in an account.
 
     `allows` says whether the caller has a permission in the whole account. `grantees` are the names by which it may have
-    been granted more; the first one identifies the caller. `policies` restrict what it sees of tables and views.
+    been granted more; the first one identifies the caller. `policies` restrict what it sees of tables and views. `table_id` is a
+    table that the caller may write without a grant.
     """
 
     def __init__(
@@ -114,8 +115,9 @@ class AccessDecision:
         allows: Callable[[str], bool],
         grantees: Sequence[str] = (),
         policies: CallerPolicies | None = None,
+        table_id: str = "",
     ) -> None:
-        self._open, self._account_id = stores, account_id
+        self._open, self._account_id, self._table_id = stores, account_id, table_id
         self._allows, self._grantees = allows, tuple(grantees)
         self.policies = policies
         self._allowed: dict[str, bool] = {}
@@ -199,7 +201,9 @@ class AccessDecision:
             return []
         # A damaged grant is in listings, but gives nothing.
         found = (each.value for prefix in prefixes for each in repository.entries(prefix))
-        return [grant for grant in found if not grant.damage]
+        own = v1.ResourceId(account_id=self._account_id, id=self._table_id, kind=v1.RK_TABLE)
+        implied = [v1.Grant(object_id=own, privilege=v1.PV_WRITE)] if self._table_id else []
+        return [*implied, *(grant for grant in found if not grant.damage)]
 
     @cached_property
     def _privileges(self) -> Mapping[str, int]:

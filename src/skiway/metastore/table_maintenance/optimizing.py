@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["MIN_MANIFESTS", "OptimizeReport", "RulesOf", "live_manifests", "optimize", "planned_groups"]
+__all__ = ["ATTEMPTS", "MIN_MANIFESTS", "OptimizeReport", "RulesOf", "live_manifests", "optimize", "planned_groups"]
 
 ATTEMPTS: Final = 4
+"""How often a group of files is tried."""
 _COMMIT_BYTES: Final = 1 << 30
 _COMMIT_GROUPS: Final = 100
 MIN_MANIFESTS: Final = 5

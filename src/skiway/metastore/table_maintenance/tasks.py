@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.iceberg.compaction import CompactionRules, new_order
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore.managed.states import load
+from skiway.metastore.managed.states import ManagedTable, load
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records.realm import Realm, timestamp
+from skiway.metastore.resources import hierarchy
 from skiway.metastore.table_maintenance.cleaning import remove_orphans
 from skiway.metastore.table_maintenance.expiring import ExpiryReport, expire_snapshots
-from skiway.metastore.table_maintenance.optimizing import RulesOf, optimize, planned_groups
+from skiway.metastore.table_maintenance.optimizing import OptimizeReport, RulesOf, optimize, planned_groups
 from skiway.model import v1
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = [
+    "LargeOptimizer",
     "Planned",
     "check_task",
     "compaction_rules",
@@ -29,8 +31,21 @@ __all__ = [
     "orphan_age_of",
     "planned",
     "run_task",
+    "runs_on_spark",
     "with_orphan_age",
 ]
+
+
+class LargeOptimizer(Protocol):
+    """Optimizes tables outside of this process: on request, and if at least `from_bytes` are to be rewritten."""
+
+    @property
+    def from_bytes(self) -> int | None: ...
+
+    def optimize(
+        self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job_id: str, control: Control
+    ) -> OptimizeReport:
+        """Optimize a table. `name` is that of its catalog, its namespaces and the table."""
 
 
 @dataclass(slots=True)
@@ -94,9 +109,16 @@ def planned(
 
 
 def run_task(
-    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, task: v1.MaintenanceTask, control: Control
+    realm: Realm,
+    warehouse: Warehouse,
+    table_id: v1.ResourceId,
+    task: v1.MaintenanceTask,
+    control: Control,
+    *,
+    job_id: str = "",
+    large: LargeOptimizer | None = None,
 ) -> Outcome:
-    """Do the task. `control` stops it, and gets its progress."""
+    """Do the task. `control` stops it, and gets its progress. `large` is for optimizations on Spark."""
     name = load(realm, warehouse, table_id).table.display_name
     outcome = Outcome(scanned=1)
     outcome.stages.total = 1
@@ -110,7 +132,9 @@ def run_task(
     result = v1.MaintenanceResult()
     match task.WhichOneof("task"):
         case "optimize":
-            report = optimize(
+            report = _optimized_elsewhere(
+                realm, warehouse, table_id, task.optimize, control, job_id, large
+            ) or optimize(
                 realm,
                 warehouse,
                 table_id,
@@ -153,6 +177,41 @@ def run_task(
     outcome.stages.ended(name)
     outcome.result = result
     return outcome
+
+
+def _optimized_elsewhere(
+    realm: Realm,
+    warehouse: Warehouse,
+    table_id: v1.ResourceId,
+    task: v1.OptimizeTask,
+    control: Control,
+    job_id: str,
+    large: LargeOptimizer | None,
+) -> OptimizeReport | None:
+    """What was done on Spark; None if the table is to be optimized in this process."""
+    if task.engine == v1.OE_PROCESS or (large is None and task.engine != v1.OE_SPARK):
+        return None
+    if large is None:
+        raise Unsupported(
+            "this worker cannot optimize tables on Spark: install skiway[spark], or use the engine process",
+            key="maintenance.spark.missing",
+        )
+    table = load(realm, warehouse, table_id)
+    rules = compaction_rules(task)(table.metadata)
+    size = sum(group.size_bytes for group in planned_groups(table, rules))
+    if not runs_on_spark(task, size, large.from_bytes):
+        return None
+    catalog = hierarchy.catalog(realm, table.table.catalog_id).value
+    path = hierarchy.full_path(hierarchy.namespace(realm, table.table.namespace_id).value)
+    name = (catalog.display_name, *path, table.table.display_name)
+    return large.optimize(table, name, rules, job_id=job_id, control=control)
+
+
+def runs_on_spark(task: v1.OptimizeTask, size_bytes: int, from_bytes: int | None) -> bool:
+    """Whether an optimization that rewrites so many bytes runs on Spark: on request, or if it is large."""
+    if task.engine == v1.OE_UNSPECIFIED:
+        return from_bytes is not None and size_bytes >= from_bytes
+    return task.engine == v1.OE_SPARK
 
 
 def compaction_rules(task: v1.OptimizeTask) -> RulesOf:

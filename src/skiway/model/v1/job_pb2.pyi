@@ -67,6 +67,26 @@ CAP_METADATA_ONLY_CORE: CaptureMode.ValueType  # 1
 CAP_STATS_ONLY_ASYNC: CaptureMode.ValueType  # 2
 Global___CaptureMode: _TypeAlias = CaptureMode  # noqa: Y015
 
+class _OptimizeEngine:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OptimizeEngineEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OptimizeEngine.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OE_UNSPECIFIED: _OptimizeEngine.ValueType  # 0
+    """in the process of the worker, or on Spark if much is to be rewritten, as settings say"""
+    OE_PROCESS: _OptimizeEngine.ValueType  # 1
+    OE_SPARK: _OptimizeEngine.ValueType  # 2
+
+class OptimizeEngine(_OptimizeEngine, metaclass=_OptimizeEngineEnumTypeWrapper):
+    """Where an optimization runs."""
+
+OE_UNSPECIFIED: OptimizeEngine.ValueType  # 0
+"""in the process of the worker, or on Spark if much is to be rewritten, as settings say"""
+OE_PROCESS: OptimizeEngine.ValueType  # 1
+OE_SPARK: OptimizeEngine.ValueType  # 2
+Global___OptimizeEngine: _TypeAlias = OptimizeEngine  # noqa: Y015
+
 @_typing.final
 class NamespacePath(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -192,6 +212,7 @@ class OptimizeTask(_message.Message):
     MAX_DELETED_FIELD_NUMBER: _builtins.int
     SORT_FIELD_NUMBER: _builtins.int
     Z_ORDER_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
     target_file_bytes: _builtins.int
     """that of the table's property, if 0"""
     min_files: _builtins.int
@@ -200,6 +221,7 @@ class OptimizeTask(_message.Message):
     """a file with a larger share of deleted rows is rewritten; 0.1 by default"""
     sort: _builtins.str
     """columns such as "ts DESC, id": then all files are rewritten"""
+    engine: Global___OptimizeEngine.ValueType
     @_builtins.property
     def z_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """columns of a z-order curve, instead of `sort`"""
@@ -212,10 +234,11 @@ class OptimizeTask(_message.Message):
         max_deleted: _builtins.float | None = ...,
         sort: _builtins.str = ...,
         z_order: _abc.Iterable[_builtins.str] | None = ...,
+        engine: Global___OptimizeEngine.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted", "max_deleted", b"max_deleted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted", "max_deleted", b"max_deleted", "min_files", b"min_files", "sort", b"sort", "target_file_bytes", b"target_file_bytes", "z_order", b"z_order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted", "engine", b"engine", "max_deleted", b"max_deleted", "min_files", b"min_files", "sort", b"sort", "target_file_bytes", b"target_file_bytes", "z_order", b"z_order"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_deleted: _TypeAlias = _typing.Literal["max_deleted"]  # noqa: Y015
     _WhichOneofArgType__max_deleted: _TypeAlias = _typing.Literal["_max_deleted", b"_max_deleted"]  # noqa: Y015

@@ -27,7 +27,7 @@ from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 from skiway.model.v1 import job_pb2 as skiway_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bskiway/v1/maintenance.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x13skiway/v1/job.proto\"O\n\tFileSizes\x12\x12\n\nfrom_bytes\x18\x01 \x01(\x03\x12\x10\n\x08to_bytes\x18\x02 \x01(\x03\x12\r\n\x05\x66iles\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\"E\n\x13MaintenanceDecision\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0e\n\x06is_due\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xe6\x04\n\x0bTableHealth\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x12\n\ndata_files\x18\x04 \x01(\x03\x12\x12\n\ndata_bytes\x18\x05 \x01(\x03\x12\x19\n\x11target_file_bytes\x18\x06 \x01(\x03\x12\x13\n\x0bsmall_files\x18\x07 \x01(\x03\x12\x13\n\x0bsmall_bytes\x18\x08 \x01(\x03\x12#\n\x05sizes\x18\t \x03(\x0b\x32\x14.skiway.v1.FileSizes\x12\x14\n\x0c\x64\x65lete_files\x18\n \x01(\x03\x12\x14\n\x0c\x64\x65lete_bytes\x18\x0b \x01(\x03\x12\x1d\n\x15\x65quality_delete_files\x18\x0c \x01(\x03\x12\x14\n\x0c\x64\x65leted_rows\x18\r \x01(\x03\x12\x15\n\rdeleted_share\x18\x0e \x01(\x01\x12\x11\n\tmanifests\x18\x0f \x01(\x03\x12\x16\n\x0emanifest_bytes\x18\x10 \x01(\x03\x12\x11\n\tsnapshots\x18\x11 \x01(\x03\x12\x1b\n\x13\x65xpirable_snapshots\x18\x12 \x01(\x03\x12\x17\n\x0f\x65xpirable_bytes\x18\x13 \x01(\x03\x12\x14\n\x0corphan_files\x18\x14 \x01(\x03\x12\x14\n\x0corphan_bytes\x18\x15 \x01(\x03\x12\x19\n\x11reclaimable_bytes\x18\x16 \x01(\x03\x12\x13\n\x0b\x66iles_saved\x18\x17 \x01(\x03\x12\x31\n\tdecisions\x18\x18 \x03(\x0b\x32\x1e.skiway.v1.MaintenanceDecision\"@\n\x15GetTableHealthRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"@\n\x16GetTableHealthResponse\x12&\n\x06health\x18\x01 \x01(\x0b\x32\x16.skiway.v1.TableHealth\"w\n\x0fPlannedSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\x03\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x65xpires\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"R\n\x0bPlannedFile\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05group\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"k\n\x16PlanMaintenanceRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12(\n\x04task\x18\x02 \x01(\x0b\x32\x1a.skiway.v1.MaintenanceTask\"\x8d\x01\n\x17PlanMaintenanceResponse\x12-\n\tsnapshots\x18\x01 \x03(\x0b\x32\x1a.skiway.v1.PlannedSnapshot\x12%\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x16.skiway.v1.PlannedFile\x12\x0c\n\x04refs\x18\x03 \x03(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\"l\n\x17StartMaintenanceRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12(\n\x04task\x18\x02 \x01(\x0b\x32\x1a.skiway.v1.MaintenanceTask\"7\n\x18StartMaintenanceResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job\"P\n\x15GetMaintenanceRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0e\n\x06job_id\x18\x02 \x01(\t\"5\n\x16GetMaintenanceResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job2\xfb\x02\n\x12MaintenanceService\x12U\n\x0eGetTableHealth\x12 .skiway.v1.GetTableHealthRequest\x1a!.skiway.v1.GetTableHealthResponse\x12Z\n\x0fPlanMaintenance\x12!.skiway.v1.PlanMaintenanceRequest\x1a\".skiway.v1.PlanMaintenanceResponse0\x01\x12[\n\x10StartMaintenance\x12\".skiway.v1.StartMaintenanceRequest\x1a#.skiway.v1.StartMaintenanceResponse\x12U\n\x0eGetMaintenance\x12 .skiway.v1.GetMaintenanceRequest\x1a!.skiway.v1.GetMaintenanceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bskiway/v1/maintenance.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x13skiway/v1/job.proto\"O\n\tFileSizes\x12\x12\n\nfrom_bytes\x18\x01 \x01(\x03\x12\x10\n\x08to_bytes\x18\x02 \x01(\x03\x12\r\n\x05\x66iles\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\"E\n\x13MaintenanceDecision\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0e\n\x06is_due\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xfd\x04\n\x0bTableHealth\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x12\n\ndata_files\x18\x04 \x01(\x03\x12\x12\n\ndata_bytes\x18\x05 \x01(\x03\x12\x19\n\x11target_file_bytes\x18\x06 \x01(\x03\x12\x13\n\x0bsmall_files\x18\x07 \x01(\x03\x12\x13\n\x0bsmall_bytes\x18\x08 \x01(\x03\x12#\n\x05sizes\x18\t \x03(\x0b\x32\x14.skiway.v1.FileSizes\x12\x14\n\x0c\x64\x65lete_files\x18\n \x01(\x03\x12\x14\n\x0c\x64\x65lete_bytes\x18\x0b \x01(\x03\x12\x1d\n\x15\x65quality_delete_files\x18\x0c \x01(\x03\x12\x14\n\x0c\x64\x65leted_rows\x18\r \x01(\x03\x12\x15\n\rdeleted_share\x18\x0e \x01(\x01\x12\x11\n\tmanifests\x18\x0f \x01(\x03\x12\x16\n\x0emanifest_bytes\x18\x10 \x01(\x03\x12\x11\n\tsnapshots\x18\x11 \x01(\x03\x12\x1b\n\x13\x65xpirable_snapshots\x18\x12 \x01(\x03\x12\x17\n\x0f\x65xpirable_bytes\x18\x13 \x01(\x03\x12\x14\n\x0corphan_files\x18\x14 \x01(\x03\x12\x14\n\x0corphan_bytes\x18\x15 \x01(\x03\x12\x19\n\x11reclaimable_bytes\x18\x16 \x01(\x03\x12\x13\n\x0b\x66iles_saved\x18\x17 \x01(\x03\x12\x31\n\tdecisions\x18\x18 \x03(\x0b\x32\x1e.skiway.v1.MaintenanceDecision\x12\x15\n\rexpected_gain\x18\x19 \x01(\x01\"@\n\x15GetTableHealthRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"@\n\x16GetTableHealthResponse\x12&\n\x06health\x18\x01 \x01(\x0b\x32\x16.skiway.v1.TableHealth\"w\n\x0fPlannedSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\x03\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x65xpires\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"R\n\x0bPlannedFile\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05group\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"k\n\x16PlanMaintenanceRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12(\n\x04task\x18\x02 \x01(\x0b\x32\x1a.skiway.v1.MaintenanceTask\"\x8d\x01\n\x17PlanMaintenanceResponse\x12-\n\tsnapshots\x18\x01 \x03(\x0b\x32\x1a.skiway.v1.PlannedSnapshot\x12%\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x16.skiway.v1.PlannedFile\x12\x0c\n\x04refs\x18\x03 \x03(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\"l\n\x17StartMaintenanceRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12(\n\x04task\x18\x02 \x01(\x0b\x32\x1a.skiway.v1.MaintenanceTask\"7\n\x18StartMaintenanceResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job\"P\n\x15GetMaintenanceRequest\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0e\n\x06job_id\x18\x02 \x01(\t\"5\n\x16GetMaintenanceResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job2\xfb\x02\n\x12MaintenanceService\x12U\n\x0eGetTableHealth\x12 .skiway.v1.GetTableHealthRequest\x1a!.skiway.v1.GetTableHealthResponse\x12Z\n\x0fPlanMaintenance\x12!.skiway.v1.PlanMaintenanceRequest\x1a\".skiway.v1.PlanMaintenanceResponse0\x01\x12[\n\x10StartMaintenance\x12\".skiway.v1.StartMaintenanceRequest\x1a#.skiway.v1.StartMaintenanceResponse\x12U\n\x0eGetMaintenance\x12 .skiway.v1.GetMaintenanceRequest\x1a!.skiway.v1.GetMaintenanceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,27 +39,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MAINTENANCEDECISION']._serialized_start=201
   _globals['_MAINTENANCEDECISION']._serialized_end=270
   _globals['_TABLEHEALTH']._serialized_start=273
-  _globals['_TABLEHEALTH']._serialized_end=887
-  _globals['_GETTABLEHEALTHREQUEST']._serialized_start=889
-  _globals['_GETTABLEHEALTHREQUEST']._serialized_end=953
-  _globals['_GETTABLEHEALTHRESPONSE']._serialized_start=955
-  _globals['_GETTABLEHEALTHRESPONSE']._serialized_end=1019
-  _globals['_PLANNEDSNAPSHOT']._serialized_start=1021
-  _globals['_PLANNEDSNAPSHOT']._serialized_end=1140
-  _globals['_PLANNEDFILE']._serialized_start=1142
-  _globals['_PLANNEDFILE']._serialized_end=1224
-  _globals['_PLANMAINTENANCEREQUEST']._serialized_start=1226
-  _globals['_PLANMAINTENANCEREQUEST']._serialized_end=1333
-  _globals['_PLANMAINTENANCERESPONSE']._serialized_start=1336
-  _globals['_PLANMAINTENANCERESPONSE']._serialized_end=1477
-  _globals['_STARTMAINTENANCEREQUEST']._serialized_start=1479
-  _globals['_STARTMAINTENANCEREQUEST']._serialized_end=1587
-  _globals['_STARTMAINTENANCERESPONSE']._serialized_start=1589
-  _globals['_STARTMAINTENANCERESPONSE']._serialized_end=1644
-  _globals['_GETMAINTENANCEREQUEST']._serialized_start=1646
-  _globals['_GETMAINTENANCEREQUEST']._serialized_end=1726
-  _globals['_GETMAINTENANCERESPONSE']._serialized_start=1728
-  _globals['_GETMAINTENANCERESPONSE']._serialized_end=1781
-  _globals['_MAINTENANCESERVICE']._serialized_start=1784
-  _globals['_MAINTENANCESERVICE']._serialized_end=2163
+  _globals['_TABLEHEALTH']._serialized_end=910
+  _globals['_GETTABLEHEALTHREQUEST']._serialized_start=912
+  _globals['_GETTABLEHEALTHREQUEST']._serialized_end=976
+  _globals['_GETTABLEHEALTHRESPONSE']._serialized_start=978
+  _globals['_GETTABLEHEALTHRESPONSE']._serialized_end=1042
+  _globals['_PLANNEDSNAPSHOT']._serialized_start=1044
+  _globals['_PLANNEDSNAPSHOT']._serialized_end=1163
+  _globals['_PLANNEDFILE']._serialized_start=1165
+  _globals['_PLANNEDFILE']._serialized_end=1247
+  _globals['_PLANMAINTENANCEREQUEST']._serialized_start=1249
+  _globals['_PLANMAINTENANCEREQUEST']._serialized_end=1356
+  _globals['_PLANMAINTENANCERESPONSE']._serialized_start=1359
+  _globals['_PLANMAINTENANCERESPONSE']._serialized_end=1500
+  _globals['_STARTMAINTENANCEREQUEST']._serialized_start=1502
+  _globals['_STARTMAINTENANCEREQUEST']._serialized_end=1610
+  _globals['_STARTMAINTENANCERESPONSE']._serialized_start=1612
+  _globals['_STARTMAINTENANCERESPONSE']._serialized_end=1667
+  _globals['_GETMAINTENANCEREQUEST']._serialized_start=1669
+  _globals['_GETMAINTENANCEREQUEST']._serialized_end=1749
+  _globals['_GETMAINTENANCERESPONSE']._serialized_start=1751
+  _globals['_GETMAINTENANCERESPONSE']._serialized_end=1804
+  _globals['_MAINTENANCESERVICE']._serialized_start=1807
+  _globals['_MAINTENANCESERVICE']._serialized_end=2186
 # @@protoc_insertion_point(module_scope)

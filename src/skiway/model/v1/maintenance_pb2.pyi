@@ -108,6 +108,7 @@ class TableHealth(_message.Message):
     RECLAIMABLE_BYTES_FIELD_NUMBER: _builtins.int
     FILES_SAVED_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    EXPECTED_GAIN_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     rows: _builtins.int
     """in data files, including deleted ones"""
@@ -134,6 +135,8 @@ class TableHealth(_message.Message):
     """of both"""
     files_saved: _builtins.int
     """by how many the number of data files would decrease"""
+    expected_gain: _builtins.float
+    """the share of the time of a full scan that optimize would save; an estimate"""
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -167,10 +170,11 @@ class TableHealth(_message.Message):
         reclaimable_bytes: _builtins.int = ...,
         files_saved: _builtins.int = ...,
         decisions: _abc.Iterable[Global___MaintenanceDecision] | None = ...,
+        expected_gain: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_bytes", b"data_bytes", "data_files", b"data_files", "decisions", b"decisions", "delete_bytes", b"delete_bytes", "delete_files", b"delete_files", "deleted_rows", b"deleted_rows", "deleted_share", b"deleted_share", "equality_delete_files", b"equality_delete_files", "expirable_bytes", b"expirable_bytes", "expirable_snapshots", b"expirable_snapshots", "files_saved", b"files_saved", "manifest_bytes", b"manifest_bytes", "manifests", b"manifests", "orphan_bytes", b"orphan_bytes", "orphan_files", b"orphan_files", "reclaimable_bytes", b"reclaimable_bytes", "rows", b"rows", "sizes", b"sizes", "small_bytes", b"small_bytes", "small_files", b"small_files", "snapshot_id", b"snapshot_id", "snapshots", b"snapshots", "table_id", b"table_id", "target_file_bytes", b"target_file_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_bytes", b"data_bytes", "data_files", b"data_files", "decisions", b"decisions", "delete_bytes", b"delete_bytes", "delete_files", b"delete_files", "deleted_rows", b"deleted_rows", "deleted_share", b"deleted_share", "equality_delete_files", b"equality_delete_files", "expected_gain", b"expected_gain", "expirable_bytes", b"expirable_bytes", "expirable_snapshots", b"expirable_snapshots", "files_saved", b"files_saved", "manifest_bytes", b"manifest_bytes", "manifests", b"manifests", "orphan_bytes", b"orphan_bytes", "orphan_files", b"orphan_files", "reclaimable_bytes", b"reclaimable_bytes", "rows", b"rows", "sizes", b"sizes", "small_bytes", b"small_bytes", "small_files", b"small_files", "snapshot_id", b"snapshot_id", "snapshots", b"snapshots", "table_id", b"table_id", "target_file_bytes", b"target_file_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +35,7 @@ from skiway.metastore.ingest.positions import Position
 from skiway.metastore.ingest.rows import Target, Written, keys_of_files, looked_up, write_rows
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
 from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, collected, outcome_of
+from skiway.pipeline.interruption import check_interrupted
 from skiway.security.source_access.jdbc import Dialect, JdbcDatabase, checked_jdbc
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ log = logging.getLogger("skiway.ingest")
 
 
 def open_database(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     distribute: SparkDistribution,
     uri: str,
     *,
@@ -91,10 +92,11 @@ def open_database(
 class Database(DatabaseSource):
     """A database that Spark reads. Its schemas are namespaces."""
 
-    def __init__(self, spark: SparkSession, distribute: SparkDistribution, at: JdbcDatabase, password: str) -> None:
+    def __init__(
+        self, spark: Callable[[], SparkSession], distribute: SparkDistribution, at: JdbcDatabase, password: str
+    ) -> None:
         self._spark, self._at, self._password = spark, at, password
         self.distribute = distribute
-        logging.getLogger("py4j").setLevel(logging.WARNING)  # below, it logs all calls to Java, with passwords
         self._add_driver()
 
     def namespaces(self) -> list[Namespace]:
@@ -139,8 +141,8 @@ class Database(DatabaseSource):
         table = f"({sql}) AS copied"
         with self._translated():
             if each:
-                return self._spark.read.jdbc(self._at.url, table, predicates=each, properties=properties)
-            return self._spark.read.jdbc(self._at.url, table, properties=properties)
+                return self._spark().read.jdbc(self._at.url, table, predicates=each, properties=properties)
+            return self._spark().read.jdbc(self._at.url, table, properties=properties)
 
     def asked(self, sql: str) -> list[dict[str, Any]]:
         """The few rows of a query about tables, by lower-case names of columns."""
@@ -163,7 +165,7 @@ class Database(DatabaseSource):
         """Load the driver. If it cannot be fetched, it may be among Spark's own jars."""
         coordinates, _ = DRIVERS[self._at.dialect]
         try:
-            self._spark.sql(f"ADD JAR 'ivy://{coordinates}?transitive=false'")
+            self._spark().sql(f"ADD JAR 'ivy://{coordinates}?transitive=false'")
         except Exception as error:  # noqa: BLE001 - Spark and Ivy raise anything
             log.warning("the JDBC driver %s cannot be fetched: %s", coordinates, str(error).partition("\n")[0])
 
@@ -204,6 +206,7 @@ class _Translated:
         cause = error.__cause__ if isinstance(error, Unavailable) else error
         if not isinstance(cause, PySparkException | Py4JError):
             return
+        check_interrupted()
         text = str(cause)
         log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
         raise self._error(text) from None

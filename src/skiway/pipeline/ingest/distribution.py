@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from skiway.errors import SkiwayError, Unavailable
+from skiway.pipeline.interruption import check_interrupted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,6 +88,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        check_interrupted()
         log.warning("Spark failed: %s", str(error)[:2000])
         raise Unavailable(
             "a task of Spark failed, so nothing was committed; the log of the worker says why", key="ingest.spark"

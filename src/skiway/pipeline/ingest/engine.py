@@ -34,6 +34,4 @@ class SparkCopies:
         """Open the database at `uri`, if `access` permits it."""
         from skiway.pipeline.ingest.databases import open_database
 
-        return open_database(
-            self.spark(), self.distribute, uri, options=options, credentials=credentials, access=access
-        )
+        return open_database(self.spark, self.distribute, uri, options=options, credentials=credentials, access=access)

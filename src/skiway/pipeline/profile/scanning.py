@@ -16,6 +16,7 @@ from skiway.causes import DISK_FULL, cause_of
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats import PartitionSpec, location
 from skiway.formats.schemas import Leaf
+from skiway.pipeline.interruption import check_interrupted
 from skiway.pipeline.profile.elements import ELEMENT
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH, PROFILE, failed_files, figures_of
 from skiway.pipeline.profile.layouts import Layout
@@ -160,6 +161,7 @@ def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[pa.Table
     try:
         return _queried(spark, scan, files)
     except _spark_errors() as error:
+        check_interrupted()
         _check_alive(spark)
         _check_setup(error)
         if files.num_rows == 1:
@@ -299,6 +301,7 @@ def _check_alive(spark: SparkSession) -> None:
     try:
         spark.range(1).count()
     except _spark_errors() as error:
+        check_interrupted()
         raise Unavailable(f"Spark no longer responds: {_reason(error)}; restart it") from error
 
 

@@ -43,7 +43,8 @@ class SourceAccess:
     `local_roots` are folders on this machine; `{account}` in them stands for the id of the account. `closed` are the
     server's own locations, on this machine and in S3, which are closed even inside a root; `own_roots` are open folders
     inside of them, where the server writes examples. `addresses` are rules for the network. With `ambient_credentials`,
-    sources may use the credentials of this machine. `account` is the account on whose behalf a source is opened.
+    sources may use the credentials of this machine. `account` is the account on whose behalf a source is opened. `writable` are
+    folders on this machine whose tables may be maintained; like `local_roots`, they can have an `{account}`.
 
     With `for_callers`, sources are named by callers of a server: the folders of the operating system and the hidden
     folders of users are closed as well, and redirects of object stores are checked.
@@ -56,6 +57,7 @@ class SourceAccess:
     ambient_credentials: bool = True
     account: str = ""
     for_callers: bool = False
+    writable: tuple[str, ...] = ()
 
     def of_account(self, account_id: str) -> SourceAccess:
         """The same rules for a source of this account."""
@@ -70,6 +72,18 @@ class SourceAccess:
             raise PermissionDenied(
                 f"location {str(place)!r} is not open to sources; {self._advice(place)}",
                 key="location.refused",
+                location=str(place),
+            )
+        return real
+
+    def check_writable(self, place: Location) -> Location:
+        """The location to change, without symbolic links; raises PermissionDenied if the operator has not opened it for that."""
+        real = self.check(place)
+        if real.scheme != "file" or not any(real.is_below(each) for each in self._located(self.writable)):
+            raise PermissionDenied(
+                f"location {str(place)!r} is not open for maintenance: ask the operator to add a folder on the server's machine to "
+                "sources.writable, or maintain the table with the program that writes it",
+                key="location.read_only",
                 location=str(place),
             )
         return real
@@ -108,7 +122,10 @@ class SourceAccess:
 
     @cached_property
     def _roots(self) -> tuple[Location, ...]:
-        known = [each for each in self.local_roots if self.account or ACCOUNT not in each]
+        return self._located(self.local_roots)
+
+    def _located(self, roots: Sequence[str]) -> tuple[Location, ...]:
+        known = [each for each in roots if self.account or ACCOUNT not in each]
         return tuple(location(each.replace(ACCOUNT, _segment(self.account))).real() for each in known)
 
     @cached_property

@@ -3,6 +3,7 @@
 home         what the lake contains, and what changed
 browsing     catalogs, namespaces, and search
 tables       tables: columns, rows, snapshots, files, access, snippets
+upkeep       the health of a table, and its maintenance
 views        views and their dialects
 operations   connectors, jobs, queries, events
 webhooks     where events are sent, and what was given up
@@ -16,7 +17,7 @@ from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
-from skiway.web.pages import access, browsing, editor, health, home, operations, tables, views, webhooks
+from skiway.web.pages import access, browsing, editor, health, home, operations, tables, upkeep, views, webhooks
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -28,6 +29,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "search"): browsing.search,
     ("GET", "catalogs"): browsing.catalog,
     ("GET", "tables"): tables.table,
+    ("POST", "tables"): upkeep.maintain,
     ("GET", "views"): views.view,
     ("GET", "connectors"): operations.connectors,
     ("POST", "connectors"): operations.change_connector,

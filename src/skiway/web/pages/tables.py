@@ -1,4 +1,4 @@
-"""Tables: columns with their profiles, rows, snapshots, files, access, and how to connect."""
+"""Tables: columns with their profiles, rows, snapshots, files, health, access, and how to connect."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from skiway.presentation.table_records import (
 from skiway.schema_names import namespace_path
 from skiway.web.pages.rules import rule_data
 from skiway.web.pages.snippets import snippets
+from skiway.web.pages.upkeep import upkeep_data
 from skiway.web.visits import Page, TablePath, Visit, optional
 
 __all__ = ["table"]
@@ -43,6 +44,7 @@ DATA: Final = {
     "lineage": "lineage",
     "plans": "scans",
     "quality": "quality",
+    "health": "health",
     "access": "access",
     "connect": "connect",
 }
@@ -230,6 +232,10 @@ def _quality(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     return {"rules": [rule_data(each) for each in visit.lake.rules(found)]}
 
 
+def _health(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
+    return upkeep_data(visit, found, is_managed=record.origin == "managed")
+
+
 def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
     grants, why = optional(
         lambda: [
@@ -294,6 +300,7 @@ TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]
     "lineage": _lineage,
     "plans": _plans,
     "quality": _quality,
+    "health": _health,
     "access": _access,
     "connect": _connect,
 }

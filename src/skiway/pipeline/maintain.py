@@ -1,0 +1,235 @@
+"""Optimization of tables on Spark, with Iceberg's procedures and through the lake's own REST door.
+
+Spark needs Iceberg's runtime on its class path. A session of its own has a catalog with a random name, an address and the token of the
+job, for the duration of the job only. Spark hides values with such names in its logs and plans; what it says about a failure
+is in the log of the worker, without the token.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from skiway.errors import PreconditionFailed, SkiwayError, Unavailable, Unsupported
+from skiway.formats import Content
+from skiway.formats.iceberg.compaction import CompactionRules
+from skiway.formats.row_order import SortedBy
+from skiway.metastore.managed.states import ManagedTable
+from skiway.metastore.reconcile.outcomes import Control
+from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
+from skiway.pipeline.interruption import check_interrupted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkOptimizer"]
+
+_KEEPS_LINEAGE: Final = (1, 10)
+"""The first version of Iceberg whose rewrites keep the row lineage of tables of version 3."""
+_NO_ICEBERG: Final = re.compile(r"Cannot find catalog plugin class|ClassNotFoundException: org\.apache\.iceberg")
+_NO_DOOR: Final = re.compile(r"Connection refused|UnknownHostException|ConnectTimeout|NoRouteToHost|HttpHostConnect")
+_LOST_RACE: Final = re.compile(
+    r"CommitFailedException|Cannot commit|conflicting|Missing required files|Deleted manifest .* could not be found"
+)
+
+log = logging.getLogger("skiway.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptimizer:
+    """Optimizes tables on Spark. `rest_uri` is asked for the REST door, and `token` for the token of a job: it gets the ids of the
+    account, the job and the table. Without `from_bytes`, Spark is used on request only.
+    """
+
+    spark: Callable[[], SparkSession]
+    rest_uri: Callable[[], str]
+    token: Callable[[str, str, str], str] = field(repr=False)
+    from_bytes: int | None = None
+
+    def optimize(
+        self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job_id: str, control: Control
+    ) -> OptimizeReport:
+        """Rewrite data files, position deletes and manifests. Writers win: files that others change are tried a few times."""
+        at = self.rest_uri()
+        token = self.token(table.table.resource_id.account_id, job_id, table.id)
+        report = OptimizeReport()
+        with _catalog(self.spark(), at, name[0], token) as call, _explained(at, token):
+            if table.metadata.format_version >= 3:
+                _require_lineage(call.version())
+            arguments = _arguments(rules, applies_all_deletes=not rules.max_deleted or _has_equality_deletes(table))
+            for attempt in range(1, ATTEMPTS + 1):
+                control.check()
+                if call.rewrite(name[1:], arguments, report) or attempt == ATTEMPTS:
+                    break
+            control.check()
+            if table.metadata.format_version == 2:
+                call.attempt("rewrite_position_delete_files", name[1:])
+            if manifests := call.attempt("rewrite_manifests", name[1:]):
+                report.manifests_before = manifests["rewritten_manifests_count"]
+                report.manifests_after = manifests["added_manifests_count"]
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of Iceberg's procedures in a catalog of a session."""
+
+    session: SparkSession
+    catalog: str
+
+    def version(self) -> str:
+        """The version of Iceberg."""
+        ((found,),) = self.session.sql(f"SELECT {self.catalog}.system.iceberg_version()").collect()
+        return str(found)
+
+    def rewrite(self, name: Sequence[str], arguments: Mapping[str, str], report: OptimizeReport) -> bool:
+        """Rewrite data files and add the figures to the report; whether nothing was lost to other writers."""
+        report.given_up.clear()
+        done = self.attempt("rewrite_data_files", name, **arguments)
+        if done is None:
+            report.given_up.append("others changed the files")
+            return False
+        report.commits += bool(done["added_data_files_count"])
+        report.files_before += done["rewritten_data_files_count"]
+        report.files_after += done["added_data_files_count"]
+        report.bytes_before += done["rewritten_bytes_count"]
+        report.deletes_removed += done["removed_delete_files_count"]
+        if failed := done["failed_data_files_count"]:
+            report.given_up.append(f"{failed} files: others changed them")
+        return not failed
+
+    def attempt(self, procedure: str, name: Sequence[str], **arguments: str) -> dict[str, Any] | None:
+        """The row that a procedure returns; None if other writers were faster. Arguments are SQL."""
+        table = _literal(".".join(map(_quoted, name)))
+        given = ", ".join(f"{key} => {value}" for key, value in {"table": table, **arguments}.items())
+        try:
+            (row,) = self.session.sql(f"CALL {self.catalog}.system.{procedure}({given})").collect()
+        except Exception as error:
+            check_interrupted()
+            if not _LOST_RACE.search(str(error)):
+                raise
+            log.info("%s lost against other writers: %s", procedure, str(error).partition("\n")[2][:200])
+            return None
+        check_interrupted()
+        found: dict[str, Any] = row.asDict()
+        return found
+
+
+@contextmanager
+def _catalog(spark: SparkSession, uri: str, warehouse: str, token: str) -> Iterator[_Calls]:
+    """A catalog of the lake in a session of its own, for the duration of the block."""
+    session = (
+        spark.newSession() if hasattr(spark, "_jsparkSession") else spark
+    )  # on Spark Connect, it is our own already
+    name = f"lake_{uuid.uuid4().hex}"
+    prefix = f"spark.sql.catalog.{name}"
+    settings = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "rest",
+        f"{prefix}.uri": uri,
+        f"{prefix}.warehouse": warehouse,
+        f"{prefix}.token": token,
+        f"{prefix}.token-refresh-enabled": "false",
+        f"{prefix}.cache-enabled": "false",
+        f"{prefix}.header.X-Iceberg-Access-Delegation": "vended-credentials",
+    }
+    try:
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        yield _Calls(session, name)
+    finally:
+        with suppress(Exception):  # a session that is gone has no settings
+            for key in settings:
+                session.conf.unset(key)
+
+
+def _has_equality_deletes(table: ManagedTable) -> bool:
+    current = table.handle.current()
+    return current is not None and Content.EQUALITY_DELETES in table.handle.files(current)["content"].to_pylist()
+
+
+def _arguments(rules: CompactionRules, *, applies_all_deletes: bool) -> Mapping[str, str]:
+    """The arguments of `rewrite_data_files` for our rules."""
+    options = {
+        "target-file-size-bytes": str(rules.target_bytes),
+        "min-input-files": str(rules.min_files),
+        "max-file-group-size-bytes": str(rules.group_bytes),
+        "remove-dangling-deletes": "true",
+        "partial-progress.enabled": "true",
+    }
+    if applies_all_deletes:
+        options["delete-file-threshold"] = "1"
+    else:
+        options["delete-ratio-threshold"] = str(rules.max_deleted)
+    order = rules.order
+    if order is not None:
+        options["rewrite-all"] = "true"
+    pairs = ", ".join(f"{_literal(key)}, {_literal(value)}" for key, value in options.items())
+    given = {"options": f"map({pairs})"}
+    if order is None:
+        return {"strategy": "'binpack'", **given}
+    if isinstance(order.order, SortedBy):
+        by = ", ".join(
+            f"{_quoted(name)} {'DESC' if way == 'descending' else 'ASC'} NULLS {'FIRST' if nulls == 'at_start' else 'LAST'}"
+            for name, way, nulls in order.order.by
+        )
+    else:
+        by = f"zorder({', '.join(map(_quoted, order.order.columns))})"
+    return {"strategy": "'sort'", "sort_order": _literal(by), **given}
+
+
+@contextmanager
+def _explained(uri: str, token: str) -> Iterator[None]:
+    """A block in which Spark works. What it says is only in the log, since it can contain anything."""
+    try:
+        yield
+    except SkiwayError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Spark and Iceberg raise anything
+        check_interrupted()
+        text = str(error).replace(token, "***")
+        log.warning("Spark could not optimize a table: %s", text[:600])
+        raise _translated(text, uri) from None
+
+
+def _translated(text: str, uri: str) -> SkiwayError:
+    if _NO_ICEBERG.search(text):
+        return PreconditionFailed(
+            "Spark has no Iceberg: add spark.jars.packages=org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 and "
+            "spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions to reconciler.spark.conf and "
+            "restart the worker, or optimize with --engine process",
+            key="maintenance.spark.jars",
+        )
+    if _NO_DOOR.search(text):
+        return Unavailable(
+            f"Spark cannot reach the REST door at {uri}: set maintenance.spark.rest_uri to an address that Spark can reach",
+            key="maintenance.spark.door",
+        )
+    return Unavailable(
+        "Spark could not optimize the table; the log of the worker says why. What was committed before stays",
+        key="maintenance.spark.failed",
+    )
+
+
+def _require_lineage(version: str) -> None:
+    found = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    if found < _KEEPS_LINEAGE:
+        raise Unsupported(
+            f"Spark has Iceberg {version}, which loses the row lineage of tables of version 3: use Iceberg "
+            f"{'.'.join(map(str, _KEEPS_LINEAGE))} or newer, or optimize with --engine process",
+            key="maintenance.spark.lineage",
+        )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

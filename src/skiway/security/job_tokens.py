@@ -1,0 +1,89 @@
+"""Tokens of jobs: with them, a job that maintains a table uses a door of the servers, for example from Spark.
+
+A token is signed with the key that the servers share. It names the account, the job and the table, and is valid while the job runs,
+for a day at most. Its owner may read and write this table, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from skiway.clock import Clock, utc_now
+from skiway.errors import Unauthorized
+from skiway.security.authentication import Authenticator, TokenHeaders
+from skiway.security.principals import MEMBER_ROLE, ROLES, Principal
+from skiway.security.signed_text import SignedText
+
+__all__ = ["JOB_PREFIX", "JobAuthenticator", "JobTokens"]
+
+JOB_PREFIX: Final = "skiway_job_"
+_LIFETIME: Final = timedelta(days=1)
+
+
+class _JobToken(msgspec.Struct, array_like=True, frozen=True):
+    account_id: str
+    job_id: str
+    table_id: str
+    until: int
+
+
+class JobTokens:
+    """Makes and reads tokens of jobs. `key` is called at the first use; `runs` says whether a job of an account still runs."""
+
+    def __init__(
+        self,
+        key: Callable[[], bytes],
+        *,
+        runs: Callable[[str, str], bool] = lambda _account, _job: False,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._key, self._runs, self._clock = key, runs, clock
+
+    @cached_property
+    def _signed(self) -> SignedText:
+        return SignedText(self._key(), "tokens of jobs")
+
+    def issue(self, account_id: str, job_id: str, table_id: str) -> str:
+        """A token for a job that maintains a table."""
+        until = int((self._clock() + _LIFETIME).timestamp())
+        content = msgspec.json.encode(_JobToken(account_id, job_id, table_id, until))
+        return f"{JOB_PREFIX}{self._signed.seal(content)}"
+
+    def principal(self, token: str) -> Principal:
+        """The owner of a token. Raises `Unauthorized` if it was not issued here, has expired, or its job has ended."""
+        found = self._signed.open(token.removeprefix(JOB_PREFIX))
+        if found is None:
+            raise Unauthorized("the token of a job is unknown: start the job again", key="token.unknown")
+        read = msgspec.json.decode(found, type=_JobToken)
+        ends = datetime.fromtimestamp(read.until, UTC)
+        if self._clock() >= ends or not self._runs(read.account_id, read.job_id):
+            raise Unauthorized(f"the job {read.job_id} has ended, so its token is no longer valid", key="token.expired")
+        return Principal(
+            f"job:{read.job_id}",
+            read.account_id,
+            frozenset({MEMBER_ROLE}),
+            ROLES[MEMBER_ROLE],
+            expires_at=ends,
+            table_id=read.table_id,
+        )
+
+
+class JobAuthenticator:
+    """Authenticates jobs by their tokens, and all others with `inner`."""
+
+    def __init__(self, inner: Authenticator, tokens: JobTokens, headers: TokenHeaders | None = None) -> None:
+        self.inner = inner
+        self._tokens, self._headers = tokens, headers or TokenHeaders()
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        """See `Authenticator`."""
+        token = ""
+        with suppress(Unauthorized):  # without a token, `inner` decides
+            token = self._headers.token(headers)
+        return self._tokens.principal(token) if token.startswith(JOB_PREFIX) else self.inner.authenticate(headers)
