@@ -48,7 +48,7 @@ from skiway.pipeline.worker import SparkProfile
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer
+from skiway.runtime.authentication import authenticator, authorizer, credential_headers, current_roles, issuer
 from skiway.runtime.browsers import LocalOnly
 from skiway.runtime.explorer import explorer_of, socket_file
 from skiway.runtime.gc import sweeps as gc_sweeps
@@ -256,6 +256,7 @@ def rpc_door(
             policy_expressions=PolicyChecks(QueryEngine(queries)),
             staging=staging_area(warehouse, settings.server.grpc),
             maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms),
+            current_roles=current_roles(settings),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

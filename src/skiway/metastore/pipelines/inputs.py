@@ -1,57 +1,26 @@
-"""The tables that a pipeline reads and writes, with the rights of its owner.
-
-The rights are those that the owner has at the time of the run: its grants, the policies that restrict it, and the permissions
-of the roles that it had when it declared the pipeline.
-"""
+"""The tables that a pipeline reads and writes, with the rights of its owner."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import pyarrow as pa
 
-from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, Unsupported
+from skiway.errors import NotFound, PermissionDenied, Unsupported
 from skiway.formats import Snapshot, TableName, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.states import ManagedTable, handle_of, load
+from skiway.metastore.pipelines.owners import CurrentRoles, owner_of, owner_realm
 from skiway.metastore.pipelines.positions import InputState
-from skiway.metastore.records.access import AccessDecision, grantees_of
-from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import catalogs, namespaces, tables
 from skiway.model import v1
-from skiway.security import Roles
 
-__all__ = ["Input", "LakeTables", "Owner", "owned_tables", "owner_realm"]
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who declared a pipeline, as its runs know it."""
-
-    subject: str
-    roles: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    claims_json: str = "{}"
-
-
-def owner_realm(realm: Realm, owner: Owner) -> Realm:
-    """The realm of an account, as the owner sees it."""
-    permissions = Roles().permissions(owner.roles)
-    subject = Subject(owner.subject, owner.roles, owner.groups, json.loads(owner.claims_json or "{}"))
-    policies = CallerPolicies(lambda: realm.stores, realm.account_id, subject)
-    access = AccessDecision(
-        lambda: realm.stores,
-        realm.account_id,
-        allows=permissions.__contains__,
-        grantees=grantees_of(owner.subject, sorted(owner.roles)),
-        policies=policies,
-    )
-    return replace(realm, access=access, policies=policies, caller=owner.subject, administers=False)
+__all__ = ["Input", "LakeTables", "PipelineArea"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +126,16 @@ class LakeTables:
             return None
 
 
-def owned_tables(realm: Realm, warehouse: Warehouse, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
-    """The tables of a catalog, as the owner of a pipeline sees them now."""
-    stored = pipeline.owner
-    if not stored.subject:
-        raise PreconditionFailed(
-            f"pipeline {pipeline.display_name} has no owner: apply its files again", key="pipeline.owner.missing"
-        )
-    owner = Owner(stored.subject, frozenset(stored.roles), frozenset(stored.groups), stored.claims_json)
-    return LakeTables(owner_realm(realm, owner), warehouse, catalog)
+@dataclass(frozen=True, slots=True)
+class PipelineArea:
+    """What pipelines need besides the metastore: what opens tables, and the current roles of users, if the server knows them."""
+
+    reconciler: Reconciler
+    current_roles: CurrentRoles | None = None
+
+    def tables(self, realm: Realm, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
+        """The tables of a catalog, as the owner of a pipeline sees them now."""
+        if self.reconciler.warehouse is None:
+            raise Unsupported("this server has no warehouse, so it has no tables to derive", key="warehouse.missing")
+        owner = owner_of(realm, pipeline, self.current_roles)
+        return LakeTables(owner_realm(realm, owner), self.reconciler.warehouse, catalog)
