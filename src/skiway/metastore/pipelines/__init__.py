@@ -6,7 +6,9 @@
     queries     one query: the tables that it reads, and whether it works row by row
     graph       the order of the tables, by what they read
     positions   what a table was made from, stored in the snapshot that has the rows
+    owners      whose rights the runs have
     inputs      the tables that a query reads, as the owner of the pipeline may read them
+    views       the queries of views, in the places of their names
     refreshing  one run: what has to be refreshed and why, and the commits
     schedule    runs at intervals, or when an input has changed
     api         the calls of `PipelineService`, and the jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -13,7 +13,7 @@ from skiway.formats import TableName
 from skiway.metastore.pipelines.functions import CHANGING_FUNCTIONS, ROW_WISE_FUNCTIONS
 from skiway.metastore.pipelines.spark_sql import called_functions, checked_select, sql_text
 
-__all__ = ["Query", "parse_query"]
+__all__ = ["Query", "other_table", "parse_query"]
 
 _ROW_WISE: Final = (
     *(exp.Select, exp.From, exp.Where, exp.Table, exp.TableAlias, exp.Identifier, exp.Star, exp.Column, exp.Alias),
@@ -45,23 +45,28 @@ class Query:
 
         Common table expressions get other names, too. So Spark sees no name that could be one of its own tables.
         """
-        made = self.tree.copy()
-        names = [
-            (node, f"cte {node.name.casefold()}" if _is_local(node) else views[_name(node)])
-            for node in made.find_all(exp.Table)
-        ]
-        for node, name in names:
-            alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
-            others = {key: value for key, value in node.args.items() if key not in ("this", "db", "catalog", "alias")}
-            node.replace(exp.Table(this=exp.to_identifier(name, quoted=True), alias=alias, **others))
+
+        def view(node: exp.Table, name: TableName) -> exp.Expr:
+            return other_table(node, exp.to_identifier(views[name], quoted=True))
+
+        made = self.with_tables(view)
+        for node in [each for each in made.find_all(exp.Table) if _is_local(each)]:
+            node.replace(other_table(node, exp.to_identifier(f"cte {node.name.casefold()}", quoted=True)))
         for expression in made.find_all(exp.CTE):
             expression.args["alias"].set("this", exp.to_identifier(f"cte {_cte_name(expression)}", quoted=True))
-        qualified = {(each.namespace[-1].casefold(), each.name.casefold()) for each in views if each.namespace}
-        for column in made.find_all(exp.Column):
+        return sql_text(made)
+
+    def with_tables(self, made: Callable[[exp.Table, TableName], exp.Expr]) -> exp.Query:
+        """The query with other nodes in the places of the tables. Columns are not qualified by namespaces any more."""
+        tree = self.tree.copy()
+        for node in [each for each in tree.find_all(exp.Table) if not _is_local(each)]:
+            node.replace(made(node, _name(node)))
+        qualified = {(each.namespace[-1].casefold(), each.name.casefold()) for each in self.reads if each.namespace}
+        for column in tree.find_all(exp.Column):
             if (column.db.casefold(), column.table.casefold()) in qualified:
                 column.set("db", None)
                 column.set("catalog", None)
-        return sql_text(made)
+        return tree
 
     @property
     def why_not_row_wise(self) -> str:
@@ -91,6 +96,13 @@ def parse_query(sql: str, *, file: str) -> Query:
     tree = checked_select(sql, file=file)
     reads = {_name(node): None for node in tree.find_all(exp.Table) if not _is_local(node)}
     return Query(tree, tuple(reads))
+
+
+def other_table(node: exp.Table, this: exp.Expr, db: exp.Expr | None = None) -> exp.Table:
+    """A table for the place of another one, whose name it has as an alias."""
+    alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
+    others = {key: value for key, value in node.args.items() if key not in ("this", "db", "catalog", "alias")}
+    return exp.Table(this=this, db=db, alias=alias, **others)
 
 
 def _is_local(node: exp.Table) -> bool:
