@@ -5,6 +5,7 @@
     functions   the functions that queries may call
     queries     one query: the tables that it reads, and whether it works row by row
     graph       the order of the tables, by what they read
+    column_lineage  from which columns of the inputs each column is computed
     positions   what a table was made from, stored in the snapshot that has the rows
     owners      whose rights the runs have
     inputs      the tables that a query reads, as the owner of the pipeline may read them

@@ -9,11 +9,13 @@ import json
 from typing import Final
 
 from skiway.errors import InvalidArgument, Unsupported
+from skiway.formats.iceberg.snapshots import summary_properties
 from skiway.metastore import jobs
+from skiway.metastore.pipelines.column_lineage import read_lineage
 from skiway.metastore.pipelines.graph import in_order
 from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.projects import Project, read_project
-from skiway.metastore.pipelines.refreshing import PipelineRun, QueryEngine
+from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
 from skiway.metastore.pipelines.schedule import rescheduled, unscheduled
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys, updates
@@ -120,7 +122,10 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
         decision = decisions[str(table.name)]
         action, reason = ("fail", decision) if isinstance(decision, str) else (decision.action, decision.reason)
         reads = sorted({str(each) for each in table.reads.values()})
-        planned.append(v1.PlannedTable(table=str(table.name), action=action, reason=reason, reads=reads))
+        shown = v1.PlannedTable(table=str(table.name), action=action, reason=reason, reads=reads)
+        if isinstance(decision, Decision):
+            _show_last_refresh(shown, decision)
+        planned.append(shown)
     return v1.PlanPipelineResponse(tables=planned)
 
 
@@ -145,6 +150,24 @@ def run_job(
         )
     pipeline = _required(realm, task.pipeline_id).value
     return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full).run(engine, control)
+
+
+def _show_last_refresh(shown: v1.PlannedTable, decision: Decision) -> None:
+    """Add what the last refresh of a table did, which its snapshot tells."""
+    stored, output = decision.stored, decision.output
+    if output is None or stored.snapshot_id is None:
+        return
+    snapshot = output.metadata.snapshot_by_id(stored.snapshot_id)
+    if snapshot is None or snapshot.summary is None:
+        return
+    is_appended = snapshot.summary.operation.value == "append" and snapshot.parent_snapshot_id is not None
+    shown.last_action = "append" if is_appended else "replace"
+    shown.refreshed_at.FromMilliseconds(snapshot.timestamp_ms)
+    names = {} if stored.value is None else {state.table: name for name, state in stored.value.inputs.items()}
+    for column, sources in read_lineage(summary_properties(snapshot)).items():
+        for table_id, source_columns in sources.items():
+            for each in source_columns:
+                shown.columns.add(column=column, source_table=names.get(table_id, table_id), source_column=each)
 
 
 def _required(realm: Realm, given: v1.ResourceId) -> Stored[v1.Pipeline]:

@@ -41,6 +41,10 @@ class Query:
         return sql_text(self.tree)
 
     def reading(self, views: Mapping[TableName, str]) -> str:
+        """The text of the query that reads these views instead of the tables."""
+        return sql_text(self.renamed(views))
+
+    def renamed(self, views: Mapping[TableName, str]) -> exp.Query:
         """The query that reads these views instead of the tables. Each view has the name of its table as an alias.
 
         Common table expressions get other names, too. So Spark sees no name that could be one of its own tables.
@@ -54,7 +58,7 @@ class Query:
             node.replace(other_table(node, exp.to_identifier(f"cte {node.name.casefold()}", quoted=True)))
         for expression in made.find_all(exp.CTE):
             expression.args["alias"].set("this", exp.to_identifier(f"cte {_cte_name(expression)}", quoted=True))
-        return sql_text(made)
+        return made
 
     def with_tables(self, made: Callable[[exp.Table, TableName], exp.Expr]) -> exp.Query:
         """The query with other nodes in the places of the tables. Columns are not qualified by namespaces any more."""

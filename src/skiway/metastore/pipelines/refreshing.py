@@ -10,7 +10,8 @@ of two runs at once the second commit of each table fails.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -29,19 +30,20 @@ from skiway.metastore.ingest.rows import Target, Written
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, is_certainly_undone
 from skiway.metastore.managed.tables import create, create_filled
+from skiway.metastore.pipelines.column_lineage import column_lineage, stored_lineage
 from skiway.metastore.pipelines.graph import in_order, read_tables
 from skiway.metastore.pipelines.inputs import Input, LakeTables
-from skiway.metastore.pipelines.positions import Position, StoredPosition, read_position
+from skiway.metastore.pipelines.positions import PIPELINE, Position, StoredPosition, read_position
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
 from skiway.metastore.pipelines.views import with_views
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
+from skiway.metastore.usage import Usage, add_usage
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["PARTITIONING", "PIPELINE", "Decision", "PipelineRun", "QueryEngine", "QueryResult"]
+__all__ = ["PARTITIONING", "Decision", "PipelineRun", "QueryEngine", "QueryResult"]
 
-PIPELINE: Final = "skiway.pipeline.id"
 PARTITIONING: Final = "skiway.pipeline.partition-by"
 
 log = logging.getLogger("skiway.pipelines")
@@ -185,13 +187,12 @@ class PipelineRun:
             for written, full in table.reads.items()
             if written not in waits
         }
+        stored = StoredPosition() if output is None else read_position(output.metadata)
         if waits:
-            return Decision(
-                table, "replace", f"{', '.join(map(str, waits.values()))} is refreshed before", output=output
-            )
+            why = f"{', '.join(map(str, waits.values()))} is refreshed before"
+            return Decision(table, "replace", why, stored=stored, output=output)
         states = {key_of(full): inputs[written].state for written, full in table.reads.items()}
         position = Position(table.digest, states)
-        stored = StoredPosition() if output is None else read_position(output.metadata)
         action, reason, read = self._choice(table, inputs, position, stored, output)
         return Decision(table, action, reason, read, position, stored, output)
 
@@ -235,14 +236,19 @@ class PipelineRun:
         table = decision.table
         with engine.result(table.query.reading, decision.inputs) as result:
             columns = stored_columns(result.columns())
+            lineage = column_lineage(
+                table.query, {name: read.columns.names for name, read in decision.inputs.items()}, columns.names
+            )
             output, target, replacement = self._target(decision, columns)
             control.check()
             written = result.write(target)
-        summary = decision.position.summary
+        ids = {name: read.state.table for name, read in decision.inputs.items()}
+        summary = {**decision.position.summary, **stored_lineage(lineage, ids)}
         try:
             control.check()
             if decision.output is None:
                 create_filled(self.tables.realm, self.tables.warehouse, output, written.files, properties=summary)
+                self._note_use(output.id, ids.values())
                 return
             if decision.action == "append":
                 producer = append(written.files, properties=summary)
@@ -252,10 +258,20 @@ class PipelineRun:
                 producer = delete_all(written.files, properties=summary)
             guarded = checked(producer, lambda metadata: _check_position(metadata, decision.stored))
             change(self.tables.realm, self.tables.warehouse, output.table.resource_id, guarded)
+            self._note_use(output.id, ids.values())
         except SkiwayError as error:
             if is_certainly_undone(error):
                 target.files.remove(written.paths)
             raise
+
+    def _note_use(self, table_id: str, sources: Iterable[str]) -> None:
+        """Record that the table was written from its inputs. Nothing depends on it."""
+        realm = self.tables.realm
+        used = Usage(writes=1, callers=Counter([realm.caller or "server"]), sources=Counter(set(sources)))
+        try:
+            add_usage(realm, table_id, realm.clock().date(), used)
+        except SkiwayError as error:
+            log.warning("the use of table %s was not recorded: %s", table_id, error)
 
     def _target(self, decision: Decision, columns: pa.Schema) -> tuple[ManagedTable, Target, Replacement | None]:
         """The table that the rows are written to, and how it is replaced if it gets other columns or partitions."""

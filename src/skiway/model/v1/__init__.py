@@ -262,6 +262,7 @@ from skiway.model.v1.namespace_pb2 import (
     UpdateNamespaceResponse,
 )
 from skiway.model.v1.pipeline_pb2 import (
+    ColumnSource,
     CreatePipelineRequest,
     CreatePipelineResponse,
     DeletePipelineRequest,
@@ -746,6 +747,7 @@ __all__ = [
     "ClientCredentials",
     "ColumnIdAlgorithm",
     "ColumnMask",
+    "ColumnSource",
     "ColumnStats",
     "ColumnStatsSet",
     "ColumnTags",
