@@ -5,6 +5,7 @@ browsing     catalogs, namespaces, and search
 tables       tables: columns, rows, snapshots, files, access, snippets
 views        views and their dialects
 operations   connectors, jobs, queries, events
+pipelines    pipelines, their tables and runs
 access       accounts, tokens, grants, policies, the audit log
 health       what fails, waits, is damaged, or lacks statistics
 editor       SQL that runs on the server
@@ -15,7 +16,7 @@ from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
-from skiway.web.pages import access, browsing, editor, health, home, operations, tables, views
+from skiway.web.pages import access, browsing, editor, health, home, operations, pipelines, tables, views
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -30,6 +31,8 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "views"): views.view,
     ("GET", "connectors"): operations.connectors,
     ("POST", "connectors"): operations.change_connector,
+    ("GET", "pipelines"): pipelines.pipelines,
+    ("POST", "pipelines"): pipelines.run_pipeline,
     ("GET", "jobs"): operations.jobs,
     ("POST", "jobs"): operations.cancel_job,
     ("GET", "queries"): operations.queries,
