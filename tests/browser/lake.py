@@ -13,6 +13,12 @@ from skiway.client import AirportClient, Metastore
 from skiway.model import v1
 
 SCRIPT = "<script>alert(1)</script>"
+PIPELINE = {
+    "pipeline.yml": "name: shop\ncatalog: lake\nnamespace: sales\nschedule: 1h\n",
+    "adults.sql": "SELECT id, upper(name) AS name FROM people",
+    "letters.sql": "-- @partition_by: letter\nSELECT substr(name, 1, 1) AS letter, count(*) AS n FROM adults GROUP BY 1",
+    "planted.sql": f"SELECT '{SCRIPT}' AS x, id FROM `{SCRIPT}`",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         metastore.policies.tag("lake.sales.people", "name", ["personal"])
         metastore.policies.create("hide names", to=["role:member"], mask="hash", tags=["personal"])
         metastore.grants.add("lake.sales.people", "user:bob", "read")
+        metastore.pipelines.create(PIPELINE)
         metastore.connectors.create("bikes", kind="parquet", uri=str(folder / "files"), catalog="lake")
         metastore.connectors.create("nowhere", kind="parquet", uri=str(folder / "nothing"), catalog="lake")
         failed = metastore.jobs.wait(metastore.connectors.sync("nowhere").id, timeout_s=60)

@@ -39,6 +39,8 @@ PATHS: Final = [
     "/views/lake/sales/names",
     "/connectors",
     "/connectors/bikes",
+    "/pipelines",
+    "/pipelines/shop",
     "/jobs",
     "/jobs/{failed_job}",
     "/queries",

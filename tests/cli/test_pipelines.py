@@ -32,6 +32,7 @@ def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path)
     shown = run("pipelines", "show", "sales", "-o", "json").json
     assert shown["files"] == ["big.sql", "ones.sql", "pipeline.yml"]
     assert shown["owner"]
+    assert (shown["problem"], shown["lineage"]) == (None, {})
     (folder / "big.sql").unlink()
     plan = run("pipelines", "apply", folder, "--dry-run", "-o", "json").json
     assert [each["table"] for each in plan] == ["shop.ones"]

@@ -16,8 +16,9 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
-from demo.demos import answers, demo
+from demo.demos import Serving, answers, demo
 from formats.oracles import extended
+from skiway.client import AirportClient, col
 from skiway.demo.queries import QUERIES
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
@@ -85,10 +86,30 @@ def test_tables_of_three_formats_have_all_their_snapshots(made: tuple[Path, str]
         "lifts.rides": ("iceberg", "5", "lift-operations"),
         "maps.trails": ("parquet", "1", "mountain-data"),
         "planning.crews": ("iceberg", "1", "(managed)"),
+        "reports.best_days": ("iceberg", "1", "(managed)"),
+        "reports.daily_sales": ("iceberg", "1", "(managed)"),
         "sales.prices": ("delta", "2", "ticket-desk"),
         "sales.tickets": ("delta", "6", "ticket-desk"),
         "weather.readings": ("parquet", "1", "mountain-data"),
     }
+
+
+def test_derived_tables_match_the_tickets(served: Serving, home: Path) -> None:
+    tickets = DeltaTable(str(home / "sources" / "ticket-desk" / "sales" / "tickets")).to_pyarrow_table()
+    with duckdb.connect() as duck, AirportClient(served.location(), "lake") as db:
+        duck.register("tickets", tickets)
+        daily = "SELECT resort, sold_on AS day, count(*) AS tickets, sum(amount) AS sold FROM tickets WHERE NOT refunded GROUP BY ALL"
+        best = f"SELECT resort, day, sold FROM ({daily}) QUALIFY row_number() OVER (PARTITION BY resort ORDER BY sold DESC, day) < 4"
+        for name, sql in (("daily_sales", daily), ("best_days", best)):
+            wanted = duck.execute(f"FROM ({sql}) ORDER BY ALL").fetchall()
+            found = db.scan(("reports", name)).read_all()
+            assert wanted
+            assert sorted(tuple(row.values()) for row in found.to_pylist()) == wanted
+        lineage = db.scan(("skiway", "lineage"), where=col("table_name") == "best_days").read_all().to_pylist()
+    assert dict(lineage[0]["columns"])["sold"] == ["sold"]
+    assert sorted(each.name for each in (home / "pipelines" / "reports").iterdir()) == [
+        *("best_days.sql", "daily_sales.sql", "pipeline.yml")
+    ]
 
 
 @pytest.mark.full
@@ -113,7 +134,7 @@ def test_second_start_is_fast_and_does_not_start_spark(made: tuple[Path, str], t
     assert took < SECOND_START_S * SLOWER
     assert not touched.exists()
     assert (home / "spark.log").read_bytes() == log
-    for step in ("sources", "metadata", "statistics", "managed"):
+    for step in ("sources", "metadata", "statistics", "managed", "derived"):
         assert not re.search(rf"^{step} ", run.stdout, re.MULTILINE)
     assert run.stderr == ""
 

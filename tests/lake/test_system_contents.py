@@ -225,8 +225,14 @@ def test_usage_and_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first["columns"], first["callers"]) == ([("x", 4)], [("me", 5)])
     hidden, _ = usage_tables.usage(scan(table(), restricted=("t",), may=False)).to_pylist()
     assert (hidden["reads"], hidden["bytes_read"], hidden["callers"]) == (1, None, None)
-    (source,) = usage_tables.lineage(scan(table())).to_pylist()
-    assert (source["source_table"], source["writes"]) == ("u", 3)
+    computed = {"u": [("double", ["price", "tax"])], "v": [("id", ["id"])]}
+    monkeypatch.setattr(usage_tables, "columns_by_source", lambda _realm, _table: computed)
+    places["v"] = ("c", "s", "v")
+    source, derived = usage_tables.lineage(scan(table())).to_pylist()
+    assert (source["source_table"], source["writes"], source["columns"]) == ("u", 3, [("double", ["price", "tax"])])
+    assert [derived[name] for name in ("source_table", "writes", "first_day", "columns")] == [
+        *("v", 0, None, [("id", ["id"])])
+    ]
     assert (source["first_day"], source["last_day"]) == (date(2026, 1, 1), date(2026, 1, 2))
 
 

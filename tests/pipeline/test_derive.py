@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.resource_factory import ResourceFactory
-from metastore.upstreams import parquet
+from metastore.upstreams import connector, parquet, run
 from pipeline.lakes import SPARK
 from pipeline.test_sync_server import PATIENCE_S, synced
 from runtime.servers import Server
@@ -105,6 +106,25 @@ def test_spark_keeps_types_and_reads_empty_tables(lake: PipelineLake) -> None:
     assert [str(each.type) for each in lake.table("copy").handle.schema.arrow] == [
         str(each.type) for each in lake.table("things").handle.schema.arrow
     ]
+
+
+def test_spark_reads_mirrored_tables_and_views(lake: PipelineLake, tmp_path: Path) -> None:
+    factory = lake.lake.factory
+    space = factory.first_namespace()
+    write_deltalake(tmp_path / "delta" / "people", pa.table({"id": [1, 2], "n": [10, 20]}))
+    destination = v1.ConnectorDestination(
+        catalog_id=space.catalog_id, namespace=v1.NamespacePath(segments=["upstream"])
+    )
+    uri, properties = str(tmp_path / "delta"), {"delta.source": "filesystem"}
+    source = connector(factory, uri, v1.CK_DELTA, properties=properties, destination=destination)
+    assert run(factory, source).failures == {}
+    columns = [v1.SchemaColumn(name=name, logical_type="BIGINT") for name in ("id", "double")]
+    sql = "SELECT id, n * 2 FROM upstream.people"
+    factory.view("doubled", sql_definitions=[v1.ViewSql(sql=sql, dialect="duckdb")], output_columns=columns)
+    lake.queries = {"sums": "SELECT sum(double) AS total FROM doubled", "copy": "SELECT p.n FROM upstream.people AS p"}
+    assert lake.run().failures == {}
+    assert (lake.rows("sums"), lake.rows("copy")) == ([(60,)], [(10,), (20,)])
+    assert lake.actions() == {"copy": "keep", "sums": "keep"}
 
 
 def test_a_server_runs_a_pipeline_as_a_job(server_with_spark: Server, tmp_path: Path) -> None:

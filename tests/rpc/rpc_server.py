@@ -19,12 +19,13 @@ from metastore.resource_factory import ResourceFactory
 from rpc.requests import warehouse
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.requests import Access, Observers, Retries
 from skiway.rpc import Door, Method, Rule, Service, all_services
-from skiway.security import Authenticator, PermissionAuthorizer, Principal
+from skiway.security import Authenticator, MemorySecrets, PermissionAuthorizer, Principal
 from skiway.security.principals import MANAGES_ACCOUNTS, READ
 from skiway.storage import Stores, utc_now
 from skiway.telemetry.audit import AuditLog
@@ -34,7 +35,11 @@ from skiway.telemetry.traces import Traces
 
 behavior = pytest.mark.behavior
 
-SERVICES = all_services(staging=StagingArea(warehouse()), maintenance=MaintenanceArea(warehouse()))
+SERVICES = all_services(
+    reconciler=Reconciler(MemorySecrets(), warehouse=warehouse()),
+    staging=StagingArea(warehouse()),
+    maintenance=MaintenanceArea(warehouse()),
+)
 METHODS = {method.operation.full_name: method for service in SERVICES for method in service.methods()}
 EVERYTHING = frozenset(
     permission for service in SERVICES for rule in service.rules.values() for permission in rule.permissions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,16 @@ def everything(folder: Path) -> dict[str, Any]:
                 "table": f"{QUOTED}.{QUOTED}.{QUOTED}",
                 "schema": {"columns": {HOSTILE: "string"}},
             },
+        ],
+        "pipelines": [
+            {
+                "name": name,
+                "files": {
+                    "pipeline.yml": json.dumps({"name": name, "catalog": "lake", "namespace": "sales"}),
+                    "marts/ids.sql": f"-- @description: {HOSTILE}\nSELECT id\nFROM people\nWHERE id > 3",
+                },
+            }
+            for name in ("derived", HOSTILE)
         ],
         "webhooks": [
             {

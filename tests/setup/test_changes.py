@@ -114,6 +114,11 @@ CHANGES: list[tuple[str, int, dict[str, Any]]] = [
     ("rules", 8, {"schema": {"columns": {"id": "long", "email": "int", "price": "decimal(10,2)"}}}),
     ("rules", 5, {"table": f"{QUOTED}.{QUOTED}.{QUOTED}"}),
     ("webhooks", 0, {"url": "http://127.0.0.1:9/", "events": ["*"], "description": ""}),
+    (
+        "pipelines",
+        0,
+        {"files": {"pipeline.yml": "name: derived\ncatalog: lake\nnamespace: sales\n", "other.sql": "SELECT 1 AS x"}},
+    ),
     ("webhooks", 0, {"paused": False}),
     ("tags", 0, {"columns": {"id": ["key"], "email": ["pii"]}}),
     ("policies", 0, {"to": ["role:x"], "exceptions": [], "tags": ["pii", "b"], "description": "d"}),
@@ -180,14 +185,16 @@ def test_delete_deletes_all_but_tables_and_what_contains_them(lake: Metastore, t
     assert len(left.tables or ()) == 3
     assert {each.name for each in left.catalogs or ()} == {"lake", declared["catalogs"][1]["name"]}
     assert {each.name for each in left.namespaces or ()} == {"lake.sales", declared["namespaces"][2]["name"]}
-    assert not any((left.connectors, left.views, left.tags, left.policies, left.rules, left.webhooks, left.grants))
+    assert not any(
+        (left.connectors, left.views, left.tags, left.policies, left.rules, left.pipelines, left.webhooks, left.grants)
+    )
 
 
 def test_what_protects_comes_before_what_exposes(lake: Metastore, tmp_path: Path) -> None:
     made = plan(lake, everything(tmp_path))
     kinds = [each.kind for each in made.changes if each.name != everything(tmp_path)["policies"][2]["name"]]
     assert list(dict.fromkeys(kinds)) == [
-        "account", "catalog", "namespace", "table", "connector", "tags", "policy", "view", "rule", "webhook", "grant",
+        "account", "catalog", "namespace", "table", "connector", "tags", "policy", "view", "rule", "pipeline", "webhook", "grant",
     ]  # fmt: skip
     assert kinds == sorted(kinds, key=list(dict.fromkeys(kinds)).index)
 

@@ -58,6 +58,13 @@ def test_words_that_look_like_other_types_are_text(word: str) -> None:
         ("version: 1\ncatalogs:\n- name: [x]", 3, "catalogs[0].name must be text, but is a list"),
         ("version: 1\ncatalogs:\n  name: lake", 3, "catalogs must be a list: begin each item with a dash"),
         ("version: 1\ncatalogs:\n- lake", 3, "catalogs[0] must be a mapping: write key: value"),
+        ("version: 1\npipelines:\n- {name: x, files: {}}", 3, "files needs pipeline.yml"),
+        (
+            "version: 1\npipelines:\n- {name: x, files: {pipeline.yml: 'name: y'}}",
+            3,
+            "name is 'x', but pipeline.yml has 'y': give both the same name",
+        ),
+        ("version: 1\npipelines:\n- {name: x, files: {pipeline.yml: 'a: ['}}", 3, "pipeline.yml is not valid YAML"),
         ("version: 1\ncatalogs:", 2, "catalogs has no value: give one, or leave out the key"),
         ("version: 1\ncatalogs:\n- name: a\n  name: b", 4, "catalogs[0] has the key 'name' twice"),
         ("version: 1\ncatalogs:\n- name: !x a", 3, "has the tag !x: leave it out"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,18 +13,26 @@ import pytest
 
 from runtime.servers import Server, eventually, started
 from skiway.client import AirportClient, Metastore
+from skiway.client.metastore import PlannedTable
 from skiway.client.metastore.calls import Calls
 from skiway.metastore import Realm, statistics
 from skiway.model import v1
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.search import Entry, Index
 from skiway.storage import open_stores
-from skiway.web.pages import PAGES
+from skiway.web import charts
+from skiway.web.pages import PAGES, pipelines
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
 from web.explorers import Visitor, visiting
 
 SCRIPT = "<script>alert(1)</script>"
+PIPELINE = {
+    "pipeline.yml": f"name: {SCRIPT}\ncatalog: lake\nnamespace: sales\n",
+    "adults.sql": f"-- @description: {SCRIPT}\nSELECT id FROM people WHERE name <> '{SCRIPT}'",
+    "counted.sql": "SELECT count(*) AS n FROM adults",
+    "planted.sql": f"-- @table: {SCRIPT}\nSELECT * FROM `{SCRIPT}s`",
+}
 NOTE = {"type": "struct", "fields": [{"id": 1, "name": "note", "required": False, "type": "string"}]}
 
 
@@ -69,6 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             column.histogram.CopyFrom(histogram)
             metastore.statistics.put_columns("lake.sales.people", snapshot, [column])
             store_history(home, metastore)
+            metastore.pipelines.create(PIPELINE)
             metastore.connectors.create("shop", kind="parquet", uri=str(home.parent / "nothing"), catalog="lake")
             metastore.webhooks.create(
                 "alerts",
@@ -92,6 +101,7 @@ PATHS = {
     "catalogs": "/catalogs/lake",
     "tables": "/tables/lake/sales/people",
     "connectors": "/connectors",
+    "pipelines": "/pipelines",
     "jobs": "/jobs",
     "queries": "/queries",
     "events": "/events",
@@ -339,6 +349,8 @@ def test_name_with_a_slash_and_the_suffix_of_twins(visitor: Visitor) -> None:
         *(f"/tables/lake/sales/people?tab={quote(SCRIPT)}", f"/tables/lake/sales/people?at={quote(SCRIPT)}"),
         f"/tables/lake/sales/people?limit={quote(SCRIPT)}&tab=rows",
         f"/jobs?state={quote(SCRIPT)}",
+        "/pipelines",
+        f"/pipelines/{quote(SCRIPT, safe='')}",
     ],
 )
 def test_planted_script_is_only_text(visitor: Visitor, path: str) -> None:
@@ -454,6 +466,52 @@ def test_sync_is_started_and_its_job_shown(visitor: Visitor, server: Server) -> 
     assert visitor.data(place)["job"]["state"] == job.state == "failed"
     assert "nothing" in visitor.page(place)
     assert place in visitor.page("/")  # a failing job
+
+
+def test_pipeline_shows_its_tables_and_why_they_are_refreshed(visitor: Visitor) -> None:
+    data = visitor.data(f"/pipelines/{quote(SCRIPT, safe='')}")
+    assert sorted((each["table"], each["action"], each["last_action"]) for each in data["tables"]) == [
+        (f"sales.{SCRIPT}", "fail", None),
+        ("sales.adults", "replace", None),
+        ("sales.counted", "replace", None),
+    ]
+    assert [sorted(layer) for layer in data["layers"]] == [
+        [f"sales.{SCRIPT}s", "sales.people"],
+        [f"sales.{SCRIPT}", "sales.adults"],
+        ["sales.counted"],
+    ]
+    page = visitor.page(f"/pipelines/{quote(SCRIPT, safe='')}")
+    assert "the table does not exist yet" in page
+    assert page.count('<path class="line"') == 3
+
+
+def test_tables_in_the_graph_of_a_pipeline_are_links() -> None:
+    planned = [
+        PlannedTable("s.a", "keep", "", ["s.t"], "append", datetime(2026, 1, 1, tzinfo=UTC)),
+        PlannedTable("s.b", "replace", "", ["s.a", "s.t"]),
+    ]
+    shown = [pipelines.table_data(each, "lake") for each in planned]
+    assert [each["link"] for each in shown] == ["/tables/lake/s/a", ""]
+    found = pipelines.layers({each.table: each.reads for each in planned})
+    assert found == [["s.t"], ["s.a"], ["s.b"]]
+    drawn = charts.graph(found, shown)
+    assert drawn.count("<a href=") == 1
+    assert drawn.count('<path class="line"') == 3
+    assert 'aria-label="2 tables and the 1 tables that they are made from"' in drawn
+
+
+def test_pipeline_is_run_and_its_job_shown(visitor: Visitor, server: Server) -> None:
+    path = f"/pipelines/{quote(SCRIPT, safe='')}"
+    assert visitor.send(path, {"action": "dance"}).status_code == 400
+    assert visitor.send(path, {"action": "run", "form_token": "wrong"}).status_code == 403
+    answer = visitor.send(path, {"action": "run"})
+    assert answer.status_code == 303
+    with Metastore(server.address) as lake:
+        job = lake.jobs.wait(answer.headers["location"].rpartition("/")[2], timeout_s=60)
+    page = visitor.page(answer.headers["location"])
+    assert "pipelines.enabled" in page
+    assert f'<a href="{path}">' in page
+    assert [each["id"] for each in visitor.data(path)["jobs"]] == [job.id]
 
 
 def test_connector_is_paused_and_resumed(visitor: Visitor, server: Server) -> None:

@@ -76,7 +76,7 @@ def _settings(home: Path, grpc: str | None, http: str | None, *, once: bool) -> 
     if once:  # nobody connects, so any port will do
         addresses = {key: address or "127.0.0.1:0" for key, address in addresses.items()}
     given = {key: address for key, address in addresses.items() if address is not None}
-    return load(home, flags={"log.level": "ERROR", **given})
+    return load(home, flags={"log.level": "ERROR", "pipelines.enabled": "true", **given})
 
 
 def _create(demo_home: DemoHome, process: Process, poster: Poster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ import typer
 
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import INTERRUPTED, JobRecord, describe_progress
-from skiway.errors import NotFound
+from skiway.errors import NotFound, SkiwayError
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Job
@@ -39,6 +39,8 @@ class PipelineRecord:
     created_at: datetime | None
     updated_at: datetime | None
     damage: str | None = None
+    problem: str | None = None
+    lineage: dict[str, list[str]] | None = None
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> PipelineRecord:
@@ -64,8 +66,15 @@ def list_pipelines(call: Call) -> None:
 
 @command(app, "show")
 def show(call: Call, name: PipelineName) -> None:
-    """Show a pipeline and its stored version."""
-    call.print_record(PipelineRecord.of(call.lake.pipelines.get(name)))
+    """Show a pipeline: its files, and from which columns the columns of its tables were computed."""
+    found = PipelineRecord.of(call.lake.pipelines.get(name))
+    try:
+        tables = call.lake.pipelines.plan(name)
+    except SkiwayError as error:
+        call.print_record(replace(found, problem=error.message))
+        return
+    lineage = {f"{each.table}.{column}": list(sources) for each in tables for column, sources in each.columns.items()}
+    call.print_record(replace(found, lineage=lineage))
 
 
 @command(app, "create")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from skiway.client import AirportClient, Metastore
-from skiway.demo import dataset
+from skiway.demo import dataset, reports
 from skiway.demo.home import DemoHome
 from skiway.demo.sources import SOURCES, Written, written
 from skiway.errors import AlreadyExists, PreconditionFailed
@@ -43,6 +43,7 @@ STEPS: Final = (
     Step("metadata", "tables, schemas, snapshots, files", len(SOURCES)),
     Step("statistics", "every data file, profiled by Spark", len(TABLES)),
     Step("managed", "an Iceberg table, written over Airport", 1),
+    Step("derived", "tables of a pipeline, computed by Spark", 1),
 )
 
 
@@ -58,7 +59,7 @@ class Watcher(Protocol):
 
 def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
     """Build what is missing of the demo, on the server at these addresses."""
-    sources, metadata, statistics, managed = STEPS
+    sources, metadata, statistics, managed, derived = STEPS
     with Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
         written_sources = list(_write_sources(home, sources, watcher))
         for source in written_sources:
@@ -74,6 +75,9 @@ def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
                 found.append(f"{rows:,} rows")
     with _part(managed, ".".join(CREWS), watcher) as found:
         found.append(f"{_managed(airport):,} rows")
+    with _part(derived, reports.NAME, watcher) as found, Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
+        reports.write_files(home.pipeline)
+        found.append(_derived(lake))
 
 
 def warm_spark() -> None:
@@ -132,6 +136,13 @@ def _checked(answer: v1.SyncCaptureResponse, what: str) -> v1.SyncCaptureRespons
         reasons = "; ".join(f"{each.table}: {each.message}" for each in answer.table_errors)
         raise PreconditionFailed(f"{what} could not be synchronized: {reasons or 'unknown reason'}", key="demo.sync")
     return answer
+
+
+def _derived(lake: Metastore) -> str:
+    """Run the pipeline of the demo, and return what came out."""
+    with suppress(AlreadyExists):
+        lake.namespaces.create(f"{CATALOG}.{reports.NAME}", description="tables of the pipeline reports")
+    return reports.derive(lake, timeout_s=TIMEOUT_S)
 
 
 def _managed(airport: str) -> int:

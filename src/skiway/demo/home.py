@@ -63,6 +63,11 @@ class DemoHome:
         return self.path / "sources"
 
     @property
+    def pipeline(self) -> Path:
+        """The directory with the files of the pipeline, for people to edit."""
+        return self.path / "pipelines" / "reports"
+
+    @property
     def is_marked(self) -> bool:
         """Whether the directory is marked as a demo."""
         return (self.path / _FILE).is_file()

@@ -25,9 +25,11 @@ from skiway.pipeline.ingest.distribution import RESULT, collected, outcome_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkQueries"]
+__all__ = ["SparkQueries", "SparkResult"]
 
 _FILES_PER_TASK: Final = 4
+_TURNED_OFF: Final = ("spark.sql.runSQLOnFiles", "spark.sql.variable.substitute")
+"""What Spark can do with SQL that no query of a pipeline contains: read files by path, and insert settings of the server."""
 
 log = logging.getLogger("skiway.pipelines")
 
@@ -46,6 +48,8 @@ class SparkQueries:
         from pyspark.errors import AnalysisException, ParseException
 
         spark = self.spark()
+        for setting in _TURNED_OFF:
+            spark.conf.set(setting, "false")
         views = {name: f"pipeline_{uuid.uuid4().hex}" for name in inputs}
         try:
             for name, read in inputs.items():

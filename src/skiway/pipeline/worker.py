@@ -23,6 +23,8 @@ from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.pipelines.api import run_job
+from skiway.metastore.pipelines.inputs import PipelineArea
+from skiway.metastore.pipelines.owners import CurrentRoles
 from skiway.metastore.pipelines.refreshing import QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
@@ -97,11 +99,14 @@ def jobs_of(
     reconciler: Reconciler,
     queries: QueryEngine | None = None,
     large: LargeOptimizer | None = None,
+    current_roles: CurrentRoles | None = None,
 ) -> Callable[[v1.Job, Control], Outcome]:
     """The function that runs a job in the realm of its account.
 
-    `queries` runs those of pipelines, and `large` optimizes large tables.
+    `queries` runs those of pipelines, and `large` optimizes large tables. `current_roles` tells the roles of the owners of
+    pipelines, if this process knows them.
     """
+    area = PipelineArea(reconciler, current_roles)
 
     def run(job: v1.Job, control: Control) -> Outcome:
         with interruptible(job.job_id, control):
@@ -110,7 +115,7 @@ def jobs_of(
     def run_here(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
         if job.HasField("pipeline"):
-            return run_job(realm, reconciler.warehouse, job.pipeline, queries, control)
+            return run_job(realm, area, job.pipeline, queries, control)
         if job.HasField("maintenance"):
             if reconciler.warehouse is None:
                 raise Unsupported(

@@ -22,6 +22,8 @@ from skiway.metastore import (
     webhooks,
 )
 from skiway.metastore.pipelines import api as pipelines
+from skiway.metastore.pipelines.inputs import PipelineArea
+from skiway.metastore.pipelines.owners import CurrentRoles
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
@@ -86,6 +88,7 @@ def all_services(
     policy_expressions: policies.Compile | None = None,
     staging: StagingArea | None = None,
     maintenance: MaintenanceArea | None = None,
+    current_roles: CurrentRoles | None = None,
 ) -> tuple[Service, ...]:
     """All services.
 
@@ -93,9 +96,11 @@ def all_services(
     credentials of connectors, by default in memory. `query_rules` limit queries. `reconciler` mirrors and profiles
     tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
     their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows,
-    `maintenance` where tables are maintained. Add new services of the model here.
+    `maintenance` where tables are maintained. `current_roles` are those of the owners of pipelines, if known.
+    Add new services of the model here.
     """
     secrets_of_webhooks = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()
+    reconciles = reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)
     return (
         ACCOUNTS,
         CATALOGS,
@@ -107,13 +112,13 @@ def all_services(
         DIRECTORY,
         GRANTS,
         policies_of(policy_expressions or SandboxedExpressions()),
-        connectors_of(reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)),
+        connectors_of(reconciles),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
         maintenance_of(maintenance or MaintenanceArea()),
         QUALITY,
         webhooks_of(secrets_of_webhooks, None if reconciler is None else reconciler.access),
-        pipelines_of(maintenance or MaintenanceArea()),
+        pipelines_of(PipelineArea(reconciles, current_roles)),
         EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )
@@ -241,7 +246,7 @@ def webhooks_of(secrets: SecretsStore, access: SourceAccess | None) -> Service:
     )
 
 
-def pipelines_of(area: MaintenanceArea) -> Service:
+def pipelines_of(area: PipelineArea) -> Service:
     """The service for pipelines."""
     return Service(
         pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,9 +23,19 @@ from skiway.security import (
     TokenAuthenticator,
     TokenFile,
     TokenHeaders,
+    roles_of_user,
 )
 
-__all__ = ["AUTHORIZERS", "authenticator", "authorizer", "credential_headers", "issuer", "roles", "with_jobs"]
+__all__ = [
+    "AUTHORIZERS",
+    "authenticator",
+    "authorizer",
+    "credential_headers",
+    "current_roles",
+    "issuer",
+    "roles",
+    "with_jobs",
+]
 
 AUTHORIZERS: Final = "skiway.authorizers"
 BUILT_IN: Final = {"roles": "skiway.security.principals:PermissionAuthorizer"}
@@ -66,6 +77,22 @@ def authenticator(
             return _by_token(settings, accounts, note_use, key)
         case "oidc":
             return _by_oidc(settings, accounts)
+
+
+def current_roles(settings: Settings) -> Callable[[str, str], frozenset[str] | None] | None:
+    """The function that tells the roles of a user in an account; None in modes in which only callers tell them.
+
+    It returns None for a user without a valid token. Workers use it, too, so they need the tokens file of the servers.
+    """
+    file = settings.auth.tokens.file
+    if settings.auth.mode != "token" or file is None:
+        return None
+    tokens = cache(TokenFile)
+
+    def found(account_id: str, user: str) -> frozenset[str] | None:
+        return roles_of_user(tokens(file).entries(), account_id, user)
+
+    return found
 
 
 def credential_headers(settings: Settings) -> tuple[str, ...]:

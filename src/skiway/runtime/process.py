@@ -50,7 +50,14 @@ from skiway.metastore.table_maintenance.sources import SourceTables
 from skiway.requests import Access, Lanes, Observers, Quotas
 from skiway.rpc import Door as RpcDoor
 from skiway.rpc.services import all_services
-from skiway.runtime.authentication import authenticator, authorizer, credential_headers, issuer, with_jobs
+from skiway.runtime.authentication import (
+    authenticator,
+    authorizer,
+    credential_headers,
+    current_roles,
+    issuer,
+    with_jobs,
+)
 from skiway.runtime.automatic_profiles import profile_sweep
 from skiway.runtime.browsers import LocalOnly
 from skiway.runtime.call_processes import CallProcesses
@@ -329,6 +336,7 @@ def rpc_door(
             policy_expressions=PolicyChecks(QueryEngine(queries)),
             staging=staging_area(warehouse, settings.server.grpc),
             maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms, SourceTables(reconciler)),
+            current_roles=current_roles(settings),
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

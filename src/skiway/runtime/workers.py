@@ -18,12 +18,14 @@ from skiway.metastore import Realm
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.migrations import watching_format
+from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.schedule import PipelineSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer
 from skiway.pipeline.derive import SparkQueries
 from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
+from skiway.runtime.authentication import current_roles
 from skiway.runtime.lake import opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals, repeating
 from skiway.runtime.source_access import source_access_of
@@ -111,7 +113,7 @@ def at_work(
     realm_of = realms_of(settings, stores)
     schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
     if settings.pipelines.enabled and reconciler.warehouse is not None:
-        schedules.append(PipelineSchedule(stores, realm_of, reconciler.warehouse))
+        schedules.append(PipelineSchedule(stores, realm_of, PipelineArea(reconciler, current_roles(settings))))
     every_s = settings.reconciler.poll_every.total_seconds()
     with worker_of(settings, stores, reconciler, metrics, large) as worker, scheduling(schedules, every_s=every_s):
         yield worker
@@ -157,7 +159,7 @@ def worker_of(
     queries = SparkQueries(spark_place(settings.reconciler.spark).session) if settings.pipelines.enabled else None
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(realms_of(settings, stores), reconciler, queries, large),
+        jobs_of(realms_of(settings, stores), reconciler, queries, large, current_roles(settings)),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,

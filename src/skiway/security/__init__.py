@@ -13,7 +13,7 @@ from skiway.security.principals import NOBODY, PLATFORM, Accounts, Authorizer, P
 from skiway.security.redaction import MASK, Redacted
 from skiway.security.secrets.opening import open_secrets
 from skiway.security.secrets.store import MemorySecrets, SecretsStore, secret_key
-from skiway.security.tokens import NewToken, TokenAuthenticator, TokenEntry, TokenFile, new_token
+from skiway.security.tokens import NewToken, TokenAuthenticator, TokenEntry, TokenFile, new_token, roles_of_user
 
 __all__ = [
     "MASK",
@@ -40,6 +40,7 @@ __all__ = [
     "TokenHeaders",
     "new_token",
     "open_secrets",
+    "roles_of_user",
     "secret_key",
     "utc_now",
 ]

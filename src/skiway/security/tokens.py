@@ -23,10 +23,18 @@ from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument, Unauthorized
 from skiway.security.access_tokens import ACCESS_PREFIX, AccessToken, AccessTokens
 from skiway.security.authentication import Admission, Identity, TokenHeaders
-from skiway.security.principals import Accounts, Principal, Roles
+from skiway.security.principals import Accounts, Principal, Roles, normal_roles
 from skiway.security.redaction import Redacted
 
-__all__ = ["MIN_TOKEN_CHARACTERS", "NewToken", "TokenAuthenticator", "TokenEntry", "TokenFile", "new_token"]
+__all__ = [
+    "MIN_TOKEN_CHARACTERS",
+    "NewToken",
+    "TokenAuthenticator",
+    "TokenEntry",
+    "TokenFile",
+    "new_token",
+    "roles_of_user",
+]
 
 MIN_TOKEN_CHARACTERS = 32
 TOKEN_PREFIX = "skiway_"  # noqa: S105  (lets secret scanners recognize our tokens)
@@ -96,6 +104,16 @@ def new_token(
     token = TOKEN_PREFIX + randomness(TOKEN_BYTES)
     entry = TokenEntry.of(token, name=name, account=account, roles=roles, expires_at=expires_at)
     return NewToken(Redacted(token), entry)
+
+
+def roles_of_user(
+    entries: Iterable[TokenEntry], account: str, name: str, *, clock: Clock = utc_now
+) -> frozenset[str] | None:
+    """The roles of all valid tokens of a user in an account; None if there is no such token."""
+    now = clock()
+    valid = [each for each in entries if each.expires_at is None or now < each.expires_at]
+    found = [normal_roles(each.roles) for each in valid if (each.account, each.name) == (account, name)]
+    return frozenset[str]().union(*found) if found else None
 
 
 class TokenAuthenticator:

@@ -29,6 +29,7 @@ from skiway.setup.declarations import (
     Grant,
     Namespace,
     Object,
+    Pipeline,
     Policy,
     Rule,
     Schedule,
@@ -165,6 +166,8 @@ class Applying:
                 _tags(self.lake, change, desired)
             case Policy():
                 _policy(self.lake, change, desired)
+            case Pipeline():
+                _pipeline(self.lake, change, desired)
             case Webhook():
                 _webhook(self.lake, change, desired, self.secrets.get(change.name))
             case Rule():
@@ -315,6 +318,15 @@ def _rule(lake: Metastore, change: Change, item: Rule) -> None:
     if change.changed & CHECKS.keys():
         changed |= {"kind": kind, "values": plain(getattr(item, kind))}
     lake.rules.update(item.name, **changed)
+
+
+def _pipeline(lake: Metastore, change: Change, item: Pipeline) -> None:
+    if change.action == "delete":
+        lake.pipelines.delete(item.name)
+    elif change.action == "create":
+        lake.pipelines.create(item.files)
+    else:
+        lake.pipelines.update(item.name, item.files)
 
 
 def _webhook(lake: Metastore, change: Change, item: Webhook, secret: str | None) -> None:

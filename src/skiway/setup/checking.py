@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
+import yaml
+
 from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument
@@ -15,6 +17,7 @@ from skiway.setup.declarations import (
     Connector,
     Credentials,
     Object,
+    Pipeline,
     Policy,
     Rule,
     SecretRef,
@@ -39,6 +42,7 @@ FIELDS: Final = {
     "cli": ("provider",),
 }
 OPTIONAL: Final = ("session_token",)
+PIPELINE_FILE: Final = "pipeline.yml"
 
 Finding = tuple[Path, str]
 
@@ -208,6 +212,21 @@ def _webhook(item: Webhook, path: Path) -> Iterator[Finding]:
         yield (*path, "secret"), "secret needs one reference: {env: NAME} or {file: PATH}"
 
 
+def _pipeline(item: Pipeline, path: Path) -> Iterator[Finding]:
+    head = item.files.get(PIPELINE_FILE)
+    if head is None:
+        yield (*path, "files"), f"files needs {PIPELINE_FILE}"
+        return
+    try:
+        found = yaml.safe_load(head)
+    except yaml.YAMLError:
+        yield (*path, "files", PIPELINE_FILE), f"{PIPELINE_FILE} is not valid YAML"
+        return
+    name = found.get("name") if isinstance(found, dict) else None
+    if name != item.name:
+        yield (*path, "name"), f"name is {item.name!r}, but {PIPELINE_FILE} has {name!r}: give both the same name"
+
+
 def _grant(item: Any, path: Path) -> Iterator[Finding]:
     return _reference(item.on, (*path, "on"))
 
@@ -221,6 +240,7 @@ _CHECKS: Final[dict[str, Callable[[Any, Path], Iterator[Finding]]]] = {
     "tags": _tags,
     "policies": _policy,
     "rules": _rule,
+    "pipelines": _pipeline,
     "webhooks": _webhook,
     "grants": _grant,
 }

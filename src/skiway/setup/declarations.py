@@ -27,6 +27,7 @@ __all__ = [
     "Mask",
     "Namespace",
     "Object",
+    "Pipeline",
     "Policy",
     "Quota",
     "Quotas",
@@ -434,6 +435,13 @@ class Webhook(Declaration, frozen=True):
     description: Description = ""
 
 
+class Pipeline(Declaration, frozen=True):
+    """A pipeline, which derives tables. Whoever applies a change of it becomes its owner."""
+
+    name: Annotated[str, Meta(description="The name in pipeline.yml.")]
+    files: Annotated[Properties, Meta(description="Texts by path: pipeline.yml, and a .sql file for each table.")]
+
+
 class Grant(Declaration, frozen=True):
     """A privilege of a user or role on an object and everything in it."""
 
@@ -455,6 +463,7 @@ class Setup(Declaration, frozen=True):
     tags: tuple[Tags, ...] | None = None
     policies: tuple[Policy, ...] | None = None
     rules: tuple[Rule, ...] | None = None
+    pipelines: tuple[Pipeline, ...] | None = None
     webhooks: tuple[Webhook, ...] | None = None
     grants: tuple[Grant, ...] | None = None
 
@@ -468,6 +477,7 @@ SECTIONS: Final = (
     "tags",
     "policies",
     "rules",
+    "pipelines",
     "webhooks",
     "grants",
 )

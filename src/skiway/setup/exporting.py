@@ -38,6 +38,7 @@ from skiway.setup.declarations import (
     Mask,
     Namespace,
     Object,
+    Pipeline,
     Policy,
     Quota,
     Quotas,
@@ -142,6 +143,9 @@ class _Reading:
             tags=tuple(self._tags()),
             policies=tuple(map(self._policy, _sound(lake.policies(), "policy"))),
             rules=tuple(self._rules()),
+            pipelines=tuple(
+                Pipeline(name=each.name, files=dict(each.files)) for each in _sound(lake.pipelines(), "pipeline")
+            ),
             webhooks=tuple(map(_webhook, _sound(lake.webhooks(), "webhook"))),
             grants=tuple(self._grants()),
         )

@@ -19,6 +19,7 @@ from skiway.setup.declarations import (
     MapType,
     Namespace,
     Object,
+    Pipeline,
     Policy,
     Rule,
     Setup,
@@ -145,6 +146,10 @@ def _webhook(item: Webhook) -> Webhook:
     return replace(item, events=tuple(sorted(set(item.events))))
 
 
+def _pipeline(item: Pipeline) -> Pipeline:
+    return replace(item, files=dict(sorted(item.files.items())))
+
+
 def _callers(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({each.lower() if each.startswith("role:") else each for each in given}))
 
@@ -177,6 +182,7 @@ _NORMAL: Final[dict[type, Callable[[Any], Any]]] = {
     Tags: _tags,
     Policy: _policy,
     Rule: _rule,
+    Pipeline: _pipeline,
     Webhook: _webhook,
     Grant: _grant,
     Connector: _connector,

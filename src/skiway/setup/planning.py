@@ -41,6 +41,7 @@ SINGULAR: Final = {
     "tags": "tags",
     "policies": "policy",
     "rules": "rule",
+    "pipelines": "pipeline",
     "webhooks": "webhook",
     "grants": "grant",
 }
@@ -54,6 +55,7 @@ ORDER: Final = (
     "policy",
     "view",
     "rule",
+    "pipeline",
     "webhook",
     "grant",
 )

@@ -5,15 +5,15 @@ Colors come from the style sheet by class. Text of callers is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup, escape
 
 from skiway.presentation.table_records import numeric_position
 
-__all__ = ["bars", "flow", "histogram", "line", "share"]
+__all__ = ["bars", "flow", "graph", "histogram", "line", "share"]
 
 WIDTH: Final = 240
 HEIGHT: Final = 48
@@ -79,6 +79,36 @@ def line(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
     ]
     drawn = [Markup('<polyline class="line" points="{}"/>').format(path), *(dots if len(dots) <= 60 else [])]
     return _chart(f"{name}: from {values[0]:,.10g} to {values[-1]:,.10g}", drawn)
+
+
+def graph(layers: Sequence[Sequence[str]], tables: Sequence[Mapping[str, Any]]) -> Markup:
+    """Tables in layers, with lines to each table of `tables` from those that it reads."""
+    height = max((len(each) for each in layers), default=1) * ROW
+    places = {
+        name: (depth * (BOX + SPACE), (number + 0.5) * height / len(layer))
+        for depth, layer in enumerate(layers)
+        for number, name in enumerate(layer)
+    }
+    drawn = []
+    for table in tables:
+        left, at = places[table["table"]]
+        for source in table["reads"]:
+            begin, above = places[source][0] + BOX, places[source][1]
+            middle = (begin + left) / 2
+            drawn.append(
+                Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
+                    begin, f"{above:.1f}", middle, f"{above:.1f}", middle, f"{at:.1f}", left, f"{at:.1f}"
+                )
+            )
+    own = {table["table"]: table["link"] for table in tables}
+    drawn += [
+        _box(left, at, name, own.get(name, ""), "own" if name in own else "other")
+        for name, (left, at) in places.items()
+    ]
+    label = f"{len(own)} tables and the {len(places) - len(own)} tables that they are made from"
+    return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+        label, max(len(layers) * (BOX + SPACE) - SPACE, BOX), height, Markup("").join(drawn)
+    )
 
 
 def flow(sources: Sequence[tuple[str, str]], name: str, targets: Sequence[tuple[str, str]]) -> Markup:

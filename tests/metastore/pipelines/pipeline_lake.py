@@ -23,6 +23,8 @@ from skiway.metastore.pipelines.inputs import Input, LakeTables
 from skiway.metastore.pipelines.projects import read_project
 from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
 from skiway.metastore.reconcile.outcomes import Control, Outcome
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.security import MemorySecrets
 
 ORDERS = pa.schema({"id": pa.int64(), "region": pa.string(), "price": pa.int64()})
 
@@ -80,7 +82,8 @@ class PipelineLake:
         path = ".".join((*space.parents, space.display_name))
         head = f"name: sales\ncatalog: {catalog}\nnamespace: {path}\n"
         project = read_project({"pipeline.yml": head, **{f"{name}.sql": sql for name, sql in self.queries.items()}})
-        tables = LakeTables(self.realm or self.lake.home, self.lake.warehouse, catalog)
+        reconciler = Reconciler(MemorySecrets(), warehouse=self.lake.warehouse)
+        tables = LakeTables(self.realm or self.lake.home, reconciler, self.lake.home, catalog)
         return PipelineRun(project, "p1", tables, again)
 
     def run(self, *, again: bool = False, engine: QueryEngine | None = None, control: Control | None = None) -> Outcome:

@@ -108,11 +108,66 @@ def test_mistakes_in_files_are_explained(head: str, queries: dict[str, str], mes
         "SELECT * FROM orders VERSION AS OF 3",
         "SELECT current_user()",
         "SELECT (SELECT max(reflect('java.lang.System', 'nanoTime')) FROM t) FROM orders",
+        "SELECT '$\\u007benv:HOME}' FROM orders",
+        "SELECT '$\\173env:HOME}' FROM orders",
+        "SELECT 1 AS `${env:HOME}`",
+        "SELECT spark_catalog.default.upper(region) FROM orders",
+        "SELECT session_user",
+        "SELECT `current_user` FROM orders",
+        "SELECT current_setting('a') FROM orders",
+        "SELECT from_protobuf(a, 'b', '/etc/passwd') FROM orders",
+        "WITH reflect(a) AS (SELECT 1) SELECT reflect(a) FROM reflect",
+        "SELECT /*+ BROADCAST(orders) */ id FROM orders",
+        "SELECT :x FROM orders",
+        "SELECT * FROM range(3)",
+        "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x FROM r) SELECT x FROM r",
     ],
 )
 def test_queries_cannot_leave_the_lake(sql: str) -> None:
     with pytest.raises(InvalidArgument, match=r"the query in a\.sql cannot be used"):
         parse_query(sql, file="a.sql")
+
+
+@pytest.mark.parametrize(
+    ("sql", "advice"),
+    [
+        ("SELECT uper(region) FROM orders", "may not call the function uper: .*; did you mean upper?"),
+        (
+            "SELECT ask_oracle(region) FROM orders",
+            "may not call the function ask_oracle: .*, so write the query without it",
+        ),
+        ("SELECT /*+ MERGE(orders) */ id FROM orders", "it has the hint .*: remove it"),
+        (
+            "SELECT user FROM orders",
+            "Spark may read 'user' as a function: write the table before the name of the column",
+        ),
+    ],
+)
+def test_refused_queries_get_advice(sql: str, advice: str) -> None:
+    with pytest.raises(InvalidArgument, match=advice):
+        parse_query(sql, file="a.sql")
+
+
+def test_a_column_with_the_name_of_a_function_can_be_read() -> None:
+    query = parse_query("SELECT o.user, o.current_date FROM orders AS o", file="a.sql")
+    assert (query.changes_by_itself, query.why_not_row_wise) == (False, "")
+
+
+def test_functions_keep_their_names_and_arguments() -> None:
+    sql = "SELECT to_date(a, 'y'), array(1, 2)[0], date_sub(a, 2), percentile_cont(0.5) WITHIN GROUP (ORDER BY a), 'it''s' FROM t"
+    wanted = sql.replace("array", "ARRAY").replace("it''s", "it\\'s")
+    assert parse_query(sql, file="a.sql").text == wanted
+
+
+def test_a_common_table_expression_is_visible_only_after_it() -> None:
+    query = parse_query(
+        "WITH b(x) AS (SELECT * FROM a), a AS (SELECT * FROM b) SELECT * FROM A, (SELECT * FROM c) AS c", file="a.sql"
+    )
+    assert [str(each) for each in query.reads] == ["c", "a"]
+    assert query.reading({each: f"v{number}" for number, each in enumerate(query.reads)}) == (
+        "WITH `cte b`(x) AS (SELECT * FROM `v1` AS `a`), `cte a` AS (SELECT * FROM `cte b` AS `b`) "
+        "SELECT * FROM `cte a` AS `A` CROSS JOIN (SELECT * FROM `v0` AS `c`) AS c"
+    )
 
 
 def test_a_path_is_read_as_the_name_of_a_table() -> None:
@@ -128,6 +183,7 @@ def test_a_path_is_read_as_the_name_of_a_table() -> None:
         "SELECT id, upper(name) AS n, price * 2 AS p FROM t WHERE price > 3 AND name LIKE 'a%'",
         "SELECT CASE WHEN a THEN 1 ELSE 2 END AS x, coalesce(b, 0) AS y, CAST(c AS INT) AS z FROM shop.t AS u",
         "SELECT date_trunc('month', at) AS m, s.f AS f FROM t WHERE at >= DATE '2026-01-01'",
+        "SELECT transform(a, x -> x + 1) AS b, from_json(c, 'x INT').x AS x, sha2(d, 256) AS e FROM t",
     ],
 )
 def test_projections_and_filters_are_row_wise(sql: str) -> None:
@@ -155,6 +211,8 @@ def test_projections_and_filters_are_row_wise(sql: str) -> None:
         "SELECT current_date() AS d FROM t",
         "SELECT monotonically_increasing_id() AS i FROM t",
         "SELECT explode(a) AS x FROM t",
+        "SELECT window(at, '1 day') AS w FROM t",
+        "SELECT unix_timestamp() AS w FROM t",
         "SELECT 1 AS x",
     ],
 )
@@ -176,7 +234,7 @@ def test_views_take_the_place_of_tables_and_keep_their_names() -> None:
     assert [str(each) for each in query.reads] == ["shop.orders", "users", "raw.t"]
     made = query.reading({each: f"v{number}" for number, each in enumerate(query.reads)})
     assert made == (
-        "WITH t AS (SELECT * FROM `v2` AS `t`) SELECT t.a, o.b FROM t JOIN `v0` AS o ON t.a = o.a "
+        "WITH `cte t` AS (SELECT * FROM `v2` AS `t`) SELECT t.a, o.b FROM `cte t` AS `t` JOIN `v0` AS o ON t.a = o.a "
         "JOIN `v1` AS `users` ON users.a = t.a"
     )
 

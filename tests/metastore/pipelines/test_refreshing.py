@@ -13,7 +13,7 @@ from metastore.pipelines.pipeline_lake import DuckQueries, PipelineLake
 from skiway.errors import Cancelled
 from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore.managed.commits import change
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.owners import Owner, owner_realm
 from skiway.metastore.pipelines.positions import POSITION, read_position
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.resources import grants, policies

@@ -12,10 +12,10 @@ from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm, jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import PipelineArea
+from skiway.metastore.pipelines.owners import Owner, owner_realm
 from skiway.metastore.pipelines.schedule import CHECK_EVERY, PipelineSchedule
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.model import v1
 from skiway.pipeline.worker import Worker, jobs_of
 from skiway.security import MemorySecrets
@@ -37,8 +37,12 @@ def created(realm: Realm, head: str = "", **files: str) -> v1.Pipeline:
     return api.create(realm, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=given))).pipeline
 
 
+def area(lake: PipelineLake) -> PipelineArea:
+    return PipelineArea(Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse))
+
+
 def schedule(lake: PipelineLake) -> PipelineSchedule:
-    return PipelineSchedule(lake.lake.factory.stores, lake.lake.factory.realm, lake.lake.warehouse)
+    return PipelineSchedule(lake.lake.factory.stores, lake.lake.factory.realm, area(lake))
 
 
 def work(lake: PipelineLake, *, is_allowed: bool = True) -> None:
@@ -56,8 +60,7 @@ def job(lake: PipelineLake, job_id: str) -> v1.Job:
 def test_a_job_runs_a_pipeline_and_ends_as_partial(lake: PipelineLake, ann: Realm) -> None:
     made = created(ann)
     assert (made.owner.subject, list(made.owner.roles)) == ("ann", [])
-    area = MaintenanceArea(lake.lake.warehouse)
-    plan = api.plan(ann, v1.PlanPipelineRequest(pipeline_id=made.resource_id), area=area).tables
+    plan = api.plan(ann, v1.PlanPipelineRequest(pipeline_id=made.resource_id), area=area(lake)).tables
     assert [(each.table, each.action, list(each.reads)) for each in plan] == [
         ("sales.bad", "replace", ["sales.orders"]),
         ("sales.big", "replace", ["sales.orders"]),
@@ -72,7 +75,7 @@ def test_a_job_runs_a_pipeline_and_ends_as_partial(lake: PipelineLake, ann: Real
     assert ended.state == v1.JS_PARTIAL
     assert (ended.tables_scanned, ended.tables_changed) == (2, 1)
     assert [each.table for each in ended.table_errors] == ["sales.bad"]
-    plan = api.plan(ann, v1.PlanPipelineRequest(pipeline_id=made.resource_id), area=area).tables
+    plan = api.plan(ann, v1.PlanPipelineRequest(pipeline_id=made.resource_id), area=area(lake)).tables
     assert [each.action for each in plan] == ["replace", "keep"]
 
 

@@ -9,7 +9,7 @@ from skiway.client.metastore.events import Event
 from skiway.client.metastore.grants import Grant
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.names import Id, dotted
-from skiway.client.metastore.pipelines import Pipeline
+from skiway.client.metastore.pipelines import Pipeline, PlannedTable
 from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
@@ -34,6 +34,7 @@ __all__ = [
     "Metastore",
     "Namespace",
     "Pipeline",
+    "PlannedTable",
     "Policy",
     "Query",
     "Retries",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,12 +48,36 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """What a run would do to a table: `keep`, `append`, `replace` or `fail`; and why."""
+    """What a run would do to a table: `keep`, `append`, `replace` or `fail`; and why.
+
+    `last_action` and `refreshed_at` tell about the last refresh, and `columns` from which columns each column was computed, as
+    far as the query shows it: names such as `shop.orders.price`, by the names of the table's columns.
+    """
 
     table: str
     action: str
     reason: str
     reads: list[str]
+    last_action: str | None = None
+    refreshed_at: datetime | None = None
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, planned: v1.PlannedTable) -> PlannedTable:
+        """Convert the message."""
+        columns: dict[str, list[str]] = {}
+        for each in planned.columns:
+            columns.setdefault(each.column, []).append(f"{each.source_table}.{each.source_column}")
+        at = planned.refreshed_at.ToDatetime(UTC) if planned.HasField("refreshed_at") else None
+        return cls(
+            planned.table,
+            planned.action,
+            planned.reason,
+            list(planned.reads),
+            planned.last_action or None,
+            at,
+            columns,
+        )
 
 
 class Pipelines(Area):
@@ -105,7 +129,7 @@ class Pipelines(Area):
             spec=None if files is None else v1.PipelineSpec(files=files),
             full=full,
         )
-        return [PlannedTable(each.table, each.action, each.reason, list(each.reads)) for each in found.tables]
+        return [PlannedTable.of(each) for each in found.tables]
 
     def start(self, name: str, *, full: bool = False) -> Job:
         """Start a run; return its job, or the running one that does the same. With `full`, all tables are refreshed in full."""

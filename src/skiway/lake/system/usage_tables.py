@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.lake.system.tables import NAMED, SystemScan, arrow_table, place_of
+from skiway.metastore.pipelines.column_lineage import columns_by_source
 from skiway.metastore.usage import usage_of
 
 __all__ = ["LINEAGE", "USAGE", "lineage", "usage"]
@@ -55,12 +56,16 @@ LINEAGE: Final = pa.schema(
         pa.field("writes", pa.int64()),
         pa.field("first_day", pa.date32()),
         pa.field("last_day", pa.date32()),
+        pa.field("columns", pa.map_(pa.string(), pa.list_(pa.string()))),
     ]
 )
 
 
 def lineage(scan: SystemScan) -> pa.Table:
-    """From which tables each table was written: those that were read in the same transaction, and still exist."""
+    """From which tables each table was written: those that were read in the same transaction, and still exist.
+
+    Of tables that a pipeline derives, `columns` has the columns of the source by the columns that are computed from them.
+    """
     scan.context.usage.flush()
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -71,9 +76,11 @@ def lineage(scan: SystemScan) -> pa.Table:
                 counts.update(used.sources)
                 for source in used.sources:
                     days.setdefault(source, []).append(day)
-            for source, count in counts.most_common():
+            columns = columns_by_source(scan.realm, shown.table)
+            for source in dict.fromkeys([*(source for source, _ in counts.most_common()), *columns]):
                 place = place_of(scan, source)
                 if place is not None:
-                    yield (*shown.names, *place, count, min(days[source]), max(days[source]))
+                    first, last = (min(days[source]), max(days[source])) if source in days else (None, None)
+                    yield (*shown.names, *place, counts[source], first, last, columns.get(source))
 
     return arrow_table(LINEAGE, rows())

@@ -9,12 +9,13 @@ import json
 from typing import Final
 
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.snapshots import summary_properties
 from skiway.metastore import jobs
+from skiway.metastore.pipelines.column_lineage import read_lineage
 from skiway.metastore.pipelines.graph import in_order
-from skiway.metastore.pipelines.inputs import owned_tables
+from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.projects import Project, read_project
-from skiway.metastore.pipelines.refreshing import PipelineRun, QueryEngine
+from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
 from skiway.metastore.pipelines.schedule import rescheduled, unscheduled
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys, updates
@@ -26,7 +27,6 @@ from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copied, masked_paths, retrying
-from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
@@ -105,7 +105,7 @@ def delete(realm: Realm, request: v1.DeletePipelineRequest) -> v1.DeletePipeline
     return v1.DeletePipelineResponse(meta=meta)
 
 
-def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: MaintenanceArea) -> v1.PlanPipelineResponse:
+def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -> v1.PlanPipelineResponse:
     """What a run would do now: a dry run, with the rights of the owner."""
     pipeline = v1.Pipeline(resource_id=resource_id(realm, NEW, v1.RK_PIPELINE))
     if request.HasField("pipeline_id"):
@@ -115,14 +115,17 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: MaintenanceArea
     if request.HasField("spec"):
         _set_files(realm, pipeline, request.spec)
     project = read_project(pipeline.files)
-    run = _run(realm, area.files(), pipeline, project, full=request.full)
+    run = _run(realm, area, pipeline, project, full=request.full)
     decisions = run.decisions()
     planned = []
     for table in in_order(project):
         decision = decisions[str(table.name)]
         action, reason = ("fail", decision) if isinstance(decision, str) else (decision.action, decision.reason)
         reads = sorted({str(each) for each in table.reads.values()})
-        planned.append(v1.PlannedTable(table=str(table.name), action=action, reason=reason, reads=reads))
+        shown = v1.PlannedTable(table=str(table.name), action=action, reason=reason, reads=reads)
+        if isinstance(decision, Decision):
+            _show_last_refresh(shown, decision)
+        planned.append(shown)
     return v1.PlanPipelineResponse(tables=planned)
 
 
@@ -134,7 +137,7 @@ def start(realm: Realm, request: v1.StartPipelineRequest) -> v1.StartPipelineRes
 
 def run_job(
     realm: Realm,
-    warehouse: Warehouse | None,
+    area: PipelineArea,
     task: v1.PipelineTask,
     engine: QueryEngine | None,
     control: Control,
@@ -145,10 +148,26 @@ def run_job(
             "this worker runs no pipelines: the operator allows their SQL to run in Spark with pipelines.enabled = true",
             key="pipelines.disabled",
         )
-    if warehouse is None:
-        raise Unsupported("this worker has no warehouse, so it has no tables to derive", key="warehouse.missing")
     pipeline = _required(realm, task.pipeline_id).value
-    return _run(realm, warehouse, pipeline, read_project(pipeline.files), full=task.full).run(engine, control)
+    return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full).run(engine, control)
+
+
+def _show_last_refresh(shown: v1.PlannedTable, decision: Decision) -> None:
+    """Add what the last refresh of a table did, which its snapshot tells."""
+    stored, output = decision.stored, decision.output
+    if output is None or stored.snapshot_id is None:
+        return
+    snapshot = output.metadata.snapshot_by_id(stored.snapshot_id)
+    if snapshot is None or snapshot.summary is None:
+        return
+    is_appended = snapshot.summary.operation.value == "append" and snapshot.parent_snapshot_id is not None
+    shown.last_action = "append" if is_appended else "replace"
+    shown.refreshed_at.FromMilliseconds(snapshot.timestamp_ms)
+    names = {} if stored.value is None else {state.table: name for name, state in stored.value.inputs.items()}
+    for column, sources in read_lineage(summary_properties(snapshot)).items():
+        for table_id, source_columns in sources.items():
+            for each in source_columns:
+                shown.columns.add(column=column, source_table=names.get(table_id, table_id), source_column=each)
 
 
 def _required(realm: Realm, given: v1.ResourceId) -> Stored[v1.Pipeline]:
@@ -156,8 +175,8 @@ def _required(realm: Realm, given: v1.ResourceId) -> Stored[v1.Pipeline]:
     return realm.all(PIPELINE).require(keys.pipeline(realm.account_id, pipeline_id), name=pipeline_id)
 
 
-def _run(realm: Realm, warehouse: Warehouse, pipeline: v1.Pipeline, project: Project, *, full: bool) -> PipelineRun:
-    tables = owned_tables(realm, warehouse, pipeline, project.catalog)
+def _run(realm: Realm, area: PipelineArea, pipeline: v1.Pipeline, project: Project, *, full: bool) -> PipelineRun:
+    tables = area.tables(realm, pipeline, project.catalog)
     return PipelineRun(project, pipeline.resource_id.id, tables, full)
 
 

@@ -1,64 +1,42 @@
 """The tables that a pipeline reads and writes, with the rights of its owner.
 
-The rights are those that the owner has at the time of the run: its grants, the policies that restrict it, and the permissions
-of the roles that it had when it declared the pipeline.
+managed table   the current snapshot in the warehouse
+mirrored table  the snapshot of the last sync of its connector, read from the source
+view            its query takes its place; see `views`
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import pyarrow as pa
 
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, Unsupported
-from skiway.formats import Snapshot, TableName, data_files
+from skiway.formats import Snapshot, TableHandle, TableName, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.states import ManagedTable, handle_of, load
+from skiway.metastore.pipelines.owners import CurrentRoles, owner_of, owner_realm
 from skiway.metastore.pipelines.positions import InputState
-from skiway.metastore.records.access import AccessDecision, grantees_of
-from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import catalogs, namespaces, tables
+from skiway.metastore.resources import catalogs, namespaces, snapshots, tables, views
+from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
-from skiway.security import Roles
 
-__all__ = ["Input", "LakeTables", "Owner", "owned_tables", "owner_realm"]
+__all__ = ["WHOLE_TABLES", "Input", "LakeTables", "PipelineArea"]
 
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who declared a pipeline, as its runs know it."""
-
-    subject: str
-    roles: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    claims_json: str = "{}"
-
-
-def owner_realm(realm: Realm, owner: Owner) -> Realm:
-    """The realm of an account, as the owner sees it."""
-    permissions = Roles().permissions(owner.roles)
-    subject = Subject(owner.subject, owner.roles, owner.groups, json.loads(owner.claims_json or "{}"))
-    policies = CallerPolicies(lambda: realm.stores, realm.account_id, subject)
-    access = AccessDecision(
-        lambda: realm.stores,
-        realm.account_id,
-        allows=permissions.__contains__,
-        grantees=grantees_of(owner.subject, sorted(owner.roles)),
-        policies=policies,
-    )
-    return replace(realm, access=access, policies=policies, caller=owner.subject, administers=False)
+WHOLE_TABLES = "a pipeline reads whole tables, and its results would show the rest"
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """A table that a query reads: its state, and the data files that are read."""
 
-    handle: IcebergTable
+    handle: TableHandle
     snapshot: Snapshot | None
     files: pa.Table | None
     state: InputState
@@ -66,11 +44,16 @@ class Input:
     @property
     def columns(self) -> pa.Schema:
         """The columns of the table."""
-        return self.handle.schema.arrow
+        return self.handle.schema.arrow if self.snapshot is None else self.handle.schema_at(self.snapshot).arrow
 
     def appended_since(self, before: InputState) -> Input | None:
-        """The input with only the files that were added since an earlier state; None if it did not only grow since then."""
+        """The input with only the files that were added since an earlier state; None if it did not only grow since then.
+
+        Files of Iceberg tables never change. In other formats they can, so those tables are read again as a whole.
+        """
         if before.table != self.state.table or before.columns != self.state.columns:
+            return None
+        if not isinstance(self.handle, IcebergTable):
             return None
         if not before.snapshot:
             return self
@@ -87,40 +70,55 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class LakeTables:
-    """The tables of a catalog, as the owner of a pipeline sees them."""
+    """The tables of an account, as the owner of a pipeline in `catalog` sees them.
+
+    `realm` has the rights of the owner. `opening` is a realm that may open the sources of connectors.
+    """
 
     realm: Realm
-    warehouse: Warehouse
+    reconciler: Reconciler
+    opening: Realm
     catalog: str
 
-    def input(self, name: TableName, *, reader: TableName) -> Input:
-        """The current state of a table that `reader` reads. Raise if the owner may not read it completely."""
-        table = self._find(name)
-        if table is None:
-            raise NotFound(
-                f"table {name}, which {reader} reads, does not exist in catalog {self.catalog}, or {self._owner} may not see it",
-                key="pipeline.input.missing",
-                table=str(name),
-            )
-        self.realm.require("table.read", table)
-        self.realm.require_unrestricted(table, why="a pipeline reads whole tables, and its results would show the rest")
-        if not table.metadata_location:
-            raise Unsupported(
-                f"table {name}, which {reader} reads, is a mirrored table: pipelines read managed tables, so copy it first",
-                key="pipeline.input.mirrored",
-                table=str(name),
-            )
-        found = load(self.realm, self.warehouse, table.resource_id)
-        handle = handle_of(found.table, found.metadata, self.warehouse.files(found.metadata.location))
-        snapshot = handle.current()
-        files = None if snapshot is None else data_files(handle.files(snapshot))
-        columns = [(each.name, str(each.type), each.metadata) for each in handle.schema.arrow]
-        digest = sha256(repr(columns).encode()).hexdigest()[:16]
-        return Input(handle, snapshot, files, InputState(found.id, 0 if snapshot is None else snapshot.id, digest))
+    @property
+    def warehouse(self) -> Warehouse:
+        """The warehouse of managed tables."""
+        if self.reconciler.warehouse is None:
+            raise Unsupported("this server has no warehouse, so it has no tables to derive", key="warehouse.missing")
+        return self.reconciler.warehouse
+
+    def input(self, name: TableName, *, reader: TableName, opened: ExitStack) -> Input:
+        """The current state of a table that `reader` reads. Raise if the owner may not read it completely.
+
+        The table can be read until `opened` is closed.
+        """
+        table = self._readable(name, reader)
+        if table.metadata_location:
+            return self._managed(table)
+        state = self._mirrored_state(table, name, reader)
+        handle, snapshot = opened.enter_context(self.reconciler.opened(self.opening, table, state.snapshot))
+        return Input(handle, snapshot, data_files(handle.files(snapshot)), state)
+
+    def state(self, name: TableName, *, reader: TableName) -> InputState:
+        """The current state of a table that `reader` reads, without opening its source."""
+        table = self._readable(name, reader)
+        return self._managed(table).state if table.metadata_location else self._mirrored_state(table, name, reader)
+
+    def view(self, name: TableName) -> v1.View | None:
+        """The view with this name, which the owner may read completely; None if there is none."""
+        for catalog, space in self._places(name):
+            found = views.find_any_case(self.realm, catalog, space.resource_id.id, name.name)
+            if found is not None and tables.find_any_case(self.realm, catalog, space.resource_id.id, name.name) is None:
+                self.realm.require("view.read", found)
+                self.realm.require_unrestricted(found, why=WHOLE_TABLES)
+                return found
+        return None
 
     def output(self, name: TableName) -> ManagedTable | None:
         """The derived table with this name; None if it does not exist yet. Raise if the owner may not write it."""
-        table = self._find(name)
+        catalog = self._catalog(self.catalog)
+        space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, name.namespace)
+        table = None if catalog is None or space is None else self._table(catalog, space, name.name)
         if table is None:
             return None
         self.realm.require("table.write", table)
@@ -128,7 +126,7 @@ class LakeTables:
 
     def namespace(self, path: Sequence[str], *, of: TableName) -> v1.Namespace:
         """The namespace that a new table is created in."""
-        catalog = self._catalog()
+        catalog = self._catalog(self.catalog)
         found = None if catalog is None else namespaces.find_any_case(self.realm, catalog, path)
         if found is None:
             raise NotFound(
@@ -138,31 +136,80 @@ class LakeTables:
             )
         return found
 
+    def exists(self, name: TableName) -> bool:
+        """Whether the owner sees a table or view with this name."""
+        return self._find(name) is not None or self.view(name) is not None
+
     @property
     def _owner(self) -> str:
         return f"the owner of the pipeline, {self.realm.caller or 'the server'},"
 
-    def _catalog(self) -> v1.Catalog | None:
-        found = catalogs.find(self.realm, self.catalog)
+    def _readable(self, name: TableName, reader: TableName) -> v1.Table:
+        table = self._find(name)
+        if table is None:
+            raise NotFound(
+                f"table {name}, which {reader} reads, does not exist in catalog {self.catalog}, or {self._owner} may not see it",
+                key="pipeline.input.missing",
+                table=str(name),
+            )
+        self.realm.require("table.read", table)
+        self.realm.require_unrestricted(table, why=WHOLE_TABLES)
+        return table
+
+    def _managed(self, table: v1.Table) -> Input:
+        found = load(self.realm, self.warehouse, table.resource_id)
+        handle = handle_of(found.table, found.metadata, self.warehouse.files(found.metadata.location))
+        snapshot = handle.current()
+        files = None if snapshot is None else data_files(handle.files(snapshot))
+        columns = [(each.name, str(each.type), each.metadata) for each in handle.schema.arrow]
+        digest = sha256(repr(columns).encode()).hexdigest()[:16]
+        return Input(handle, snapshot, files, InputState(found.id, 0 if snapshot is None else snapshot.id, digest))
+
+    def _mirrored_state(self, table: v1.Table, name: TableName, reader: TableName) -> InputState:
+        found = snapshots.current(self.realm, table.resource_id.id)
+        if found is None:
+            raise PreconditionFailed(
+                f"table {name}, which {reader} reads, is a mirrored table without a snapshot: synchronise its connector first",
+                key="pipeline.input.unsynchronised",
+                table=str(name),
+            )
+        snapshot, shape = found.value, table.schema_json.encode()
+        if table.upstream.format != v1.TF_ICEBERG:
+            # A folder that is written anew counts its versions from the beginning.
+            shape += snapshot.format_metadata.get(DIGEST, b"")
+        return InputState(table.resource_id.id, snapshot.snapshot_id, sha256(shape).hexdigest()[:16])
+
+    def _catalog(self, name: str) -> v1.Catalog | None:
+        found = catalogs.find(self.realm, name)
         return None if found is None else found.value
 
+    def _places(self, name: TableName) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
+        """Where a name can mean a table: in the catalog of the pipeline, and then in the catalog that it begins with."""
+        for catalog_name, path in ((self.catalog, name.namespace), (name.namespace[0], name.namespace[1:])):
+            catalog = self._catalog(catalog_name) if path else None
+            space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, path)
+            if catalog is not None and space is not None:
+                yield catalog, space
+
     def _find(self, name: TableName) -> v1.Table | None:
-        catalog = self._catalog()
-        space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, name.namespace)
-        if catalog is None or space is None:
-            return None
+        found = (self._table(catalog, space, name.name) for catalog, space in self._places(name))
+        return next((each for each in found if each is not None), None)
+
+    def _table(self, catalog: v1.Catalog, space: v1.Namespace, name: str) -> v1.Table | None:
         try:
-            return tables.find_any_case(self.realm, catalog, space.resource_id.id, name.name)
+            return tables.find_any_case(self.realm, catalog, space.resource_id.id, name)
         except PermissionDenied:
             return None
 
 
-def owned_tables(realm: Realm, warehouse: Warehouse, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
-    """The tables of a catalog, as the owner of a pipeline sees them now."""
-    stored = pipeline.owner
-    if not stored.subject:
-        raise PreconditionFailed(
-            f"pipeline {pipeline.display_name} has no owner: apply its files again", key="pipeline.owner.missing"
-        )
-    owner = Owner(stored.subject, frozenset(stored.roles), frozenset(stored.groups), stored.claims_json)
-    return LakeTables(owner_realm(realm, owner), warehouse, catalog)
+@dataclass(frozen=True, slots=True)
+class PipelineArea:
+    """What pipelines need besides the metastore: what opens tables, and the current roles of users, if the server knows them."""
+
+    reconciler: Reconciler
+    current_roles: CurrentRoles | None = None
+
+    def tables(self, realm: Realm, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
+        """The tables of the account, as the owner of a pipeline sees them now."""
+        owner = owner_of(realm, pipeline, self.current_roles)
+        return LakeTables(owner_realm(realm, owner), self.reconciler, realm, catalog)

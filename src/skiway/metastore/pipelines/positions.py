@@ -15,7 +15,10 @@ from skiway.formats.iceberg.snapshots import history, summary_properties
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["POSITION", "InputState", "Position", "StoredPosition", "read_position"]
+__all__ = ["PIPELINE", "POSITION", "InputState", "Position", "StoredPosition", "read_position"]
+
+PIPELINE: Final = "skiway.pipeline.id"
+"""The property of a derived table that has the id of its pipeline."""
 
 POSITION: Final = "skiway.pipeline.position"
 

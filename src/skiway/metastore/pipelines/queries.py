@@ -1,48 +1,29 @@
-"""One query of a pipeline, in the dialect of Spark: what it reads, what it may not do, and whether it works row by row.
-
-Spark gets the text that is generated from the tree that was checked here, never the text of the caller. So a construct that the
-parser does not understand is an error, and cannot pass the checks by being read differently.
-"""
+"""One query of a pipeline: what it reads, and whether it works row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NoReturn
+from typing import Final
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from skiway.errors import InvalidArgument
 from skiway.formats import TableName
+from skiway.metastore.pipelines.functions import CHANGING_FUNCTIONS, ROW_WISE_FUNCTIONS
+from skiway.metastore.pipelines.spark_sql import called_functions, checked_select, sql_text
 
-__all__ = ["Query", "parse_query"]
+__all__ = ["Query", "other_table", "parse_query"]
 
-_UNSAFE_FUNCTIONS: Final = frozenset(
-    (
-        *("reflect", "java_method", "try_reflect", "identifier"),  # they call code, or functions by computed names
-        *("read_files", "read_kafka", "input_file_name", "input_file_block_start", "input_file_block_length"),
-        *("current_user", "user", "session_user", "current_catalog", "current_database", "current_schema", "version"),
-    )
-)
-_UNSAFE_NODES: Final = (exp.QueryTransform, exp.Command, exp.Into, exp.Parameter, exp.Placeholder, exp.SessionParameter)
-_CHANGING_FUNCTIONS: Final = frozenset(
-    (
-        *("rand", "random", "randn", "uuid", "now", "curdate", "current_date", "current_timestamp", "localtimestamp"),
-        *("shuffle", "monotonically_increasing_id", "spark_partition_id", "unix_timestamp", "current_timezone"),
-        *("randstr", "uniform", "current_time", "current_datetime"),
-    )
-)
 _ROW_WISE: Final = (
     *(exp.Select, exp.From, exp.Where, exp.Table, exp.TableAlias, exp.Identifier, exp.Star, exp.Column, exp.Alias),
-    *(exp.Literal, exp.Null, exp.Boolean, exp.DataType, exp.DataTypeParam, exp.Var, exp.Paren, exp.Interval),
-    *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.Is),
-    *(exp.Between, exp.In, exp.Tuple, exp.Like, exp.RegexpLike, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg),
-    *(exp.DPipe, exp.Concat, exp.Upper, exp.Lower, exp.Trim, exp.Substring, exp.Length, exp.Abs, exp.Round, exp.Floor),
-    *(exp.Ceil, exp.Coalesce, exp.Nullif, exp.Case, exp.If, exp.Cast, exp.TryCast, exp.Year, exp.Month, exp.Day),
-    *(exp.TimestampTrunc, exp.DateTrunc, exp.TsOrDsToDate, exp.Dot, exp.Bracket, exp.Greatest, exp.Least),
+    *(exp.Literal, exp.HexString, exp.RawString, exp.Null, exp.Boolean, exp.DataType, exp.DataTypeParam, exp.ColumnDef),
+    *(exp.Var, exp.Paren, exp.Interval, exp.IntervalSpan, exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT, exp.GTE),
+    *(exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Between, exp.In, exp.Tuple, exp.Like, exp.ILike),
+    *(exp.RegexpLike, exp.Escape, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.DPipe),
+    *(exp.Concat, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.Case, exp.If, exp.Cast),
+    *(exp.TryCast, exp.Extract, exp.Trim, exp.Substring, exp.Overlay, exp.StrPosition, exp.Array, exp.Dot),
+    *(exp.Bracket, exp.Transform, exp.Lambda, exp.Kwarg, exp.PropertyEQ),
 )
 """What may occur in a query whose rows each depend on one row of its table. Everything else is refreshed in full."""
 
@@ -57,22 +38,39 @@ class Query:
     @cached_property
     def text(self) -> str:
         """The query in one spelling: equal for queries that differ only in comments, white space or case of keywords."""
-        return self.tree.sql("spark", comments=False)
+        return sql_text(self.tree)
 
     def reading(self, views: Mapping[TableName, str]) -> str:
-        """The query that reads these views instead of the tables. Each view has the name of its table as an alias."""
-        made = self.tree.copy()
-        for node in [each for each in made.find_all(exp.Table) if not _is_local(each)]:
-            name = _name(node)
-            alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(name.name, quoted=True))
-            others = {key: value for key, value in node.args.items() if key not in ("this", "db", "catalog", "alias")}
-            node.replace(exp.Table(this=exp.to_identifier(views[name], quoted=True), alias=alias, **others))
-        qualified = {(each.namespace[-1].casefold(), each.name.casefold()) for each in views if each.namespace}
-        for column in made.find_all(exp.Column):
+        """The text of the query that reads these views instead of the tables."""
+        return sql_text(self.renamed(views))
+
+    def renamed(self, views: Mapping[TableName, str]) -> exp.Query:
+        """The query that reads these views instead of the tables. Each view has the name of its table as an alias.
+
+        Common table expressions get other names, too. So Spark sees no name that could be one of its own tables.
+        """
+
+        def view(node: exp.Table, name: TableName) -> exp.Expr:
+            return other_table(node, exp.to_identifier(views[name], quoted=True))
+
+        made = self.with_tables(view)
+        for node in [each for each in made.find_all(exp.Table) if _is_local(each)]:
+            node.replace(other_table(node, exp.to_identifier(f"cte {node.name.casefold()}", quoted=True)))
+        for expression in made.find_all(exp.CTE):
+            expression.args["alias"].set("this", exp.to_identifier(f"cte {_cte_name(expression)}", quoted=True))
+        return made
+
+    def with_tables(self, made: Callable[[exp.Table, TableName], exp.Expr]) -> exp.Query:
+        """The query with other nodes in the places of the tables. Columns are not qualified by namespaces any more."""
+        tree = self.tree.copy()
+        for node in [each for each in tree.find_all(exp.Table) if not _is_local(each)]:
+            node.replace(made(node, _name(node)))
+        qualified = {(each.namespace[-1].casefold(), each.name.casefold()) for each in self.reads if each.namespace}
+        for column in tree.find_all(exp.Column):
             if (column.db.casefold(), column.table.casefold()) in qualified:
                 column.set("db", None)
                 column.set("catalog", None)
-        return made.sql("spark", comments=False)
+        return tree
 
     @property
     def why_not_row_wise(self) -> str:
@@ -82,8 +80,11 @@ class Query:
         if len(list(self.tree.find_all(exp.Table))) != 1:
             return "the query does not read exactly one table"
         for node in self.tree.walk():
-            if type(node) not in _ROW_WISE:
-                return f"the query has {node.sql('spark', comments=False)[:60]!r}, which may depend on several rows"
+            is_known = (
+                node.name.lower() in ROW_WISE_FUNCTIONS if isinstance(node, exp.Anonymous) else type(node) in _ROW_WISE
+            )
+            if not is_known:
+                return f"the query has {sql_text(node)[:60]!r}, which may depend on several rows"
         return ""
 
     @property
@@ -91,69 +92,45 @@ class Query:
         """Whether the result can differ although all tables are the same: it depends on the time or on chance."""
         if self.tree.find(exp.TableSample) is not None:
             return True
-        return any(_functions(each) & _CHANGING_FUNCTIONS for each in self.tree.find_all(exp.Func))
+        return bool(called_functions(self.tree) & CHANGING_FUNCTIONS)
 
 
 def parse_query(sql: str, *, file: str) -> Query:
     """Parse and check the SELECT in a file. Raise `InvalidArgument` if it is not one, or does what no pipeline may do."""
-    if "${" in sql:
-        _refuse(file, "it contains '${', which Spark replaces by settings of the server: write it in another way")
-    try:
-        statements = [each for each in sqlglot.parse(sql, dialect="spark") if each is not None]
-    except SqlglotError as error:
-        first = str(error).splitlines()[0] if str(error) else "syntax error"
-        _refuse(file, f"it cannot be parsed as SQL of Spark: {first}")
-    except RecursionError:
-        _refuse(file, "it is nested too deeply")
-    if len(statements) != 1:
-        _refuse(file, f"it has {len(statements)} statements: write one SELECT")
-    tree = statements[0]
-    if not isinstance(tree, exp.Select | exp.SetOperation):
-        _refuse(file, "it is not a SELECT")
-    for node in tree.walk():
-        _check(node, file)
+    tree = checked_select(sql, file=file)
     reads = {_name(node): None for node in tree.find_all(exp.Table) if not _is_local(node)}
     return Query(tree, tuple(reads))
 
 
-def _check(node: exp.Expr, file: str) -> None:
-    if isinstance(node, _UNSAFE_NODES):
-        _refuse(file, f"{node.sql('spark')[:60]!r} is not allowed in a pipeline")
-    if isinstance(node, exp.Func) and (found := _functions(node) & _UNSAFE_FUNCTIONS):
-        _refuse(file, f"the function {min(found)} is not allowed in a pipeline")
-    if isinstance(node, exp.Table):
-        if not isinstance(node.this, exp.Identifier | exp.Dot):
-            _refuse(file, f"{node.sql('spark')[:60]!r} is not a table: name a table of the lake")
-        if node.args.get("version") is not None or node.args.get("when") is not None:
-            _refuse(file, f"{node.sql('spark')[:60]!r} reads a fixed version: a pipeline reads current tables")
-
-
-def _functions(node: exp.Func) -> frozenset[str]:
-    """The names of a function, in lower case."""
-    names = [node.name] if isinstance(node, exp.Anonymous) else node.sql_names()
-    return frozenset(name.lower() for name in names)
+def other_table(node: exp.Table, this: exp.Expr, db: exp.Expr | None = None) -> exp.Table:
+    """A table for the place of another one, whose name it has as an alias."""
+    alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
+    others = {key: value for key, value in node.args.items() if key not in ("this", "db", "catalog", "alias")}
+    return exp.Table(this=this, db=db, alias=alias, **others)
 
 
 def _is_local(node: exp.Table) -> bool:
-    """Whether the name is that of a common table expression of the query."""
+    """Whether the name is that of a common table expression of the query, before which Spark has read it."""
     if node.args.get("db") is not None:
         return False
-    above: exp.Expr | None = node
+    name = node.name.casefold()
+    below: exp.Expr = node
+    above = node.parent
     while above is not None:
-        clause = above.args.get("with_") or above.args.get("with")
-        names = [each.alias.casefold() for each in clause.expressions] if clause is not None else []
-        if node.name.casefold() in names:
-            own = node.find_ancestor(exp.CTE)
-            if own is None or own.alias.casefold() != node.name.casefold():
-                return True
-        above = above.parent
+        clause = above.args.get("with_")
+        visible = clause.expressions if clause is not None and clause is not below else []
+        if isinstance(above, exp.With):
+            visible = above.expressions[: above.expressions.index(below)]
+        if name in map(_cte_name, visible):
+            return True
+        below, above = above, above.parent
     return False
+
+
+def _cte_name(node: exp.CTE) -> str:
+    return node.alias.casefold()
 
 
 def _name(node: exp.Table) -> TableName:
     parts = [each.name for each in node.parts]
     return TableName(tuple(parts[:-1]), parts[-1])
-
-
-def _refuse(file: str, why: str) -> NoReturn:
-    raise InvalidArgument(f"the query in {file} cannot be used: {why}", key="pipeline.query", file=file)

@@ -10,9 +10,10 @@ of two runs at once the second commit of each table fails.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -29,18 +30,20 @@ from skiway.metastore.ingest.rows import Target, Written
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, is_certainly_undone
 from skiway.metastore.managed.tables import create, create_filled
+from skiway.metastore.pipelines.column_lineage import column_lineage, stored_lineage
 from skiway.metastore.pipelines.graph import in_order, read_tables
 from skiway.metastore.pipelines.inputs import Input, LakeTables
-from skiway.metastore.pipelines.positions import Position, StoredPosition, read_position
+from skiway.metastore.pipelines.positions import PIPELINE, Position, StoredPosition, read_position
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
+from skiway.metastore.pipelines.views import with_views
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
+from skiway.metastore.usage import Usage, add_usage
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["PARTITIONING", "PIPELINE", "Decision", "PipelineRun", "QueryEngine", "QueryResult"]
+__all__ = ["PARTITIONING", "Decision", "PipelineRun", "QueryEngine", "QueryResult"]
 
-PIPELINE: Final = "skiway.pipeline.id"
 PARTITIONING: Final = "skiway.pipeline.partition-by"
 
 log = logging.getLogger("skiway.pipelines")
@@ -67,8 +70,12 @@ class QueryEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to a table in a run, and why. `inputs` are by the names in the query, with the files that are read."""
+    """What happens to a table in a run, and why. `inputs` are by the names in the query, with the files that are read.
 
+    `table` has the queries of views in the places of their names.
+    """
+
+    table: DerivedTable
     action: Literal["keep", "append", "replace"]
     reason: str
     inputs: Mapping[TableName, Input] = field(default_factory=dict)
@@ -95,7 +102,8 @@ class PipelineRun:
             key, above = key_of(table.name), {key_of(each): str(each) for each in read_tables(self.project, table)}
             try:
                 self._require_inputs(above, failing)
-                decision = self.decide(table, pending=changing & above.keys())
+                with ExitStack() as opened:
+                    decision = self.decide(table, opened, pending=changing & above.keys())
                 found[str(table.name)] = decision
                 changing |= {key} if decision.action != "keep" else set()
             except SkiwayError as error:
@@ -106,12 +114,17 @@ class PipelineRun:
     def source_digest(self) -> str:
         """A digest of all definitions, and of the states of the tables that the pipeline reads and does not make."""
         found: dict[str, object] = {}
-        for key, table in self.project.tables.items():
+        for key, declared in self.project.tables.items():
+            try:
+                table = with_views(declared, self.project, self.tables)
+            except SkiwayError as error:
+                table = declared
+                found[f"views {key}"] = error.message
             found[f"definition {key}"] = table.digest
             for name in table.reads.values():
                 if key_of(name) not in self.project.tables:
                     try:
-                        found[key_of(name)] = self.tables.input(name, reader=table.name).state
+                        found[key_of(name)] = self.tables.state(name, reader=table.name)
                     except SkiwayError as error:
                         found[key_of(name)] = error.message
         return sha256(repr(sorted(found.items())).encode()).hexdigest()
@@ -132,10 +145,11 @@ class PipelineRun:
             above = {key_of(each): str(each) for each in read_tables(self.project, table)}
             try:
                 self._require_inputs(above, failed)
-                decision = self.decide(table)
-                if decision.action != "keep":
-                    self._refresh(table, decision, engine, control)
-                    outcome.changed += 1
+                with ExitStack() as opened:
+                    decision = self.decide(table, opened)
+                    if decision.action != "keep":
+                        self._refresh(decision, engine, control)
+                        outcome.changed += 1
                 notes.append(f"{name}: {decision.action}, {decision.reason}")
             except Cancelled:
                 raise
@@ -154,8 +168,12 @@ class PipelineRun:
         if names:
             raise PreconditionFailed(f"skipped, because {', '.join(names)} failed", key="pipeline.skipped")
 
-    def decide(self, table: DerivedTable, *, pending: AbstractSet[str] = frozenset()) -> Decision:
-        """What has to be done to a table. `pending` are the keys of inputs that are refreshed before, in a dry run."""
+    def decide(self, declared: DerivedTable, opened: ExitStack, *, pending: AbstractSet[str] = frozenset()) -> Decision:
+        """What has to be done to a table. `pending` are the keys of inputs that are refreshed before, in a dry run.
+
+        The inputs can be read until `opened` is closed.
+        """
+        table = with_views(declared, self.project, self.tables)
         output = self.tables.output(table.name)
         if output is not None and output.metadata.properties.get(PIPELINE) != self.pipeline_id:
             raise AlreadyExists(
@@ -165,17 +183,18 @@ class PipelineRun:
             )
         waits = {written: full for written, full in table.reads.items() if key_of(full) in pending}
         inputs = {
-            written: self.tables.input(full, reader=table.name)
+            written: self.tables.input(full, reader=table.name, opened=opened)
             for written, full in table.reads.items()
             if written not in waits
         }
+        stored = StoredPosition() if output is None else read_position(output.metadata)
         if waits:
-            return Decision("replace", f"{', '.join(map(str, waits.values()))} is refreshed before", output=output)
+            why = f"{', '.join(map(str, waits.values()))} is refreshed before"
+            return Decision(table, "replace", why, stored=stored, output=output)
         states = {key_of(full): inputs[written].state for written, full in table.reads.items()}
         position = Position(table.digest, states)
-        stored = StoredPosition() if output is None else read_position(output.metadata)
         action, reason, read = self._choice(table, inputs, position, stored, output)
-        return Decision(action, reason, read, position, stored, output)
+        return Decision(table, action, reason, read, position, stored, output)
 
     def _choice(
         self,
@@ -212,18 +231,24 @@ class PipelineRun:
             return "replace", f"{why}, and not only by new rows", inputs
         return "append", f"{', '.join(changed)} has new rows", {written: appended}
 
-    def _refresh(self, table: DerivedTable, decision: Decision, engine: QueryEngine, control: Control) -> None:
+    def _refresh(self, decision: Decision, engine: QueryEngine, control: Control) -> None:
         assert decision.position is not None
+        table = decision.table
         with engine.result(table.query.reading, decision.inputs) as result:
             columns = stored_columns(result.columns())
-            output, target, replacement = self._target(table, decision, columns)
+            lineage = column_lineage(
+                table.query, {name: read.columns.names for name, read in decision.inputs.items()}, columns.names
+            )
+            output, target, replacement = self._target(decision, columns)
             control.check()
             written = result.write(target)
-        summary = decision.position.summary
+        ids = {name: read.state.table for name, read in decision.inputs.items()}
+        summary = {**decision.position.summary, **stored_lineage(lineage, ids)}
         try:
             control.check()
             if decision.output is None:
                 create_filled(self.tables.realm, self.tables.warehouse, output, written.files, properties=summary)
+                self._note_use(output.id, ids.values())
                 return
             if decision.action == "append":
                 producer = append(written.files, properties=summary)
@@ -233,16 +258,24 @@ class PipelineRun:
                 producer = delete_all(written.files, properties=summary)
             guarded = checked(producer, lambda metadata: _check_position(metadata, decision.stored))
             change(self.tables.realm, self.tables.warehouse, output.table.resource_id, guarded)
+            self._note_use(output.id, ids.values())
         except SkiwayError as error:
             if is_certainly_undone(error):
                 target.files.remove(written.paths)
             raise
 
-    def _target(
-        self, table: DerivedTable, decision: Decision, columns: pa.Schema
-    ) -> tuple[ManagedTable, Target, Replacement | None]:
+    def _note_use(self, table_id: str, sources: Iterable[str]) -> None:
+        """Record that the table was written from its inputs. Nothing depends on it."""
+        realm = self.tables.realm
+        used = Usage(writes=1, callers=Counter([realm.caller or "server"]), sources=Counter(set(sources)))
+        try:
+            add_usage(realm, table_id, realm.clock().date(), used)
+        except SkiwayError as error:
+            log.warning("the use of table %s was not recorded: %s", table_id, error)
+
+    def _target(self, decision: Decision, columns: pa.Schema) -> tuple[ManagedTable, Target, Replacement | None]:
         """The table that the rows are written to, and how it is replaced if it gets other columns or partitions."""
-        output = decision.output
+        table, output = decision.table, decision.output
         version = format_version(columns)
         schema = iceberg_schema(columns, format_version=version)
         spec = partition_spec(schema, list_items(table.partition_by)) if table.partition_by else None

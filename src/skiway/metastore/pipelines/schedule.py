@@ -15,10 +15,9 @@ from datetime import timedelta
 from typing import Final
 
 from skiway.errors import Conflict, SkiwayError
-from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs
 from skiway.metastore.jobs.schedule import Turn
-from skiway.metastore.pipelines.inputs import owned_tables
+from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.projects import Project, read_project
 from skiway.metastore.pipelines.refreshing import PipelineRun
 from skiway.metastore.records import keys
@@ -57,7 +56,7 @@ class PipelineSchedule:
 
     stores: Stores
     realm_of: Callable[[str], Realm]
-    warehouse: Warehouse
+    area: PipelineArea
 
     def begin_due(self) -> list[v1.Job]:
         """Enqueue the runs that are due, and return their jobs. A pipeline with an unfinished job is skipped."""
@@ -86,7 +85,7 @@ class PipelineSchedule:
         project = read_project(found.value.files)
         state = ""
         if project.schedule is None:
-            tables = owned_tables(realm, self.warehouse, found.value, project.catalog)
+            tables = self.area.tables(realm, found.value, project.catalog)
             state = PipelineRun(project, pipeline_id, tables).source_digest()
         now = realm.clock()
         following = Turn(now, now + (_interval(project) or CHECK_EVERY))

@@ -266,6 +266,7 @@ from skiway.model.v1.namespace_pb2 import (
     UpdateNamespaceResponse,
 )
 from skiway.model.v1.pipeline_pb2 import (
+    ColumnSource,
     CreatePipelineRequest,
     CreatePipelineResponse,
     DeletePipelineRequest,
@@ -760,6 +761,7 @@ __all__ = [
     "ClientCredentials",
     "ColumnIdAlgorithm",
     "ColumnMask",
+    "ColumnSource",
     "ColumnStats",
     "ColumnStatsSet",
     "ColumnTags",

@@ -28,7 +28,7 @@ from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 from skiway.model.v1 import job_pb2 as skiway_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18skiway/v1/pipeline.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x13skiway/v1/job.proto\"T\n\rPipelineOwner\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x0e\n\x06groups\x18\x03 \x03(\t\x12\x13\n\x0b\x63laims_json\x18\x04 \x01(\t\"\xc2\x02\n\x08Pipeline\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12-\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x1e.skiway.v1.Pipeline.FilesEntry\x12\'\n\x05owner\x18\x04 \x01(\x0b\x32\x18.skiway.v1.PipelineOwner\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"o\n\x0cPipelineSpec\x12\x31\n\x05\x66iles\x18\x01 \x03(\x0b\x32\".skiway.v1.PipelineSpec.FilesEntry\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"L\n\x0cPlannedTable\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05reads\x18\x04 \x03(\t\"<\n\x14ListPipelinesRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"f\n\x15ListPipelinesResponse\x12&\n\tpipelines\x18\x01 \x03(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"V\n\x12GetPipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"c\n\x13GetPipelineResponse\x12%\n\x08pipeline\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"n\n\x15\x43reatePipelineRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.skiway.v1.PipelineSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"f\n\x16\x43reatePipelineResponse\x12%\n\x08pipeline\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xca\x01\n\x15UpdatePipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PipelineSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"f\n\x16UpdatePipelineResponse\x12%\n\x08pipeline\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"r\n\x15\x44\x65letePipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\"?\n\x16\x44\x65letePipelineResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"v\n\x13PlanPipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PipelineSpec\x12\x0c\n\x04\x66ull\x18\x03 \x01(\x08\"?\n\x14PlanPipelineResponse\x12\'\n\x06tables\x18\x01 \x03(\x0b\x32\x17.skiway.v1.PlannedTable\"P\n\x14StartPipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\"4\n\x15StartPipelineResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job2\xdd\x04\n\x0fPipelineService\x12R\n\rListPipelines\x12\x1f.skiway.v1.ListPipelinesRequest\x1a .skiway.v1.ListPipelinesResponse\x12L\n\x0bGetPipeline\x12\x1d.skiway.v1.GetPipelineRequest\x1a\x1e.skiway.v1.GetPipelineResponse\x12U\n\x0e\x43reatePipeline\x12 .skiway.v1.CreatePipelineRequest\x1a!.skiway.v1.CreatePipelineResponse\x12U\n\x0eUpdatePipeline\x12 .skiway.v1.UpdatePipelineRequest\x1a!.skiway.v1.UpdatePipelineResponse\x12U\n\x0e\x44\x65letePipeline\x12 .skiway.v1.DeletePipelineRequest\x1a!.skiway.v1.DeletePipelineResponse\x12O\n\x0cPlanPipeline\x12\x1e.skiway.v1.PlanPipelineRequest\x1a\x1f.skiway.v1.PlanPipelineResponse\x12R\n\rStartPipeline\x12\x1f.skiway.v1.StartPipelineRequest\x1a .skiway.v1.StartPipelineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18skiway/v1/pipeline.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x13skiway/v1/job.proto\"T\n\rPipelineOwner\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x0e\n\x06groups\x18\x03 \x03(\t\x12\x13\n\x0b\x63laims_json\x18\x04 \x01(\t\"\xc2\x02\n\x08Pipeline\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12-\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x1e.skiway.v1.Pipeline.FilesEntry\x12\'\n\x05owner\x18\x04 \x01(\x0b\x32\x18.skiway.v1.PipelineOwner\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"o\n\x0cPipelineSpec\x12\x31\n\x05\x66iles\x18\x01 \x03(\x0b\x32\".skiway.v1.PipelineSpec.FilesEntry\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x0c\x43olumnSource\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x14\n\x0csource_table\x18\x02 \x01(\t\x12\x15\n\rsource_column\x18\x03 \x01(\t\"\xbd\x01\n\x0cPlannedTable\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05reads\x18\x04 \x03(\t\x12\x13\n\x0blast_action\x18\x05 \x01(\t\x12\x30\n\x0crefreshed_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x63olumns\x18\x07 \x03(\x0b\x32\x17.skiway.v1.ColumnSource\"<\n\x14ListPipelinesRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"f\n\x15ListPipelinesResponse\x12&\n\tpipelines\x18\x01 \x03(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"V\n\x12GetPipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"c\n\x13GetPipelineResponse\x12%\n\x08pipeline\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"n\n\x15\x43reatePipelineRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.skiway.v1.PipelineSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"f\n\x16\x43reatePipelineResponse\x12%\n\x08pipeline\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xca\x01\n\x15UpdatePipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PipelineSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"f\n\x16UpdatePipelineResponse\x12%\n\x08pipeline\x18\x01 \x01(\x0b\x32\x13.skiway.v1.Pipeline\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"r\n\x15\x44\x65letePipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\"?\n\x16\x44\x65letePipelineResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"v\n\x13PlanPipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PipelineSpec\x12\x0c\n\x04\x66ull\x18\x03 \x01(\x08\"?\n\x14PlanPipelineResponse\x12\'\n\x06tables\x18\x01 \x03(\x0b\x32\x17.skiway.v1.PlannedTable\"P\n\x14StartPipelineRequest\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\"4\n\x15StartPipelineResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job2\xdd\x04\n\x0fPipelineService\x12R\n\rListPipelines\x12\x1f.skiway.v1.ListPipelinesRequest\x1a .skiway.v1.ListPipelinesResponse\x12L\n\x0bGetPipeline\x12\x1d.skiway.v1.GetPipelineRequest\x1a\x1e.skiway.v1.GetPipelineResponse\x12U\n\x0e\x43reatePipeline\x12 .skiway.v1.CreatePipelineRequest\x1a!.skiway.v1.CreatePipelineResponse\x12U\n\x0eUpdatePipeline\x12 .skiway.v1.UpdatePipelineRequest\x1a!.skiway.v1.UpdatePipelineResponse\x12U\n\x0e\x44\x65letePipeline\x12 .skiway.v1.DeletePipelineRequest\x1a!.skiway.v1.DeletePipelineResponse\x12O\n\x0cPlanPipeline\x12\x1e.skiway.v1.PlanPipelineRequest\x1a\x1f.skiway.v1.PlanPipelineResponse\x12R\n\rStartPipeline\x12\x1f.skiway.v1.StartPipelineRequest\x1a .skiway.v1.StartPipelineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,36 +49,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PIPELINESPEC']._serialized_end=673
   _globals['_PIPELINESPEC_FILESENTRY']._serialized_start=516
   _globals['_PIPELINESPEC_FILESENTRY']._serialized_end=560
-  _globals['_PLANNEDTABLE']._serialized_start=675
-  _globals['_PLANNEDTABLE']._serialized_end=751
-  _globals['_LISTPIPELINESREQUEST']._serialized_start=753
-  _globals['_LISTPIPELINESREQUEST']._serialized_end=813
-  _globals['_LISTPIPELINESRESPONSE']._serialized_start=815
-  _globals['_LISTPIPELINESRESPONSE']._serialized_end=917
-  _globals['_GETPIPELINEREQUEST']._serialized_start=919
-  _globals['_GETPIPELINEREQUEST']._serialized_end=1005
-  _globals['_GETPIPELINERESPONSE']._serialized_start=1007
-  _globals['_GETPIPELINERESPONSE']._serialized_end=1106
-  _globals['_CREATEPIPELINEREQUEST']._serialized_start=1108
-  _globals['_CREATEPIPELINEREQUEST']._serialized_end=1218
-  _globals['_CREATEPIPELINERESPONSE']._serialized_start=1220
-  _globals['_CREATEPIPELINERESPONSE']._serialized_end=1322
-  _globals['_UPDATEPIPELINEREQUEST']._serialized_start=1325
-  _globals['_UPDATEPIPELINEREQUEST']._serialized_end=1527
-  _globals['_UPDATEPIPELINERESPONSE']._serialized_start=1529
-  _globals['_UPDATEPIPELINERESPONSE']._serialized_end=1631
-  _globals['_DELETEPIPELINEREQUEST']._serialized_start=1633
-  _globals['_DELETEPIPELINEREQUEST']._serialized_end=1747
-  _globals['_DELETEPIPELINERESPONSE']._serialized_start=1749
-  _globals['_DELETEPIPELINERESPONSE']._serialized_end=1812
-  _globals['_PLANPIPELINEREQUEST']._serialized_start=1814
-  _globals['_PLANPIPELINEREQUEST']._serialized_end=1932
-  _globals['_PLANPIPELINERESPONSE']._serialized_start=1934
-  _globals['_PLANPIPELINERESPONSE']._serialized_end=1997
-  _globals['_STARTPIPELINEREQUEST']._serialized_start=1999
-  _globals['_STARTPIPELINEREQUEST']._serialized_end=2079
-  _globals['_STARTPIPELINERESPONSE']._serialized_start=2081
-  _globals['_STARTPIPELINERESPONSE']._serialized_end=2133
-  _globals['_PIPELINESERVICE']._serialized_start=2136
-  _globals['_PIPELINESERVICE']._serialized_end=2741
+  _globals['_COLUMNSOURCE']._serialized_start=675
+  _globals['_COLUMNSOURCE']._serialized_end=750
+  _globals['_PLANNEDTABLE']._serialized_start=753
+  _globals['_PLANNEDTABLE']._serialized_end=942
+  _globals['_LISTPIPELINESREQUEST']._serialized_start=944
+  _globals['_LISTPIPELINESREQUEST']._serialized_end=1004
+  _globals['_LISTPIPELINESRESPONSE']._serialized_start=1006
+  _globals['_LISTPIPELINESRESPONSE']._serialized_end=1108
+  _globals['_GETPIPELINEREQUEST']._serialized_start=1110
+  _globals['_GETPIPELINEREQUEST']._serialized_end=1196
+  _globals['_GETPIPELINERESPONSE']._serialized_start=1198
+  _globals['_GETPIPELINERESPONSE']._serialized_end=1297
+  _globals['_CREATEPIPELINEREQUEST']._serialized_start=1299
+  _globals['_CREATEPIPELINEREQUEST']._serialized_end=1409
+  _globals['_CREATEPIPELINERESPONSE']._serialized_start=1411
+  _globals['_CREATEPIPELINERESPONSE']._serialized_end=1513
+  _globals['_UPDATEPIPELINEREQUEST']._serialized_start=1516
+  _globals['_UPDATEPIPELINEREQUEST']._serialized_end=1718
+  _globals['_UPDATEPIPELINERESPONSE']._serialized_start=1720
+  _globals['_UPDATEPIPELINERESPONSE']._serialized_end=1822
+  _globals['_DELETEPIPELINEREQUEST']._serialized_start=1824
+  _globals['_DELETEPIPELINEREQUEST']._serialized_end=1938
+  _globals['_DELETEPIPELINERESPONSE']._serialized_start=1940
+  _globals['_DELETEPIPELINERESPONSE']._serialized_end=2003
+  _globals['_PLANPIPELINEREQUEST']._serialized_start=2005
+  _globals['_PLANPIPELINEREQUEST']._serialized_end=2123
+  _globals['_PLANPIPELINERESPONSE']._serialized_start=2125
+  _globals['_PLANPIPELINERESPONSE']._serialized_end=2188
+  _globals['_STARTPIPELINEREQUEST']._serialized_start=2190
+  _globals['_STARTPIPELINEREQUEST']._serialized_end=2270
+  _globals['_STARTPIPELINERESPONSE']._serialized_start=2272
+  _globals['_STARTPIPELINERESPONSE']._serialized_end=2324
+  _globals['_PIPELINESERVICE']._serialized_start=2327
+  _globals['_PIPELINESERVICE']._serialized_end=2932
 # @@protoc_insertion_point(module_scope)

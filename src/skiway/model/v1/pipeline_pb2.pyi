@@ -163,8 +163,37 @@ class PipelineSpec(_message.Message):
 Global___PipelineSpec: _TypeAlias = PipelineSpec  # noqa: Y015
 
 @_typing.final
+class ColumnSource(_message.Message):
+    """A column of a derived table is computed from a column of another table."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMN_FIELD_NUMBER: _builtins.int
+    SOURCE_TABLE_FIELD_NUMBER: _builtins.int
+    SOURCE_COLUMN_FIELD_NUMBER: _builtins.int
+    column: _builtins.str
+    source_table: _builtins.str
+    source_column: _builtins.str
+    def __init__(
+        self,
+        *,
+        column: _builtins.str = ...,
+        source_table: _builtins.str = ...,
+        source_column: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column", b"column", "source_column", b"source_column", "source_table", b"source_table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ColumnSource: _TypeAlias = ColumnSource  # noqa: Y015
+
+@_typing.final
 class PlannedTable(_message.Message):
-    """What a run would do to a table: keep, append or replace; or fail."""
+    """What a run would do to a table: keep, append or replace; or fail. And what the last refresh did: append or replace, when, and
+    from which columns it computed each column, as far as the query shows it; nothing before the first refresh.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -172,11 +201,19 @@ class PlannedTable(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     READS_FIELD_NUMBER: _builtins.int
+    LAST_ACTION_FIELD_NUMBER: _builtins.int
+    REFRESHED_AT_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     action: _builtins.str
     reason: _builtins.str
+    last_action: _builtins.str
     @_builtins.property
     def reads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def refreshed_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnSource]: ...
     def __init__(
         self,
         *,
@@ -184,10 +221,13 @@ class PlannedTable(_message.Message):
         action: _builtins.str = ...,
         reason: _builtins.str = ...,
         reads: _abc.Iterable[_builtins.str] | None = ...,
+        last_action: _builtins.str = ...,
+        refreshed_at: _timestamp_pb2.Timestamp | None = ...,
+        columns: _abc.Iterable[Global___ColumnSource] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refreshed_at", b"refreshed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "reads", b"reads", "reason", b"reason", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "columns", b"columns", "last_action", b"last_action", "reads", b"reads", "reason", b"reason", "refreshed_at", b"refreshed_at", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ tables       tables: columns, rows, snapshots, files, access, snippets
 upkeep       the health of a table, and its maintenance
 views        views and their dialects
 operations   connectors, jobs, queries, events
+pipelines    pipelines, their tables and runs
 webhooks     where events are sent, and what was given up
 access       accounts, tokens, grants, policies, the audit log
 health       what fails, waits, is damaged, or lacks statistics
@@ -17,7 +18,19 @@ from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
-from skiway.web.pages import access, browsing, editor, health, home, operations, tables, upkeep, views, webhooks
+from skiway.web.pages import (
+    access,
+    browsing,
+    editor,
+    health,
+    home,
+    operations,
+    pipelines,
+    tables,
+    upkeep,
+    views,
+    webhooks,
+)
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -33,6 +46,8 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "views"): views.view,
     ("GET", "connectors"): operations.connectors,
     ("POST", "connectors"): operations.change_connector,
+    ("GET", "pipelines"): pipelines.pipelines,
+    ("POST", "pipelines"): pipelines.run_pipeline,
     ("GET", "jobs"): operations.jobs,
     ("POST", "jobs"): operations.cancel_job,
     ("GET", "queries"): operations.queries,

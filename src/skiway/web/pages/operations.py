@@ -42,7 +42,7 @@ def change_connector(visit: Visit) -> Redirect:
 
 def jobs(visit: Visit) -> Page:
     """Recent jobs, or one of them with its progress."""
-    names = {each.id: each.name for each in visit.lake.connectors()}
+    names = {each.id: each.name for each in (*visit.lake.connectors(), *visit.lake.pipelines())}
     if not visit.names:
         state = visit.query.get("state") or None
         found = [job_data(each, names) for each in islice(visit.lake.jobs(state=state, page_size=MAX_ROWS), MAX_ROWS)]
@@ -82,13 +82,14 @@ def settings(visit: Visit) -> Page:
     return Page("settings.html", "Settings", {"settings": system_rows(visit, "settings")})
 
 
-def job_data(job: Job, connectors: dict[Any, str] | None = None) -> dict[str, Any]:
-    """A job as pages show it."""
+def job_data(job: Job, names: dict[Any, str] | None = None) -> dict[str, Any]:
+    """A job as pages show it. `names` are those of connectors and pipelines, by their ids."""
     return {
         "id": job.id,
         "state": job.state,
         "phase": job.phase,
-        "connector": (connectors or {}).get(job.message.connector_id.id, ""),
+        "connector": (names or {}).get(job.message.connector_id.id, ""),
+        "pipeline": (names or {}).get(job.message.pipeline.pipeline_id.id, ""),
         "created_at": job.created_at,
         "started_at": job.started_at,
         "finished_at": job.finished_at,

@@ -217,7 +217,13 @@ def _is(path: TablePath) -> Predicate:
 
 
 def _edge(path: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"path": list(path), "writes": row["writes"], "first_day": row["first_day"], "last_day": row["last_day"]}
+    return {
+        "path": list(path),
+        "writes": row["writes"],
+        "first_day": row["first_day"],
+        "last_day": row["last_day"],
+        "columns": [{"column": column, "sources": sources} for column, sources in row["columns"] or ()],
+    }
 
 
 def _plans(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
