@@ -132,7 +132,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
         optimizer = replace(optimizer_of(settings, stores, secrets), spark=lambda: joined(spark), token=token)
         warehouse, realm = warehouse_of(settings), Realm(stores, "default")
-        run = jobs_of(lambda _account: realm, Reconciler(secrets, warehouse=warehouse), None, optimizer)
+        run = jobs_of(lambda _account: realm, Reconciler(secrets, warehouse=warehouse), None, large=optimizer)
         worker = Worker(JobQueue(stores, rules=JobRules(lease_s=3.0)), run, name="spark")
         found = Lake(server, realm, warehouse, worker, optimizer, issued)
         with found.airport() as db:
@@ -252,7 +252,7 @@ def test_cancelled_job_stops_spark_and_commits_nothing(lake: Lake, spark: SparkS
 def test_door_that_does_not_answer_is_reported(lake: Lake) -> None:
     name = lake.table(files=5)
     optimizer = replace(lake.optimizer, rest_uri=lambda: "http://127.0.0.1:9/iceberg")
-    run = jobs_of(lambda _account: lake.realm, Reconciler(None, warehouse=lake.warehouse), None, optimizer)  # type: ignore[arg-type]
+    run = jobs_of(lambda _account: lake.realm, Reconciler(None, warehouse=lake.warehouse), None, large=optimizer)  # type: ignore[arg-type]
     job = lake.start(name)
     assert replace(lake.worker, run=run).work_once()
     failed = lake.job(job)

@@ -98,6 +98,7 @@ def jobs_of(
     realm_of: Callable[[str], Realm],
     reconciler: Reconciler,
     queries: QueryEngine | None = None,
+    *,
     large: LargeOptimizer | None = None,
     current_roles: CurrentRoles | None = None,
 ) -> Callable[[v1.Job, Control], Outcome]:

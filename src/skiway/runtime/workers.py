@@ -159,7 +159,7 @@ def worker_of(
     queries = SparkQueries(spark_place(settings.reconciler.spark).session) if settings.pipelines.enabled else None
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(realms_of(settings, stores), reconciler, queries, large, current_roles(settings)),
+        jobs_of(realms_of(settings, stores), reconciler, queries, large=large, current_roles=current_roles(settings)),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,
