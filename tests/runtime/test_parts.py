@@ -406,7 +406,7 @@ def test_startup_does_not_warn_by_default(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("enabled", ["false", "true"])
 def test_operator_decides_whether_workers_run_pipelines(monkeypatch: pytest.MonkeyPatch, enabled: str) -> None:
     given = list[Any]()
-    monkeypatch.setattr(workers, "jobs_of", lambda _realms, _reconciler, queries: given.append(queries))
+    monkeypatch.setattr(workers, "jobs_of", lambda _realms, _reconciler, queries, _large: given.append(queries))
     monkeypatch.setattr(workers, "PipelineSchedule", lambda *_: given.append("schedule"))
     monkeypatch.setattr(workers, "scheduling", lambda *_, **__: nullcontext())
     with open_stores("memory://") as stores:
