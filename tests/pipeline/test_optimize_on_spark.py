@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 pytestmark = SPARK
 
-SCHEMA = pa.schema({"id": pa.int64(), "odd `name`": pa.string()})
+SCHEMA = pa.schema({"id": pa.int64(), "odd `name`": pa.string(), "place": pa.string()})
 numbers = count(1)
 
 
@@ -75,7 +75,8 @@ class Lake:
 
     def insert(self, name: str, ids: range) -> None:
         with self.airport() as db:
-            db.insert(name, pa.table({"id": list(ids), "odd `name`": [f"v{each}" for each in ids]}, schema=SCHEMA))
+            texts = [f"v{each}" for each in ids]
+            db.insert(name, pa.table({"id": list(ids), "odd `name`": texts, "place": texts}, schema=SCHEMA))
 
     def ids(self, name: str) -> list[int]:
         with self.airport() as db:
@@ -155,11 +156,11 @@ def test_small_files_are_packed_and_row_lineage_is_kept(lake: Lake, version: str
     assert (read_lineage(after) if version == "3" else {}) == lineage
 
 
-@pytest.mark.parametrize("order", [{"sort": '"odd `name`" DESC'}, {"z_order": ["id", '"odd `name`"']}])
+@pytest.mark.parametrize("order", [{"sort": '"odd `name`" DESC'}, {"z_order": ["id", "place"]}])
 def test_rows_are_put_in_order(lake: Lake, order: dict[str, Any]) -> None:
     name = lake.table(files=2)
     job = lake.run(name, **order)
-    assert job.state == "succeeded", job.message
+    assert (job.state, job.message.maintenance_result.files_rewritten) == ("succeeded", 2), job.message
     handle = lake.state(name).handle
     rows = handle.read(handle.current()).read_all()["odd `name`"].to_pylist()
     assert len(rows) == 20
@@ -230,11 +231,13 @@ def test_writers_win(lake: Lake) -> None:
 def test_cancelled_job_stops_spark_and_commits_nothing(lake: Lake, spark: SparkSession) -> None:
     name = lake.table(files=6, rows=100_000)
     before = lake.state(name).metadata.current_snapshot_id
-    job = lake.start(name, z_order=["id", '"odd `name`"'])
+    job = lake.start(name, z_order=["id", "place"])
     tracker = spark.sparkContext.statusTracker()
 
+    ended = threading.Event()
+
     def cancel() -> None:
-        while not tracker.getActiveJobsIds():
+        while not tracker.getActiveJobsIds() and not ended.is_set():
             time.sleep(0.02)
         with lake.metastore() as metastore:
             metastore.jobs.cancel(job.id)
@@ -242,11 +245,21 @@ def test_cancelled_job_stops_spark_and_commits_nothing(lake: Lake, spark: SparkS
     thread = threading.Thread(target=cancel)
     thread.start()
     assert lake.worker.work_once()
+    ended.set()
     thread.join()
     assert lake.job(job).state == "cancelled"
     assert not tracker.getActiveJobsIds()
     assert lake.state(name).metadata.current_snapshot_id == before
     assert len(lake.ids(name)) == 600_000
+
+
+def test_failure_is_not_taken_for_a_lost_race(lake: Lake) -> None:
+    name = lake.table(files=2)
+    job = lake.run(name, z_order=["id", '"odd `name`"'])  # Iceberg cannot
+    assert job.state == "queued", "it is tried again"
+    assert "the log of the worker says why" in job.message.message
+    with lake.metastore() as metastore:
+        metastore.jobs.cancel(job.id)
 
 
 def test_door_that_does_not_answer_is_reported(lake: Lake) -> None:

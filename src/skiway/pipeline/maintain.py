@@ -61,10 +61,12 @@ class SparkOptimizer:
         with _catalog(self.spark(), at, name[0], token) as call, _explained(at, token):
             if table.metadata.format_version >= 3:
                 _require_lineage(call.version())
-            arguments = _arguments(rules, applies_all_deletes=not rules.max_deleted or _has_equality_deletes(table))
+            every_delete = not rules.max_deleted or _has_equality_deletes(table)
             for attempt in range(1, ATTEMPTS + 1):
                 control.check()
-                if call.rewrite(name[1:], arguments, report) or attempt == ATTEMPTS:
+                # The last attempt commits all or nothing, because only then does Iceberg say why it failed.
+                in_parts = attempt < ATTEMPTS
+                if call.rewrite(name[1:], _arguments(rules, every_delete=every_delete, in_parts=in_parts), report):
                     break
             control.check()
             if table.metadata.format_version == 2:
@@ -153,16 +155,16 @@ def _has_equality_deletes(table: ManagedTable) -> bool:
     return current is not None and Content.EQUALITY_DELETES in table.handle.files(current)["content"].to_pylist()
 
 
-def _arguments(rules: CompactionRules, *, applies_all_deletes: bool) -> Mapping[str, str]:
-    """The arguments of `rewrite_data_files` for our rules."""
+def _arguments(rules: CompactionRules, *, every_delete: bool, in_parts: bool) -> Mapping[str, str]:
+    """The arguments of `rewrite_data_files` for our rules. `in_parts`, what is ready is committed before the rest."""
     options = {
         "target-file-size-bytes": str(rules.target_bytes),
         "min-input-files": str(rules.min_files),
         "max-file-group-size-bytes": str(rules.group_bytes),
         "remove-dangling-deletes": "true",
-        "partial-progress.enabled": "true",
+        "partial-progress.enabled": str(in_parts).lower(),
     }
-    if applies_all_deletes:
+    if every_delete:
         options["delete-file-threshold"] = "1"
     else:
         options["delete-ratio-threshold"] = str(rules.max_deleted)
