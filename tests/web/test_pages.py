@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +11,15 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
 from runtime.servers import Server, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import PlannedTable
 from skiway.client.metastore.calls import Calls
 from skiway.metastore import Realm, statistics
+from skiway.metastore.pipelines.column_lineage import COLUMNS
+from skiway.metastore.pipelines.positions import PIPELINE as PIPELINE_ID
 from skiway.model import v1
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.search import Entry, Index
@@ -399,6 +403,25 @@ def test_lineage_leads_in_both_directions(visitor: Visitor, server: Server) -> N
     data = visitor.data("/tables/lake/sales/people?tab=lineage")["lineage"]
     assert [each["path"] for each in data["targets"]] == [["lake", "sales", "copied"]]
     assert '<a href="/tables/lake/sales/copied"><rect' in visitor.page("/tables/lake/sales/people?tab=lineage")
+
+
+def test_lineage_of_columns_is_shown_in_both_directions(visitor: Visitor, server: Server) -> None:
+    with Metastore(server.address) as lake:
+        source = lake.tables.get("lake.sales.people").id
+    catalog = RestCatalog("lake", uri=f"{server.addresses['http']}/iceberg", warehouse="lake")
+    made = catalog.create_table("sales.computed", pa.schema({"n": pa.int64()}), properties={PIPELINE_ID: "p1"})
+    columns = {"n": {source: ["id", SCRIPT]}}
+    made.append(pa.table({"n": [1]}), snapshot_properties={COLUMNS: json.dumps(columns)})
+    (edge,) = visitor.data("/tables/lake/sales/computed?tab=lineage")["lineage"]["sources"]
+    assert (edge["path"], edge["writes"], edge["first_day"]) == (["lake", "sales", "people"], 0, None)
+    assert edge["columns"] == [{"column": "n", "sources": ["id", SCRIPT]}]
+    assert "<td>n</td><td>lake.sales.people.id, lake.sales.people.&lt;script&gt;" in visitor.page(
+        "/tables/lake/sales/computed?tab=lineage"
+    )
+    page = visitor.page("/tables/lake/sales/people?tab=lineage")
+    assert "<td>lake.sales.computed.n</td><td>id, &lt;script&gt;" in page
+    assert "<script>alert" not in page
+    catalog.drop_table("sales.computed")
 
 
 def test_recent_scans_are_listed(visitor: Visitor) -> None:

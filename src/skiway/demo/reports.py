@@ -9,7 +9,7 @@ from typing import Final
 from skiway.client import Metastore
 from skiway.errors import AlreadyExists, SkiwayError
 
-__all__ = ["NAME", "TABLES", "derive", "write_files"]
+__all__ = ["FILES", "NAME", "TABLES", "derive", "write_files"]
 
 NAME: Final = "reports"
 
