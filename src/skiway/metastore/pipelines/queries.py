@@ -1,4 +1,4 @@
-"""One query of a pipeline, in the dialect of Spark: what it reads, what it may not do, and whether it works row by row.
+"""One query of a caller, in the dialect of Spark: what it reads, what it may not do, and whether it works row by row.
 
 Spark gets the text that is generated from the tree that was checked here, never the text of the caller. So a construct that the
 parser does not understand is an error, and cannot pass the checks by being read differently.
@@ -94,8 +94,8 @@ class Query:
         return any(_functions(each) & _CHANGING_FUNCTIONS for each in self.tree.find_all(exp.Func))
 
 
-def parse_query(sql: str, *, file: str) -> Query:
-    """Parse and check the SELECT in a file. Raise `InvalidArgument` if it is not one, or does what no pipeline may do."""
+def parse_query(sql: str, *, file: str = "") -> Query:
+    """Parse and check a SELECT, which may be in a file. Raise `InvalidArgument` if it is not one, or may leave the lake."""
     if "${" in sql:
         _refuse(file, "it contains '${', which Spark replaces by settings of the server: write it in another way")
     try:
@@ -118,14 +118,14 @@ def parse_query(sql: str, *, file: str) -> Query:
 
 def _check(node: exp.Expr, file: str) -> None:
     if isinstance(node, _UNSAFE_NODES):
-        _refuse(file, f"{node.sql('spark')[:60]!r} is not allowed in a pipeline")
+        _refuse(file, f"{node.sql('spark')[:60]!r} is not allowed")
     if isinstance(node, exp.Func) and (found := _functions(node) & _UNSAFE_FUNCTIONS):
-        _refuse(file, f"the function {min(found)} is not allowed in a pipeline")
+        _refuse(file, f"the function {min(found)} is not allowed")
     if isinstance(node, exp.Table):
         if not isinstance(node.this, exp.Identifier | exp.Dot):
             _refuse(file, f"{node.sql('spark')[:60]!r} is not a table: name a table of the lake")
         if node.args.get("version") is not None or node.args.get("when") is not None:
-            _refuse(file, f"{node.sql('spark')[:60]!r} reads a fixed version: a pipeline reads current tables")
+            _refuse(file, f"{node.sql('spark')[:60]!r} reads a fixed version: only current tables can be read")
 
 
 def _functions(node: exp.Func) -> frozenset[str]:
@@ -156,4 +156,6 @@ def _name(node: exp.Table) -> TableName:
 
 
 def _refuse(file: str, why: str) -> NoReturn:
+    if not file:
+        raise InvalidArgument(f"the query cannot be used: {why}", key="spark.query")
     raise InvalidArgument(f"the query in {file} cannot be used: {why}", key="pipeline.query", file=file)
