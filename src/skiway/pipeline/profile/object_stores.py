@@ -89,10 +89,13 @@ def _read(source: pa.NativeFile, columns: pa.Schema, address: str) -> Iterator[p
 
 
 def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values as Spark would read them: times and nanoseconds as numbers, and only the chosen fields of structs."""
+    """The values as Spark would read them: times and nanoseconds as numbers, and only the chosen fields of structs.
+
+    The fields of a missing struct are NULL, which is all that counts: only they are profiled.
+    """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pa.types.is_struct(kind):
         parts = [_converted(column.field(field.name), field.type) for field in kind]
-        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
+        return pa.StructArray.from_arrays(parts, fields=list(kind))
     return column.cast(kind)
