@@ -150,7 +150,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         addresses: dict[str, str] = {}
         large = optimizer_of(settings, stores, secrets, lambda: rest_address(addresses))
         worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics, large))
-        parts.enter_context(delivering(settings, stores, secrets, sources))
+        parts.enter_context(delivering(settings, stores, secrets, sources, observers.metrics))
         measure_queue(observers.metrics, JobQueue(stores))
         services, airport = call_services(
             parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler, addresses
