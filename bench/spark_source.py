@@ -1,9 +1,13 @@
-"""`python -m bench.spark_source [rows]`: Spark's data source `airport` compared with Spark's own Parquet on the same machine."""
+"""`python -m bench.spark_source [rows]`: Spark's data source `airport` compared with Spark's own Parquet.
+
+Both run on a standalone cluster with two workers of one core each, on this machine.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +18,7 @@ from bench.disk import scratch
 from bench.report import Figure, report
 from bench.sales import rows
 from bench.serving import skiway_serve
+from bench.standalone_cluster import standalone_cluster
 from bench.turns import taken_in_turns
 from skiway.client import AirportClient
 from skiway.pipeline.session import session
@@ -30,22 +35,32 @@ AIM = 2.0  # at most this many times as long as Spark's own Parquet
 
 def figures(total: int = ROWS) -> Iterator[Figure]:
     """Yield the seconds of an aggregate and of a write, of both, with their ratios."""
-    with scratch() as place:
+    with (
+        scratch() as place,
+        standalone_cluster(place / "cluster", workers=2) as master,
+        connected(master) as spark,  # before there is a gRPC client, because Java is started with a fork
+        skiway_serve(place / "home") as doors,
+        AirportClient(doors["airport"], "lake") as lake,
+    ):
         folder = place / "sales"
         folder.mkdir()
+        lake.create_schema("shop")
+        for name in ("sales", "copies"):
+            lake.create_table(f"shop.{name}", rows(0, 1).schema)
         for number in range(FILES):
-            pq.write_table(rows(number, total // FILES), folder / f"{number}.parquet", row_group_size=131_072)
-        with skiway_serve(place / "home") as doors, AirportClient(doors["airport"], "lake") as lake:
-            lake.create_schema("shop")
-            for name in ("sales", "copies"):
-                lake.create_table(f"shop.{name}", rows(0, 1).schema)
-            for number in range(FILES):
-                lake.insert("shop.sales", rows(number, total // FILES))
-            settings = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
-            with session("bench", "local[2]", remote="", **settings) as spark:
-                spark.dataSource.register(AirportDataSource)
-                spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-                yield from compared(spark, f"{doors['airport']}/lake", folder, place, total)
+            some = rows(number, total // FILES)
+            pq.write_table(some, folder / f"{number}.parquet", row_group_size=131_072)
+            lake.insert("shop.sales", some)
+        yield from compared(spark, f"{doors['airport']}/lake", folder, place, total)
+
+
+@contextmanager
+def connected(master: str) -> Iterator[SparkSession]:
+    """A session on the cluster, with the data source."""
+    settings = {"spark.sql.shuffle.partitions": "4", "spark.driver.host": "127.0.0.1"}
+    with session("bench", master, **settings) as spark:
+        spark.dataSource.register(AirportDataSource)
+        yield spark
 
 
 def compared(spark: SparkSession, location: str, folder: Path, place: Path, total: int) -> Iterator[Figure]:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 import typer
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.cli import rendering
 from skiway.cli.command import Call, suggestion
@@ -149,12 +150,26 @@ def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
         (
             v1.JS_RUNNING,
             progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3, tables_done=1),
-            "metadata, 1 of 3 tables",
+            "metadata, 1 of 3 tables, about 2 min left",
         ),
         (
             v1.JS_RUNNING,
             progress(v1.CAP_STATS_ONLY_ASYNC, tables_total=1, files_total=7, files_done=2),
-            "statistics, 0 of 1 table, 2 of 7 files",
+            "statistics, 0 of 1 table, 2 of 7 files, about 2 min left",
+        ),
+        (
+            v1.JS_RUNNING,
+            progress(
+                v1.CAP_STATS_ONLY_ASYNC,
+                tables_total=1,
+                files_total=7,
+                files_done=2,
+                rows_total=7000,
+                rows_done=2000,
+                bytes_total=8 << 20,
+                bytes_done=1 << 20,
+            ),
+            "statistics, 0 of 1 table, 2 of 7 files, 2,000 of 7,000 rows, 1.0 MiB of 8.0 MiB, about 6 min left",
         ),
         (v1.JS_FAILED, progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3), "failed"),
     ],
@@ -162,7 +177,10 @@ def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
 def test_progress_of_a_job_shows_phase_and_counts(
     state: v1.JobState.ValueType, job_progress: v1.JobProgress | None, shown: str
 ) -> None:
-    assert describe_progress(Job(v1.Job(state=state, progress=job_progress))) == shown
+    job = v1.Job(
+        state=state, progress=job_progress, started_at=Timestamp(seconds=60), updated_at=Timestamp(seconds=110)
+    )
+    assert describe_progress(Job(job)) == shown
 
 
 @pytest.mark.parametrize(

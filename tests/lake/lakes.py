@@ -30,7 +30,7 @@ from skiway.metastore.statistics.file_table import DIGEST, stored_files
 from skiway.model import v1
 from skiway.requests import Access
 from skiway.rest import RestApp
-from skiway.security import Authenticator, MemorySecrets, PermissionAuthorizer, Principal, Roles
+from skiway.security import Authenticator, Authorizer, MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
 
 KINDS = {"iceberg": v1.CK_ICEBERG, "delta": v1.CK_DELTA, "parquet": v1.CK_PARQUET}
@@ -63,6 +63,8 @@ class Lake:
     secrets: MemorySecrets = field(default_factory=MemorySecrets)
     location: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    authenticator: Authenticator = field(default_factory=ByToken)
+    authorizer: Authorizer = field(default_factory=PermissionAuthorizer)
 
     def __post_init__(self) -> None:
         platform = Realm(self.stores, PLATFORM)
@@ -176,7 +178,7 @@ class Lake:
 
     def service(self) -> AirportService:
         return airport_service(
-            Access(lambda principal: Realm(self.stores, principal.account_id), ByToken(), PermissionAuthorizer()),
+            Access(lambda principal: Realm(self.stores, principal.account_id), self.authenticator, self.authorizer),
             handles=Handles(Sources(self.secrets), self.warehouse),
             key=signing_key(self.realm, self.secrets),
             **self.options,

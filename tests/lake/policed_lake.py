@@ -105,8 +105,8 @@ class PolicedLake:
 
 
 @contextmanager
-def policed_lake(folder: Path, queries: QueryEngine) -> Iterator[PolicedLake]:
-    with opened_lake(folder, queries=queries) as lake, lake.client() as owner:
+def policed_lake(folder: Path, queries: QueryEngine, **options: Any) -> Iterator[PolicedLake]:
+    with opened_lake(folder, queries=queries, **options) as lake, lake.client() as owner:
         owner.create_schema("s")
         owner.create_table("s.people", ROWS.schema)
         for first in range(0, COUNT, 10):

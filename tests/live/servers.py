@@ -104,6 +104,11 @@ def lake_with_tokens(folder: Path) -> LiveServer:
     return server
 
 
+def lake_with_spark(folder: Path) -> LiveServer:
+    """An empty lake that runs queries on Spark."""
+    return skiway("serve", folder, "--set", "sql.spark.enabled=true")
+
+
 def demo(folder: Path) -> LiveServer:
     """The lake of `skiway demo`."""
     return skiway("demo", folder)

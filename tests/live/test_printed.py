@@ -79,6 +79,8 @@ def _start(scene: Scene) -> Callable[[Path], LiveServer]:
             return servers.lake
         case "lake with tokens":
             return servers.lake_with_tokens
+        case "lake with Spark":
+            return servers.lake_with_spark
         case "scratch":
             return servers.memory
         case "program":

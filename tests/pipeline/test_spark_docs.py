@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,21 @@ def test_session_is_created_at_the_configured_place(monkeypatch):
         (("skiway", "local[*]"), {"remote": "sc://host:15002"}),
         (("skiway", "local[*]"), {"remote": ""}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("running", "address"),
+    [
+        (SimpleNamespace(_sc=SimpleNamespace(uiWebUrl="http://a:4040")), "http://a:4040"),
+        (SimpleNamespace(), ""),
+        (None, ""),
+    ],
+)
+def test_address_of_the_web_interface(monkeypatch, running: object, address: str):
+    import pyspark.sql  # noqa: F401 - otherwise no session can be running
+
+    monkeypatch.setattr(sessions, "_running_session", lambda: running)
+    assert sessions.spark_ui() == address
 
 
 def test_page_names_every_setting_and_the_right_numbers():

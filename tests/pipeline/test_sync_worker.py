@@ -20,11 +20,12 @@ from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots_of
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
+from skiway.pipeline import worker as worker_module
 from skiway.pipeline.worker import RunningJob, Worker, jobs_of
 from skiway.storage import Stores, open_stores, utc_now
 
@@ -234,11 +235,17 @@ def test_worker_releases_jobs_that_do_not_stop_in_time(factory: ResourceFactory)
     assert (job(factory, job_id).state, job(factory, job_id).tables_scanned) == (v1.JS_SUCCEEDED, 1)
 
 
-def test_progress_is_stored_during_the_work(factory: ResourceFactory):
+def test_progress_is_stored_during_the_work(factory: ResourceFactory, monkeypatch):
+    monkeypatch.setattr(worker_module, "spark_ui", lambda: "http://spark:4040")
     job_id, may_end = triggered(factory), threading.Event()
 
     def run(job: v1.Job, control: Control) -> Outcome:
-        control.report(Progress(1, stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), 10, 4)))
+        control.report(
+            Progress(
+                1,
+                stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), Amounts(10, 1000, 5000), Amounts(4, 400, 2000)),
+            )
+        )
         assert may_end.wait(20)
         return Outcome(3, 2)
 
@@ -249,6 +256,9 @@ def test_progress_is_stored_during_the_work(factory: ResourceFactory):
         until(lambda: job(factory, job_id).state == v1.JS_SUCCEEDED)
     assert (seen.state, seen.tables_scanned, list(seen.progress.tables)) == (v1.JS_RUNNING, 1, ["a", "b"])
     assert (seen.progress.tables_done, seen.progress.tables_total, seen.progress.files_total) == (1, 3, 10)
+    assert (seen.progress.rows_done, seen.progress.rows_total) == (400, 1000)
+    assert (seen.progress.bytes_done, seen.progress.bytes_total) == (2000, 5000)
+    assert seen.progress.spark_ui == "http://spark:4040"
     assert job(factory, job_id).tables_scanned == 3
 
 

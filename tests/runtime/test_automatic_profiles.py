@@ -10,11 +10,15 @@ import pytest
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.config import load
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs, statistics
 from skiway.model import v1
+from skiway.pipeline.worker import SparkProfile
 from skiway.runtime import automatic_profiles
 from skiway.runtime.automatic_profiles import profile_sweep
-from skiway.runtime.workers import spark_profile
+from skiway.runtime.source_access import source_access_of
+from skiway.runtime.workers import reconciler_of
+from skiway.security import MemorySecrets
 from skiway.storage import open_stores
 from storage.homes import Clock
 
@@ -55,6 +59,9 @@ def test_sweep_uses_the_rules_of_the_settings(tmp_path: Path, share: str, expect
         assert len(jobs.list_(home.home, v1.ListReconcileJobsRequest()).jobs) == expected
 
 
-def test_samples_are_as_large_as_the_settings_say() -> None:
-    made = spark_profile(load(flags={"profiles.sample_above_bytes": "7", "profiles.sample_bytes": "3"}))
-    assert (made.sample_above_bytes, made.sample_bytes) == (7, 3)
+def test_samples_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
+    given = load(flags={"profiles.sample_above_bytes": "7", "profiles.sample_bytes": "3"})
+    sources = source_access_of(given, tmp_path)
+    profile = reconciler_of(given, MemorySecrets(), Warehouse.at(str(tmp_path)), sources).profile
+    assert isinstance(profile, SparkProfile)
+    assert (profile.sample_above_bytes, profile.sample_bytes) == (7, 3)

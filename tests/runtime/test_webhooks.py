@@ -15,14 +15,18 @@ import pytest
 
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import PermissionDenied, TimedOut, Unavailable
-from skiway.metastore import webhooks
+from skiway.metastore import Realm, webhooks
 from skiway.metastore.webhooks import DeliveryRules
 from skiway.metastore.webhooks.delivery import signature
+from skiway.metastore.webhooks.positions import WebhookPlace
 from skiway.model import v1
+from skiway.runtime.telemetry import count_deliveries
 from skiway.runtime.webhooks import Deliveries, WebSender
 from skiway.security import MemorySecrets
 from skiway.security.source_access import SourceAccess
 from skiway.storage import open_stores
+from skiway.telemetry.metrics import Metrics
+from storage.homes import Clock
 
 SECRET = "a secret of many bytes"
 
@@ -143,6 +147,66 @@ def test_endpoint_that_never_answers_delays_no_other_webhook(endpoint: Endpoint)
     assert [each["name"] for each in events] == ["one", "two"]
     headers, body = endpoint.requests[0]
     assert headers["X-Skiway-Signature"] == signature(SECRET.encode(), int(headers["X-Skiway-Timestamp"]), body)
+
+
+def test_nothing_is_read_while_nothing_happens(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[str]()
+
+    def watched(realm: Realm) -> webhooks.Due:
+        looks.append(realm.account_id)
+        return original(realm)
+
+    original = webhooks.due_webhooks
+    monkeypatch.setattr(webhooks, "due_webhooks", watched)
+    clock = Clock()
+    with open_stores("memory://", clock=clock) as stores:
+        factory, secrets = ResourceFactory(stores, clock=clock), MemorySecrets()
+        spec = v1.WebhookSpec(display_name="hook", url=endpoint.url, events=["catalog.created"], secret=SECRET)
+        made = webhooks.create(factory.home, v1.CreateWebhookRequest(spec=spec), secrets=secrets, access=None).webhook
+        attempts = list[str]()
+        deliveries = Deliveries(
+            stores,
+            factory.realm,
+            secrets=secrets,
+            send=WebSender(SourceAccess(), timeout_s=5),
+            rules=DeliveryRules(base_backoff_s=60),
+            clock=clock,
+            on_attempt=lambda _account_id, result, _seconds: attempts.append(result),
+        )
+
+        def looked(times: int) -> int:
+            before = len(looks)
+            for _ in range(times):
+                deliveries.look()
+                deliveries.wait()
+            return len(looks) - before
+
+        looked(3)
+        assert looked(10) == 0
+        endpoint.status = 500
+        factory.catalog("one")
+        looked(3)
+        assert (attempts, looked(10)) == (["failed"], 0)
+        endpoint.status = 204
+        clock.advance(61)
+        looked(3)
+        assert (attempts, looked(10)) == (["failed", "accepted"], 0)
+        place = WebhookPlace(factory.home, made.resource_id.id)
+        place.lease("a server that dies", 30)
+        factory.catalog("two")
+        looked(5)
+        assert attempts == ["failed", "accepted"]
+        clock.advance(31)  # the lease expires, and nothing in the store changes
+        looked(1)
+        assert attempts == ["failed", "accepted", "accepted"]
+
+
+def test_deliveries_are_counted() -> None:
+    metrics = Metrics(strict=True)
+    count_deliveries(metrics)("a1", "given_up", 0.5)
+    text = metrics.prometheus_text()
+    assert 'skiway_service_webhooks_attempts_total{account="a1",result="given_up"} 1' in text
+    assert 'skiway_service_webhooks_duration_seconds_count{account="a1",result="given_up"} 1' in text
 
 
 def now() -> Any:

@@ -90,7 +90,7 @@ def test_every_metric_can_be_recorded_and_read_by_prometheus(metrics: Metrics):
 
 def test_names_follow_the_convention_and_are_unique():
     names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 37
+    assert len(set(names)) == len(set(map(prometheus_name, METRICS))) == len(names) == 39
     assert [name for name in names if not re.fullmatch(r"skiway\.(core|service)(\.[a-z]+)+(\.[a-z.]+)", name)] == []
 
 

@@ -14,6 +14,7 @@ import typer
 
 from skiway.cli.command import Call, command, group
 from skiway.errors import PermissionDenied
+from skiway.presentation.sizes import format_size
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Job, Metastore
@@ -57,7 +58,7 @@ class State(StrEnum):
 class JobRecord:
     """A job in the output. The counts are those of the last attempt; `errors` has the first errors by table.
 
-    A job that profiles a managed table has no connector.
+    A job that profiles a managed table has no connector. `progress` is that of a job that has not ended.
     """
 
     id: str
@@ -77,6 +78,8 @@ class JobRecord:
     message: str
     errors: dict[str, str]
     damage: str | None = None
+    progress: str | None = None
+    spark_ui: str | None = None
 
     @classmethod
     def of(cls, job: Job, names: Mapping[str, str]) -> JobRecord:
@@ -101,6 +104,8 @@ class JobRecord:
             message.message,
             job.errors,
             job.damage or None,
+            None if job.is_over or job.damage else describe_progress(job),
+            job.spark_ui or None,
         )
 
 
@@ -302,7 +307,19 @@ def describe_progress(job: Job) -> str:
         case "running" if job.tables_total:
             tables = f"{job.tables_done:,} of {job.tables_total:,} table{'' if job.tables_total == 1 else 's'}"
             files = f", {job.files_done:,} of {job.files_total:,} files" if job.files_total else ""
-            return f"{job.phase}, {tables}{files}"
+            rows = f", {job.rows_done:,} of {job.rows_total:,} rows" if job.rows_total else ""
+            sizes = f", {format_size(job.bytes_done)} of {format_size(job.bytes_total)}" if job.bytes_total else ""
+            left = f", about {_rounded(job.remaining)} left" if job.remaining is not None else ""
+            return f"{job.phase}, {tables}{files}{rows}{sizes}{left}"
         case "running":
             return "running"
     return job.state
+
+
+def _rounded(time: timedelta) -> str:
+    """A duration in its two largest units, such as `3 min` or `2 h 5 min`."""
+    seconds = round(time.total_seconds())
+    if seconds < 60:
+        return f"{seconds} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from skiway.config.fields import COUNT, number, pattern, section, setting
+from pathlib import Path
 
-__all__ = ["Sql"]
+from skiway.config.fields import COUNT, FLAG, PATH, TEXT, number, pairs, pattern, section, setting
+
+__all__ = ["SparkSql", "Sql"]
 
 MEMORY = pattern(r"\d+(\.\d+)?\s*([KMG]i?B)", "an amount of memory, such as 512MB or 1GiB")
+
+
+@section
+class SparkSql:
+    """Queries that the server runs on Spark for callers (`skiway.query` with `engine => 'spark'`), each in a process of its own."""
+
+    enabled: bool = setting(False, FLAG, "Run queries on Spark. Read docs/spark-queries.md first.")
+    master: str = setting("local[2]", TEXT, "Spark master: this machine, or a cluster such as spark://host:7077.")
+    conf: tuple[str, ...] = setting(
+        (),
+        pairs("spark.driver.memory=2g"),
+        "Spark configuration of queries. Callers can read it, so it must contain no secrets.",
+    )
+    queries: int = setting(2, COUNT, "Queries that run at a time; one account may use all but one of them.")
+    timeout_seconds: float = setting(
+        600.0,
+        number(at_least=1, of=" of seconds"),
+        "How long a query may take, including the start of Spark and the transfer of its rows.",
+    )
+    max_rows: int = setting(10_000_000, COUNT, "Rows that a query may return.")
+    memory_limit: str = setting("4GB", MEMORY, "Memory of all processes of a query on this machine.")
+    confined: bool = setting(
+        True, FLAG, "Confine the processes with Linux' Landlock. Turn it off only if sql.spark.command isolates them."
+    )
+    command: str = setting(
+        "", TEXT, "The command that starts Python for a query, such as one with sudo or docker; by default this Python."
+    )
+    location: str | None = setting(
+        None,
+        TEXT,
+        "Where Spark reaches this server, such as grpc+tls://lake.example.org:50051; by default on loopback.",
+    )
+    root_certificates: Path | None = setting(
+        None, PATH, "PEM file that Spark trusts the certificate of this server with."
+    )
 
 
 @section
@@ -21,3 +58,4 @@ class Sql:
         "How long a query may take, including the transfer of its rows.",
     )
     threads: int = setting(2, COUNT, "Threads of a query.")
+    spark: SparkSql = SparkSql()

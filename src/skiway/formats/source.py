@@ -200,9 +200,9 @@ class TableHandle(ABC):
     refs: Mapping[str, int] = {}  # names of snapshots: branches and tags
 
     @property
-    def s3_access(self) -> Mapping[str, str] | None:
-        """The S3 properties that other readers of its files must use; None if they may use credentials of their own."""
-        return self._files.own_s3_access
+    def file_access(self) -> Files:
+        """What opens its files, also after it was sent to another process."""
+        return self._files
 
     @property
     def partition_spec(self) -> PartitionSpec | None:

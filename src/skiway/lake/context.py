@@ -22,10 +22,12 @@ from skiway.airport.request import ServedCall
 from skiway.airport.server.status import code_of
 from skiway.cache import Cache
 from skiway.config import Settings
+from skiway.errors import PermissionDenied
 from skiway.lake.columns import Columns
 from skiway.lake.creating import FailedCreations
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
+from skiway.lake.spark_sql import SparkSql
 from skiway.lake.statistics import StatisticsCache
 from skiway.lake.transactions import LakeTransactions
 from skiway.lake.usage import UsageLog
@@ -203,6 +205,11 @@ class Callers:
         elif on is not None:
             decision.require(permission, on)
 
+    def refuse_query_tokens(self, what: str) -> None:
+        """Raise if the caller is a query, with the token that it got to read tables."""
+        if self.authenticated.read_only:
+            raise PermissionDenied(f"a query on Spark cannot {what}", key="token.read_only")
+
     def may(self, permission: str) -> bool:
         """Whether the caller has the permission in the whole account, or on some object in it.
 
@@ -215,6 +222,12 @@ class Callers:
         """What policies leave of a table or view for the caller; None if none restricts it."""
         decision = self._decision()
         return None if decision is None or decision.policies is None else decision.policies.of(on)
+
+    @property
+    def is_under_policies(self) -> bool:
+        """Whether a policy of the account names the caller, on whichever tables."""
+        decision = self._decision()
+        return decision is not None and decision.policies is not None and decision.policies.restrict_anything
 
     @property
     def claims(self) -> Mapping[str, object]:
@@ -359,6 +372,8 @@ class Context:
     """The key of the server, from which those of masks are derived."""
     settings: Settings = field(default_factory=Settings)
     """The settings of the process."""
+    spark: SparkSql | None = None
+    """Runs queries on Spark, if the operator allows it."""
 
     def columns(self, table_id: str, known_as: str, find: Callable[[], Columns]) -> Columns:
         """The columns of a table that a client knows, from the cache or from `find`; `known_as` says which they are."""

@@ -17,6 +17,7 @@ from skiway.lake.flight_sql import LakeSql
 from skiway.lake.leases import TransactionLeases
 from skiway.lake.opened_tables import Handles
 from skiway.lake.scans import MAX_PARTS, PART_BYTES
+from skiway.lake.spark_sql import SparkSql
 from skiway.lake.staging import StagedStatements
 from skiway.lake.transactions import LakeTransactions
 from skiway.lake.usage import UsageLog
@@ -41,12 +42,13 @@ def airport_service(
     limits: Limits | None = None,
     queries: QueryEngine | None = None,
     settings: Settings | None = None,
+    spark: SparkSql | None = None,
 ) -> AirportService:
     """The catalogs of the metastore as a service that can be added to a gRPC server.
 
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
-    `queries` runs the SQL of `skiway.query`, and `settings` are shown in `skiway.settings`.
+    `queries` runs the SQL of `skiway.query`, `spark` runs it on Spark, and `settings` are shown in `skiway.settings`.
     """
     callers, versions, usage = Callers(access, observers), Versions(), UsageLog()
     context = Context(
@@ -66,6 +68,7 @@ def airport_service(
         max_parts=max_parts,
         key=key,
         settings=settings or Settings(),
+        spark=spark,
     )
     catalogs = LakeCatalogs(context)
     return _LakeService(

@@ -117,7 +117,7 @@ def _read_by_spark(
     constants = tuple(leaf for leaf in columns if leaf.id not in found)
     specs = handle.partition_specs_at(snapshot)
     scan = Scan(
-        layout, tuple(columns), Constants(constants, tuple(specs)), lg_k=USUAL.lg_k, top=0, s3_access=handle.s3_access
+        layout, tuple(columns), Constants(constants, tuple(specs)), lg_k=USUAL.lg_k, top=0, access=handle.file_access
     )
     frame, _ = opened_rows(spark, scan, files)
     values = scan.values(frame).selectExpr(*(f"v{place}" for place in range(len(columns))))

@@ -18,7 +18,7 @@ from skiway.pipeline.java_output import launch_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Setting", "SparkPlace", "session", "settings_for"]
+__all__ = ["Setting", "SparkPlace", "session", "settings_for", "spark_ui"]
 
 Setting: TypeAlias = bool | int | float | str
 
@@ -107,6 +107,13 @@ def settings_for(master: str, **settings: Setting) -> dict[str, Setting]:
                 'as in session("app", **{"spark.driver.memory": "2g"})'
             )
     return _DEFAULTS | (_LOOPBACK if _is_local(master) else {}) | settings
+
+
+def spark_ui() -> str:
+    """The address of the web interface of the running session; empty if there is none. No session is started."""
+    running = _running_session() if "pyspark.sql" in sys.modules else None
+    context = getattr(running, "_sc", None)  # a session of Spark Connect has none
+    return str(getattr(context, "uiWebUrl", None) or "")
 
 
 def _is_local(master: str) -> bool:

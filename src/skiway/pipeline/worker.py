@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError, Unsupporte
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm, quality
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
-from skiway.metastore.jobs.attempts import Progress
+from skiway.metastore.jobs.attempts import Amounts, Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import PipelineArea
@@ -34,7 +34,7 @@ from skiway.metastore.table_maintenance.sources import SourceTables
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
 from skiway.pipeline.interruption import interruptible
-from skiway.pipeline.session import SparkPlace
+from skiway.pipeline.session import SparkPlace, spark_ui
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ class SparkProfile:
         handle: TableHandle,
         cancelled: Callable[[], bool],
         columns: ColumnChoice = EVERY_COLUMN,
-        on_progress: Callable[[int, int], None] = lambda _, __: None,
+        on_progress: Callable[[Amounts, Amounts], None] = lambda _, __: None,
     ) -> ProfileReport:
         from skiway.pipeline.profile.sampling import Sampling
         from skiway.pipeline.profile.snapshots import profile_snapshot
@@ -176,7 +176,7 @@ class RunningJob(Control):
 
     def report(self, done: Progress) -> None:
         """Store the progress soon; of several reports only the last is stored."""
-        self._pending_progress = done
+        self._pending_progress = replace(done, stage=replace(done.stage, spark_ui=spark_ui()))
         self._wake.set()
 
     def release(self) -> None:

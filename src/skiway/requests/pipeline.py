@@ -75,6 +75,7 @@ class Access:
                 Subject(principal.subject, principal.roles, principal.groups, principal.claims),
             ),
             table_id=principal.table_id,
+            read_only=principal.read_only,
         )
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "current_roles",
     "issuer",
     "roles",
+    "token_headers",
     "with_jobs",
 ]
 
@@ -97,7 +98,7 @@ def current_roles(settings: Settings) -> Callable[[str, str], frozenset[str] | N
 
 def credential_headers(settings: Settings) -> tuple[str, ...]:
     """The headers that contain credentials."""
-    headers = _headers(settings)
+    headers = token_headers(settings)
     return tuple(filter(None, (headers.session, headers.authorization)))
 
 
@@ -109,7 +110,7 @@ def issuer(settings: Settings, made: Authenticator) -> TokenAuthenticator | None
 
 def with_jobs(settings: Settings, made: Authenticator, tokens: JobTokens) -> Authenticator:
     """An authenticator that also admits jobs with their tokens."""
-    return JobAuthenticator(made, tokens, _headers(settings))
+    return JobAuthenticator(made, tokens, token_headers(settings))
 
 
 def _by_token(
@@ -128,7 +129,7 @@ def _by_token(
         TokenFile(file).entries,
         accounts=accounts,
         roles=roles(settings),
-        headers=_headers(settings),
+        headers=token_headers(settings),
         on_use=lambda entry: note_use(entry.sha256),
         access_tokens=AccessTokens(key(), lifetime_s=oauth.lifetime_seconds, session_s=oauth.session_seconds)
         if key is not None and oauth.enabled
@@ -148,7 +149,7 @@ def _by_oidc(settings: Settings, accounts: Accounts) -> Authenticator:
         leeway_s=oidc.leeway_seconds,
         algorithms=re.findall(r"\w+", oidc.algorithms or "") or ALGORITHMS,
         claims=settings.interceptor.session,
-        headers=_headers(settings),
+        headers=token_headers(settings),
     )
     keys = open_keys(
         issuer, public_key=_text(oidc.public_key), jwks_url=oidc.jwks_url or "", allow_http=oidc.allow_http
@@ -166,7 +167,8 @@ def _text(public_key: Path | None) -> str:
         raise InvalidArgument(f"auth.oidc.public_key {public_key} cannot be read: {reason}") from None
 
 
-def _headers(settings: Settings) -> TokenHeaders:
+def token_headers(settings: Settings) -> TokenHeaders:
+    """The headers that may contain a token."""
     interceptor = settings.interceptor
     return TokenHeaders(
         session=interceptor.session.header or "", authorization=interceptor.authorization.header, login=_login(settings)

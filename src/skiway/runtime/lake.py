@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
+from skiway import extras
 from skiway.airport import AirportService, Limits
 from skiway.airport.wire.sizes import check_stream, check_values
 from skiway.config import Settings
 from skiway.config.server import Grpc, Http
+from skiway.config.sql import SparkSql as SparkSqlSettings
 from skiway.config.sql import Sql
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
+from skiway.lake.spark_sql import SparkSql
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.metastore.transactions import StagingArea, decode_rows, malformed_rows
+from skiway.pipeline.session import settings_for
 from skiway.requests import Access, Observers
 from skiway.rest import RestApp, RestOptions, TokenIssuer
+from skiway.runtime.authentication import token_headers
+from skiway.sandbox.processes import memory_bytes
 from skiway.sandbox.queries import Queries
 from skiway.security import SecretsStore
+from skiway.security.query_tokens import QueryTokenAuthenticator, QueryTokens, ReadOnlyAuthorizer
 from skiway.security.source_access import SourceAccess
+from skiway.spark_queries.confinement import NEEDED_ABI, landlock_abi, unconfinable
+from skiway.spark_queries.engine import SparkEngine, SparkLimits, SparkPlacement
 from skiway.sql import QueryEngine
 from skiway.storage import Stores
 from skiway.vending import Vending
 
-__all__ = ["handles_of", "iceberg_rest", "lake_over_airport", "opener_of", "queries_of", "staging_area", "warehouse_of"]
+__all__ = [
+    "handles_of",
+    "iceberg_rest",
+    "lake_over_airport",
+    "on_loopback",
+    "opener_of",
+    "queries_of",
+    "spark_queries_of",
+    "staging_area",
+    "warehouse_of",
+]
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
@@ -62,8 +84,10 @@ def lake_over_airport(
     secrets: SecretsStore,
     queries: Queries,
     settings: Settings,
+    spark: SparkEngine | None = None,
+    location: Callable[[], str] = str,
 ) -> AirportService:
-    """The catalogs of all accounts, for DuckDB to attach."""
+    """The catalogs of all accounts, for DuckDB to attach. With `spark`, queries can run there, and read them at `location`."""
     grpc = settings.server.grpc
     limits = Limits(
         opening_s=grpc.opening_seconds,
@@ -71,6 +95,13 @@ def lake_over_airport(
         decoded_bytes=grpc.max_decoded_bytes,
     )
     key = signing_key(Realm(stores, PLATFORM), secrets)
+    tokens = QueryTokens(key)
+    if spark is not None:  # other doors do not accept the tokens of queries
+        access = replace(
+            access,
+            authenticator=QueryTokenAuthenticator(access.authenticator, tokens, token_headers(settings)),
+            authorizer=ReadOnlyAuthorizer(access.authorizer),
+        )
     return airport_service(
         access,
         observers,
@@ -79,6 +110,40 @@ def lake_over_airport(
         limits=limits,
         queries=QueryEngine(queries),
         settings=settings,
+        spark=None if spark is None else _spark_sql(spark, tokens, settings.sql.spark, location),
+    )
+
+
+def _spark_sql(
+    engine: SparkEngine, tokens: QueryTokens, settings: SparkSqlSettings, location: Callable[[], str]
+) -> SparkSql:
+    certificates = settings.root_certificates
+    return SparkSql(
+        engine,
+        tokens,
+        lambda: settings.location or on_loopback(location()),
+        lifetime_s=settings.timeout_seconds,
+        root_certificates=str(certificates.resolve()) if certificates else "",
+    )
+
+
+def on_loopback(location: str) -> str:
+    """The location for processes on this machine, if the server listens on all addresses."""
+    return re.sub(r"//(0\.0\.0\.0|\[::\]):", "//127.0.0.1:", location)
+
+
+def spark_queries_of(settings: SparkSqlSettings) -> SparkEngine | None:
+    """What runs queries of callers on Spark, if the operator allows it."""
+    if not settings.enabled:
+        return None
+    extras.require("pyspark", extra="spark", purpose="queries on Spark")
+    if settings.confined and landlock_abi() < NEEDED_ABI:
+        raise unconfinable()
+    conf = dict(each.split("=", 1) for each in settings.conf)
+    settings_for(settings.master, **conf)  # raises for a wrong name
+    return SparkEngine(
+        SparkPlacement(settings.master, conf, shlex.split(settings.command), settings.confined),
+        SparkLimits(settings.queries, settings.timeout_seconds, settings.max_rows, memory_bytes(settings.memory_limit)),
     )
 
 

@@ -71,6 +71,7 @@ from skiway.runtime.lake import (
     iceberg_rest,
     lake_over_airport,
     queries_of,
+    spark_queries_of,
     staging_area,
     warehouse_of,
 )
@@ -156,10 +157,10 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         addresses: dict[str, str] = {}
         large = optimizer_of(settings, stores, secrets, lambda: rest_address(addresses))
         worker = parts.enter_context(working(settings, stores, reconciler, observers.metrics, large))
-        parts.enter_context(delivering(settings, stores, secrets, sources))
+        parts.enter_context(delivering(settings, stores, secrets, sources, observers.metrics))
         measure_queue(observers.metrics, JobQueue(stores))
         services, airport = call_services(
-            parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler
+            parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler, addresses
         )
         vending = vending_of(settings, lambda: signing_key(stores, secrets), warehouse.properties)
         rest = iceberg_rest(
@@ -223,8 +224,9 @@ def serving_calls(settings: Settings, home: Path) -> Iterator[Callable[[], Seque
         sources = source_access_of(settings, home)
         access, handles = access_of(settings, stores, secrets), handles_of(secrets, warehouse, sources)
         reconciler = reconciler_of(settings, secrets, warehouse, sources)
+        addresses: dict[str, str] = {}
         services, airport = call_services(
-            parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler
+            parts, settings, access, observers, stores, secrets, warehouse, handles, reconciler, addresses
         )
         readiness = Readiness(checks_of(stores, None))
         parts.callback(readiness.close)
@@ -232,7 +234,7 @@ def serving_calls(settings: Settings, home: Path) -> Iterator[Callable[[], Seque
         parts.callback(health.close)
         operators = Operators.of(access, settings.server.operator_networks)
         door = grpc_door(settings.server.grpc, services, airport, health, operators=operators)
-        parts.enter_context(opened([door]))
+        addresses.update(parts.enter_context(opened([door])))
         parts.enter_context(health.serving())
         yield observers.metrics.collect
 
@@ -247,13 +249,22 @@ def call_services(
     warehouse: Warehouse,
     handles: Handles,
     reconciler: Reconciler,
+    addresses: Mapping[str, str],
 ) -> tuple[RpcDoor, AirportService]:
-    """The services of the gRPC port: those of the metastore, and Airport. They end with `parts`."""
+    """The services of the gRPC port: those of the metastore, and Airport. They end with `parts`.
+
+    `addresses` has the address of Airport once the port is open.
+    """
     queries = queries_of(settings.sql)
     parts.callback(queries.close)
     services = rpc_door(settings, access, reconciler, observers, warehouse, queries)
     parts.callback(services.close)
-    airport = lake_over_airport(access, observers, stores, handles, secrets, queries, settings)
+    spark = spark_queries_of(settings.sql.spark)
+    if spark is not None:
+        parts.callback(spark.close)
+    airport = lake_over_airport(
+        access, observers, stores, handles, secrets, queries, settings, spark, lambda: addresses["airport"]
+    )
     parts.callback(airport.close)
     return services, airport
 

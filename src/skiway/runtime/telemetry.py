@@ -22,6 +22,7 @@ from skiway.telemetry.traces import Traces
 __all__ = [
     "GcMetrics",
     "count_attempts",
+    "count_deliveries",
     "logging_as_configured",
     "measure_queue",
     "measure_usage",
@@ -96,6 +97,16 @@ def count_attempts(metrics: Metrics) -> Callable[[Attempt], None]:
         metrics.record(definitions.JOB_DURATION, attempt.seconds, account=account, result=attempt.result)
         if job.errors:
             metrics.add(definitions.JOB_FAILED_TABLES, job.errors, account=account)
+
+    return on_attempt
+
+
+def count_deliveries(metrics: Metrics) -> Callable[[str, str, float], None]:
+    """An `on_attempt` argument for `Delivery` that counts and times every attempt to deliver an event."""
+
+    def on_attempt(account_id: str, result: str, seconds: float) -> None:
+        metrics.add(definitions.WEBHOOK_ATTEMPTS, account=account_id, result=result)
+        metrics.record(definitions.WEBHOOK_DURATION, seconds, account=account_id, result=result)
 
     return on_attempt
 

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Final
 
 from skiway import __version__
+from skiway.clock import Clock, utc_now
 from skiway.config import Settings
 from skiway.errors import SkiwayError, TimedOut, Unavailable
 from skiway.metastore import Realm, webhooks
-from skiway.metastore.webhooks import Delivery, DeliveryRules, Send
+from skiway.metastore.webhooks import Delivery, DeliveryRules, OnAttempt, Send
 from skiway.runtime.lifecycle import repeating
+from skiway.runtime.telemetry import count_deliveries
 from skiway.runtime.workers import realms_of, worker_name
 from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
 from skiway.security.source_access.web_sessions import guard_session
 from skiway.storage import Stores
+from skiway.telemetry.metrics import Metrics
 
 __all__ = ["Deliveries", "WebSender", "delivering"]
 
@@ -87,19 +91,35 @@ class Deliveries:
         send: Send,
         rules: DeliveryRules,
         parallel: int = 8,
+        clock: Clock = utc_now,
         owner: str = "",
+        on_attempt: OnAttempt = lambda _account_id, _result, _seconds: None,
     ) -> None:
         self._stores, self._realm_of, self._secrets, self._send = stores, realm_of, secrets, send
         self._rules, self._parallel, self._owner = rules, parallel, owner or worker_name()
+        self._on_attempt, self._clock = on_attempt, clock
+        self._seen: Hashable | None = None
+        self._next_at: datetime | None = None
         self._busy: dict[tuple[str, str], threading.Thread] = {}
         self._lock = threading.Lock()
 
     def look(self) -> None:
-        """Begin to deliver whatever is due. Returns without waiting for endpoints."""
+        """Begin to deliver whatever is due. Returns without waiting for endpoints.
+
+        If the store has not changed since nothing was due, and no pause has ended, nothing is read.
+        """
+        state = self._stores.pointers.state()
+        if state is not None and state == self._seen and (self._next_at is None or self._clock() < self._next_at):
+            return
+        is_quiet, later = True, list[datetime]()
         for account_id in webhooks.accounts_with_webhooks(self._stores):
             realm = self._realm_of(account_id)
-            for webhook_id in webhooks.due_webhooks(realm):
+            due = webhooks.due_webhooks(realm)
+            later += [due.next_at] if due.next_at is not None else []
+            for webhook_id in due.webhook_ids:
+                is_quiet = False
                 self._begin(realm, webhook_id)
+        self._seen, self._next_at = state if is_quiet else None, min(later, default=None)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is being sent."""
@@ -111,7 +131,9 @@ class Deliveries:
         with self._lock:
             if key in self._busy or len(self._busy) >= self._parallel:
                 return
-            delivery = Delivery(realm, webhook_id, self._secrets, self._send, self._owner, self._rules)
+            delivery = Delivery(
+                realm, webhook_id, self._secrets, self._send, self._owner, self._rules, self._on_attempt
+            )
             thread = threading.Thread(target=self._deliver, args=(key, delivery), name="webhook", daemon=True)
             self._busy[key] = thread
         thread.start()
@@ -127,7 +149,9 @@ class Deliveries:
 
 
 @contextmanager
-def delivering(settings: Settings, stores: Stores, secrets: SecretsStore, access: SourceAccess) -> Iterator[None]:
+def delivering(
+    settings: Settings, stores: Stores, secrets: SecretsStore, access: SourceAccess, metrics: Metrics
+) -> Iterator[None]:
     """Deliver webhooks for the duration of the block, unless the settings turn it off."""
     rules = settings.webhooks
     if not rules.enabled:
@@ -147,6 +171,7 @@ def delivering(settings: Settings, stores: Stores, secrets: SecretsStore, access
             dead_letters_s=rules.keep_dead_letters.total_seconds(),
         ),
         parallel=rules.parallel,
+        on_attempt=count_deliveries(metrics),
     )
 
     def look() -> None:

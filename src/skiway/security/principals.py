@@ -24,6 +24,7 @@ __all__ = [
     "PLATFORM",
     "PLATFORM_ADMIN_ROLE",
     "PLATFORM_MONITOR_ROLE",
+    "READ",
     "ROLES",
     "Accounts",
     "Authorizer",
@@ -64,6 +65,8 @@ class Principal:
     groups: frozenset[str] = frozenset()
     claims: Mapping[str, Claim] = field(default_factory=dict, hash=False)
     table_id: str = ""
+    read_only: bool = False
+    """Whether it can only read, also what was granted to it for writing."""
 
     @property
     def is_nobody(self) -> bool:

@@ -47,6 +47,8 @@ __all__ = [
     "TASK_LAST_END",
     "TASK_LAST_START",
     "TASK_RUNNING",
+    "WEBHOOK_ATTEMPTS",
+    "WEBHOOK_DURATION",
     "Metric",
     "page_with_metrics",
     "prometheus_name",
@@ -150,6 +152,15 @@ JOB_DURATION = Metric("skiway.service.jobs.duration", "histogram", _JOB, "Durati
 JOB_FAILED_TABLES = Metric(
     "skiway.service.jobs.failed.tables", "counter", _ACCOUNT, "Tables that failed in these attempts."
 )
+
+_WEBHOOK = ("account", "result")
+WEBHOOK_ATTEMPTS = Metric(
+    "skiway.service.webhooks.attempts",
+    "counter",
+    _WEBHOOK,
+    "Attempts of this process to deliver events: `accepted`, `failed`, or `given_up` with the last failed one.",
+)
+WEBHOOK_DURATION = Metric("skiway.service.webhooks.duration", "histogram", _WEBHOOK, "Duration of these attempts.", "s")
 
 METRICS: tuple[Metric, ...] = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 

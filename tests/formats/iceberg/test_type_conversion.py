@@ -181,7 +181,7 @@ def test_new_fields_are_numbered_and_keep_nullability_and_comments() -> None:
 @pytest.mark.parametrize("name", types._COMMON_TYPES)
 def test_common_types_are_those_of_pyiceberg(name: str) -> None:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
-    from pyiceberg.types import IcebergType
 
-    found = schema_to_pyarrow(IcebergType.handle_primitive_type(name, None))
+    schema = Schema.model_validate({"fields": [{"id": 1, "name": "a", "required": False, "type": name}]})
+    found = schema_to_pyarrow(schema.fields[0].field_type)
     assert types._plain_type(found) == types._COMMON_TYPES[name]

@@ -242,7 +242,7 @@ def test_a_view_in_another_catalog_reads_tables_of_that_catalog(
         (
             "SELECT reflect('a', 'b') AS x",
             {},
-            "the query in view v cannot be used: pipelines may not call the function reflect",
+            "the query in view v cannot be used: the function reflect is not allowed",
         ),
         ("SELECT * FROM text.`/etc/passwd`", {}, "table text./etc/passwd, which sales.ids reads, does not exist"),
         ("SELECT 1 AS x", {"dialect": "oracle"}, "view v has no SQL for Spark or DuckDB, only for oracle"),

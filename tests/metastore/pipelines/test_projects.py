@@ -131,10 +131,10 @@ def test_queries_cannot_leave_the_lake(sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "advice"),
     [
-        ("SELECT uper(region) FROM orders", "may not call the function uper: .*; did you mean upper?"),
+        ("SELECT uper(region) FROM orders", "the function uper is not allowed: .*; did you mean upper?"),
         (
             "SELECT ask_oracle(region) FROM orders",
-            "may not call the function ask_oracle: .*, so write the query without it",
+            "the function ask_oracle is not allowed: .*, so write the query without it",
         ),
         ("SELECT /*+ MERGE(orders) */ id FROM orders", "it has the hint .*: remove it"),
         (

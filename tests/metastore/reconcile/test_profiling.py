@@ -15,6 +15,7 @@ from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsuppo
 from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore import connectors, jobs, quality, statistics
 from skiway.metastore import managed as managed_tables
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.model import v1
@@ -33,7 +34,7 @@ class RecordingProfiler:
     ) -> RecordingProfiler:
         self.profiled.append(snapshot.id)
         files = handle.files(snapshot).num_rows
-        on_progress(files, files)
+        on_progress(Amounts(files), Amounts(files))
         stats = v1.TableStats(row_count=files, data_file_count=files)
         stats.properties["files.profiled"] = str(files - len(self.failed))
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))

@@ -14,7 +14,7 @@ from metastore.upstreams import CORE, SECRETS, STATS, connector, mirrored, parqu
 from skiway.errors import Cancelled, InvalidArgument, PreconditionFailed
 from skiway.formats import open_source
 from skiway.metastore import statistics
-from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, unread
 from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
 from skiway.model import v1
@@ -54,7 +54,7 @@ class Profiler:
         self.profiled.append((handle.name.name, columns.of(schema).arrow.names))
         files = handle.files(snapshot).num_rows
         for done in range(files + 1):
-            on_progress(done, files)
+            on_progress(Amounts(done, done * 10, done * 100), Amounts(files, files * 10, files * 100))
         stats = v1.TableStats(row_count=1, data_file_count=files)
         stats.properties["files.profiled"] = str(files - len(self.failed))
         if left_out := columns.left_out(schema):
@@ -162,9 +162,9 @@ def test_statistics_pass_also_reports_files(factory: ResourceFactory, tmp_path):
     created, control = connector(factory, str(tmp_path / "up")), RecordingControl()
     run(factory, created)
     run(factory, created, STATS, Profiler(), control=control)
-    files = [(each.stage.files_done, each.stage.files_total) for each in control.reported]
+    files = [(each.stage.done.files, each.stage.total.files) for each in control.reported]
     assert list(dict.fromkeys(files)) == [(0, 0), (0, 3), (1, 3), (2, 3), (3, 3)]
-    assert control.reported[-1].stage == Stage(STATS, 1, 1, (), 3, 3)
+    assert control.reported[-1].stage == Stage(STATS, 1, 1, (), Amounts(3, 30, 300), Amounts(3, 30, 300))
 
 
 def test_failures_of_the_metadata_pass_are_still_reported_in_the_statistics_pass(factory: ResourceFactory, four_tables):

@@ -11,8 +11,10 @@ import pytest
 
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
-from skiway.metastore import catalogs, events, webhooks
+from skiway.metastore import catalogs, events, gc, webhooks
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import WEBHOOK
+from skiway.metastore.webhooks import resources as webhooks_resources
 from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
 from skiway.metastore.webhooks.positions import WebhookPlace
 from skiway.model import v1
@@ -51,6 +53,7 @@ class Hooks:
     factory: ResourceFactory
     secrets: MemorySecrets = field(default_factory=MemorySecrets)
     endpoint: Endpoint = field(default_factory=Endpoint)
+    results: list[str] = field(default_factory=list)
 
     @property
     def realm(self) -> Any:
@@ -68,8 +71,19 @@ class Hooks:
         return webhooks.update(self.realm, request, secrets=self.secrets, access=None).webhook
 
     def delivery(self, webhook: v1.Webhook, owner: str = "s1") -> Delivery:
+        def on_attempt(account_id: str, result: str, seconds: float) -> None:
+            assert (account_id, seconds >= 0) == ("a1", True)
+            self.results.append(result)
+
         return Delivery(
-            self.realm, webhook.resource_id.id, self.secrets, self.endpoint, owner, RULES, jitter=lambda: 1.0
+            self.realm,
+            webhook.resource_id.id,
+            self.secrets,
+            self.endpoint,
+            owner,
+            RULES,
+            on_attempt=on_attempt,
+            jitter=lambda: 1.0,
         )
 
     def run(self, webhook: v1.Webhook) -> int:
@@ -115,6 +129,7 @@ def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> Non
     with pytest.raises(NotFound):
         hooks.secrets.get("a1", "webhooks", made.resource_id.id)
     assert list(hooks.realm.stores.pointers.scan(keys.WEBHOOKS)) == []
+    assert list(hooks.realm.stores.pointers.scan(keys.SECRETS)) == []
 
 
 def test_failed_creation_leaves_no_secret(hooks: Hooks) -> None:
@@ -122,6 +137,33 @@ def test_failed_creation_leaves_no_secret(hooks: Hooks) -> None:
     with expect_error(AlreadyExists, "webhook.already.exists"):
         hooks.create()
     assert repr(hooks.secrets) == "MemorySecrets(1 secrets)"
+
+
+def test_secret_of_a_creation_or_deletion_that_was_killed_is_collected(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = hooks.create("kept")
+    gone = hooks.create("gone")
+    with monkeypatch.context() as crashing:
+        crashing.setattr(webhooks_resources, "remove_secret", lambda *_: None)
+        crashing.setattr(type(hooks.realm.all(WEBHOOK)), "create", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            hooks.create("new")
+        webhooks.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=gone.resource_id), secrets=hooks.secrets)
+    assert repr(hooks.secrets) == "MemorySecrets(3 secrets)"
+
+    def swept(**how: Any) -> int:
+        return len(gc.sweep_secrets(hooks.factory.stores, hooks.secrets, clock=hooks.factory.clock, **how).removed)
+
+    assert swept() == 0, "they may belong to a running call"
+    hooks.factory.clock.advance(901)
+    assert (swept(dry_run=True), swept(), swept()) == (2, 2, 0)
+    assert hooks.secrets.get("a1", "webhooks", kept.resource_id.id) == SECRET.encode()
+    assert repr(hooks.secrets) == "MemorySecrets(1 secrets)"
+
+
+def _killed(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -234,15 +276,16 @@ def test_event_that_is_never_accepted_becomes_a_dead_letter_and_can_be_sent_agai
         hooks.run(webhook)
         hooks.factory.clock.advance(16)
     assert hooks.endpoint.names == ["bad", "bad", "bad", "good"]
+    assert hooks.results == ["failed", "failed", "given_up", "accepted"]
     (letter,) = hooks.letters(webhook)
     assert (letter.event.name, letter.error, letter.is_due) == ("bad", "the answer has the status 500", False)
     assert hooks.status(webhook).dead_letters == 1
     request = v1.RedeliverEventsRequest(webhook_id=webhook.resource_id, sequences=[letter.event.sequence])
     assert webhooks.redeliver(hooks.realm, request).due == 1
-    assert list(webhooks.due_webhooks(hooks.realm)) == [webhook.resource_id.id]
+    assert webhooks.due_webhooks(hooks.realm).webhook_ids == (webhook.resource_id.id,)
     hooks.run(webhook)
     (again,) = hooks.letters(webhook)
-    assert (again.is_due, len(hooks.endpoint.names)) == (False, 5)
+    assert (again.is_due, len(hooks.endpoint.names), hooks.results[-1]) == (False, 5, "given_up")
     hooks.endpoint.refuses = lambda _: False
     webhooks.redeliver(hooks.realm, v1.RedeliverEventsRequest(webhook_id=webhook.resource_id))
     hooks.run(webhook)
@@ -255,7 +298,7 @@ def test_event_that_is_never_accepted_becomes_a_dead_letter_and_can_be_sent_agai
 def test_paused_webhook_keeps_its_events(hooks: Hooks) -> None:
     webhook = hooks.create(paused=True)
     hooks.factory.catalog("one")
-    assert list(webhooks.due_webhooks(hooks.realm)) == []
+    assert webhooks.due_webhooks(hooks.realm).webhook_ids == ()
     assert hooks.run(webhook) == 0
     hooks.update(webhook, paused=False)
     assert hooks.run(webhook) == 1
@@ -327,9 +370,9 @@ def test_due_webhooks_are_those_with_new_events(hooks: Hooks) -> None:
     webhook = hooks.create()
     assert list(webhooks.accounts_with_webhooks(hooks.factory.stores)) == ["a1"]
     hooks.run(webhook)
-    assert list(webhooks.due_webhooks(hooks.realm)) == []
+    assert webhooks.due_webhooks(hooks.realm).webhook_ids == ()
     hooks.factory.catalog("one")
-    assert list(webhooks.due_webhooks(hooks.realm)) == [webhook.resource_id.id]
+    assert webhooks.due_webhooks(hooks.realm).webhook_ids == (webhook.resource_id.id,)
 
 
 def test_all_webhooks_are_delivered(hooks: Hooks) -> None:
@@ -342,3 +385,33 @@ def test_all_webhooks_are_delivered(hooks: Hooks) -> None:
     deliveries.look()
     deliveries.wait()
     assert hooks.endpoint.names == ["one", "one"]
+
+
+def test_accounts_without_webhooks_are_not_looked_at(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = hooks.factory.stores
+    for number in range(20):
+        hooks.factory.account(f"other{number:02d}")
+    hooks.create("one")
+    hooks.create("two")
+    pages = list[str]()
+    original = type(stores.pointers).page
+
+    def counted(self: Any, prefix: str = "", **how: Any) -> Any:
+        pages.append(prefix)
+        return original(self, prefix, **how)
+
+    monkeypatch.setattr(type(stores.pointers), "page", counted)
+    assert list(webhooks.accounts_with_webhooks(stores)) == ["a1"]
+    assert len(pages) == 2
+
+
+def test_end_of_a_pause_is_known(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    hooks.run(webhook)
+    assert webhooks.due_webhooks(hooks.realm) == webhooks.Due((), None)
+    hooks.endpoint.refuses = lambda _: True
+    hooks.factory.catalog("one")
+    hooks.run(webhook)
+    assert webhooks.due_webhooks(hooks.realm) == webhooks.Due((), hooks.factory.clock.later(10))
+    hooks.factory.clock.advance(10)
+    assert webhooks.due_webhooks(hooks.realm) == webhooks.Due((webhook.resource_id.id,), None)

@@ -13,14 +13,12 @@ import pytest
 import scope
 from pipeline.lakes import SPARK, comparable, comparable_value, opened, oracle, write
 from pipeline.profile.test_profile import profiled
-from skiway.errors import PreconditionFailed
 from skiway.formats import open_source
 from skiway.formats.schemas import leaves
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH
 from skiway.pipeline.profile.job import profile
-from skiway.pipeline.profile.layouts import file_schemas, layout_of
+from skiway.pipeline.profile.layouts import file_schemas
 from skiway.pipeline.profile.merging import BOUND, EXACT, merge
-from skiway.pipeline.profile.scanning import Constants, Scan, run_scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,12 +179,3 @@ def test_session_settings_are_restored(spark: SparkSession, tmp_path: Path) -> N
         profiled(spark, handle, snapshot)
     assert before == {name: spark.conf.get(name) for name in before}
     assert before["spark.sql.ansi.enabled"] == "true"
-
-
-def test_missing_hadoop_aws_is_explained(spark: SparkSession) -> None:
-    layout = layout_of(pa.schema([]), [])
-    scan = Scan(layout, (), Constants((), ()), lg_k=4, top=0, s3_access={})
-    files = pa.table({"path": ["s3://bucket/a.parquet", "s3://bucket/b.parquet"], "row_count": [1, 1]})
-    with pytest.raises(PreconditionFailed, match=r"hadoop-aws:3\.\d+\.\d+.* to reconciler\.spark\.conf") as refused:
-        run_scan(spark, scan, files)
-    assert refused.value.key == "spark.hadoop_aws"

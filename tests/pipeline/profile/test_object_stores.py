@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from pipeline.lakes import opened, rows_of_all_types, write
 from skiway.config.addresses import AddressRule
+from skiway.formats import TableHandle, open_source
 from skiway.formats.files import Files
 from skiway.formats.reach import Reach
-from skiway.pipeline.profile.layouts import layout_of
+from skiway.pipeline.profile.job import profiled
+from skiway.pipeline.profile.layouts import file_schemas, layout_of
 from skiway.pipeline.profile.object_stores import s3_options
 from skiway.pipeline.profile.scanning import Constants, Scan
 from skiway.security.source_access import SourceAccess, location
+from storage.homes import running_aws
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PATHS = ["s3://victim/a.parquet", "s3a://other/b.parquet", "/local/c.parquet"]
 S3A = "org.apache.hadoop.fs.s3a"
@@ -87,6 +98,48 @@ def test_the_options_are_those_of_the_read() -> None:
 
     reader = Reader()
     layout = layout_of(pa.schema([]), [])
-    scan = Scan(layout, (), Constants((), ()), lg_k=4, top=0, s3_access={})
+    scan = Scan(layout, (), Constants((), ()), lg_k=4, top=0, access=Files({}, files(for_callers=True).reach))
     scan.opened(reader, pa.table({"path": ["s3://victim/a.parquet"]}))  # type: ignore[arg-type]
     assert reader.told["fs.s3a.bucket.victim.aws.credentials.provider"].endswith("AnonymousAWSCredentialsProvider")
+
+
+@pytest.mark.needs("java", "spark")
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_tasks_read_what_spark_reads_from_disk(spark: SparkSession, tmp_path: Path) -> None:
+    """This Spark has no jars for S3, so the tasks read the files in the bucket."""
+    import boto3
+
+    rows = rows_of_all_types(1)
+    (path,) = write(tmp_path / "t", rows)
+    with running_aws() as endpoint:
+        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        bucket = boto3.client("s3", endpoint_url=endpoint, **keys)
+        for name in ("a 100%.parquet", "b.parquet"):
+            bucket.put_object(Bucket="skiway-test", Key=f"lake/t/{name}", Body=path.read_bytes())
+        properties = {"s3.endpoint": endpoint, "s3.access-key-id": "key", "s3.secret-access-key": "secret"}
+        with open_source("parquet", "s3://skiway-test/lake", options=properties | {"s3.region": "us-east-1"}) as source:
+            handle = source.load((), "t")
+            in_bucket = profiles(spark, handle)
+    with opened(tmp_path) as (handle, _):
+        on_disk = profiles(spark, handle)
+    assert len(on_disk) == len(rows.schema)
+    compared = [name for name in on_disk.column_names if name not in ("path", "etag", "kll")]  # KLL sketches are random
+    for name in ("s3://skiway-test/lake/t/a 100%.parquet", "s3://skiway-test/lake/t/b.parquet"):
+        found = in_bucket.filter(pc.field("path") == name)
+        assert {each: found[each].to_pylist() for each in compared} == {
+            each: on_disk[each].to_pylist() for each in compared
+        }
+
+
+def profiles(spark: SparkSession, handle: TableHandle) -> pa.Table:
+    snapshot = handle.current()
+    assert snapshot is not None
+    parts = profiled(
+        spark,
+        handle.files(snapshot),
+        handle.schema_at(snapshot),
+        schemas=file_schemas(handle, snapshot),
+        access=handle.file_access,
+    )
+    return pa.concat_tables(parts).sort_by([("path", "ascending"), ("column_id", "ascending")])

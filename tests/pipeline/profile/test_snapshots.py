@@ -14,6 +14,7 @@ from pipeline.lakes import SPARK, opened, write
 from skiway.errors import Cancelled
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import statistics
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.statistics.file_table import written
 from skiway.metastore.statistics.profiles import ProfileRecords
 from skiway.model import v1
@@ -114,7 +115,7 @@ def new_factory(factory: ResourceFactory) -> ResourceFactory:
 
 def test_cancelled_run_resumes_where_it_stopped(table: Table) -> None:
     write(table.folder / "t", *(rows(seed) for seed in range(4)))
-    progress: list[tuple[int, int]] = []
+    progress: list[tuple[Amounts, Amounts]] = []
     few = Budget(files=2)
     with opened(table.folder) as (handle, snapshot):
         with pytest.raises(Cancelled, match="after 2 of 4 files"):
@@ -122,7 +123,10 @@ def test_cancelled_run_resumes_where_it_stopped(table: Table) -> None:
                 handle, snapshot, budget=few, cancelled=lambda: True, on_progress=lambda *now: progress.append(now)
             )
         report = table.profile(handle, snapshot, budget=few, on_progress=lambda *now: progress.append(now))
-    assert progress == [(0, 4), (2, 4), (0, 2), (2, 2)]
+    assert [(done.files, total.files) for done, total in progress] == [(0, 4), (2, 4), (0, 2), (2, 2)]
+    sizes = [path.stat().st_size for path in sorted((table.folder / "t").iterdir())]
+    counts = [len(rows(seed)) for seed in range(4)]
+    assert progress[1] == ((2, sum(counts[:2]), sum(sizes[:2])), (4, sum(counts), sum(sizes)))
     assert (report.files_profiled, report.files_known) == (2, 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from skiway.client.metastore.calls import Calls
@@ -111,13 +111,49 @@ class Job:
         return self.message.progress.files_total
 
     @property
+    def rows_done(self) -> int:
+        """The number of rows in these files that are done; 0 if it is not known."""
+        return self.message.progress.rows_done
+
+    @property
+    def rows_total(self) -> int:
+        """The number of rows in all of these files; 0 if it is not known."""
+        return self.message.progress.rows_total
+
+    @property
+    def bytes_done(self) -> int:
+        """The size of the files that are done; 0 if it is not known."""
+        return self.message.progress.bytes_done
+
+    @property
+    def bytes_total(self) -> int:
+        """The size of all of these files; 0 if it is not known."""
+        return self.message.progress.bytes_total
+
+    @property
+    def spark_ui(self) -> str:
+        """The address of the web interface of Spark that runs the job; empty if it has none."""
+        return self.message.progress.spark_ui
+
+    @property
     def fraction_done(self) -> float:
-        """The progress of the phase between 0 and 1, by tables; by files if there is only one table."""
+        """The progress of the phase between 0 and 1, by tables; by bytes or files if there is only one table."""
         if self.is_over or not self.tables_total:
             return float(self.is_over)
+        if self.tables_total == 1 and self.bytes_total:
+            return self.bytes_done / self.bytes_total
         if self.tables_total == 1 and self.files_total:
             return self.files_done / self.files_total
         return self.tables_done / self.tables_total
+
+    @property
+    def remaining(self) -> timedelta | None:
+        """About how long the phase will still take, at the speed of this attempt so far; None if that is not known."""
+        done = self.fraction_done
+        if self.is_over or not 0 < done < 1 or self.started_at is None:
+            return None
+        taken = time_of(self.message.updated_at) - self.started_at
+        return taken * ((1 - done) / done)
 
 
 class Jobs(Area):

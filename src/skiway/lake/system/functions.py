@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 
 from skiway.airport import Parameter, ScanOptions, Table, TableFunction, current_request
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import Context
+from skiway.lake.system.spark_queries import spark_columns, spark_rows
 from skiway.sql import Find, Query
 
 __all__ = ["ExplainFunction", "QueryFunction", "QueryTable"]
@@ -18,8 +20,14 @@ class QueryFunction(TableFunction):
     """`query(sql)`: runs a query on the server and returns its rows."""
 
     name = "query"
-    comment = "Runs a SELECT on the server, next to the files, and returns only its rows."
-    parameters = (Parameter("sql", pa.string()), Parameter("schema", pa.string(), named=True))
+    comment = (
+        "Runs a SELECT on the server, next to the files, and returns only its rows; on Spark with engine => 'spark'."
+    )
+    parameters = (
+        Parameter("sql", pa.string()),
+        Parameter("schema", pa.string(), named=True),
+        Parameter("engine", pa.string(), named=True),
+    )
 
     def __init__(self, context: Context, catalog: str, find: Find) -> None:
         self._context, self._catalog, self._find = context, catalog, find
@@ -27,16 +35,18 @@ class QueryFunction(TableFunction):
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
         """The columns of the query. They are looked up once for each statement of a client."""
         query = self.query_in(arguments)
-        return self._context.query_shapes.get(self._key(query), lambda: self._context.queries.columns(query))
+        columns = partial(spark_columns, self._context) if _is_for_spark(arguments) else self._context.queries.columns
+        return self._context.query_shapes.get(self._key(query, arguments), lambda: columns(query))
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query."""
         query = self.query_in(arguments)
+        rows = spark_rows(self._context, query) if _is_for_spark(arguments) else self._context.queries.rows(query)
         schema = self.schema_for(arguments)
         wanted = schema.names if options.columns is None else options.columns
-        for batch in self._context.queries.rows(query):
+        for batch in rows:
             if not batch.schema.equals(schema):
-                self._context.query_shapes.forget(self._key(query))
+                self._context.query_shapes.forget(self._key(query, arguments))
                 raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
             yield batch.select(wanted)
 
@@ -48,7 +58,7 @@ class QueryFunction(TableFunction):
         account = self._context.callers.principal.account_id
         return Query(sql, self._find, catalog=self._catalog, schema=schema or "", owner=account)
 
-    def _key(self, query: Query) -> tuple[str, ...] | None:
+    def _key(self, query: Query, arguments: Mapping[str, pa.Scalar]) -> tuple[str, ...] | None:
         """What identifies the columns in the calls of one statement; None if the client does not say which these are.
 
         Another caller may see other tables, and another transaction other snapshots.
@@ -57,7 +67,15 @@ class QueryFunction(TableFunction):
         statement = request.transaction_id or request.trace_id
         if not statement:
             return None
-        return (principal.account_id, principal.subject, statement, query.catalog, query.schema, query.sql)
+        engine = "spark" if _is_for_spark(arguments) else "duckdb"
+        return (principal.account_id, principal.subject, statement, query.catalog, query.schema, query.sql, engine)
+
+
+def _is_for_spark(arguments: Mapping[str, pa.Scalar]) -> bool:
+    engine = (arguments["engine"].as_py() or "duckdb").strip().lower()
+    if engine not in ("duckdb", "spark"):
+        raise InvalidArgument(f"engine is {engine[:100]!r}: use 'duckdb' or 'spark'", key="sql.engine")
+    return bool(engine == "spark")
 
 
 class ExplainFunction(TableFunction):
@@ -65,7 +83,7 @@ class ExplainFunction(TableFunction):
 
     name = "explain"
     comment = "Returns DuckDB's plan of a SELECT on the server, which does not run it."
-    parameters = QueryFunction.parameters
+    parameters = (Parameter("sql", pa.string()), Parameter("schema", pa.string(), named=True))
 
     def __init__(self, context: Context, query: QueryFunction) -> None:
         self._context, self._of_query = context, query
@@ -86,7 +104,11 @@ class QueryTable(Table):
 
     def __init__(self, function: QueryFunction, sql: str) -> None:
         self._function = function
-        self._arguments = {"sql": pa.scalar(sql), "schema": pa.scalar(None, pa.string())}
+        self._arguments = {
+            "sql": pa.scalar(sql),
+            "schema": pa.scalar(None, pa.string()),
+            "engine": pa.scalar(None, pa.string()),
+        }
 
     @property
     def schema(self) -> pa.Schema:

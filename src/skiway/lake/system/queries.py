@@ -111,6 +111,7 @@ class EndQueryFunction(ActingFunction):
         if not query_id:
             raise InvalidArgument("end_query needs an id: skiway.queries lists them", key="query.id")
         self._context.callers.require("catalog.read")
+        self._context.callers.refuse_query_tokens("end another one")
         realm = self._context.callers.realm()
         metastore_queries.end(realm, v1.EndQueryRequest(query_id=query_id))
         state = metastore_queries.get(realm, v1.GetQueryRequest(query_id=query_id)).query.state

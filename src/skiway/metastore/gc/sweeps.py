@@ -24,6 +24,7 @@ from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.repository import Repository
+from skiway.metastore.webhooks.resources import remove_secret
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
 
@@ -182,12 +183,17 @@ def sweep_secrets(
     token: str | None = None,
     dry_run: bool = False,
 ) -> Slice:
-    """Delete credentials that no connector names, left by processes that died while they changed some."""
+    """Delete secrets that no connector and no webhook has, left by processes that died while they changed some."""
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.pointers.page(keys.SECRETS, size=size, token=token)
     old = (marker for marker in page.items if marked_at(marker) < oldest)
-    removed = [each.key for each in old if removed_if_unused(stores, secrets, each, dry_run=dry_run)]
+    removed = [each.key for each in old if _remover(each)(stores, secrets, each, dry_run=dry_run)]
     return Slice(len(page.items), tuple(removed), next_token=page.next_token)
+
+
+def _remover(marker: Pointer) -> Callable[..., bool]:
+    is_of_webhook = marker.key == keys.webhook_secret(*keys.secret_ids(marker.key)[:2])
+    return remove_secret if is_of_webhook else removed_if_unused
 
 
 def sweep_events(stores: Stores, *, size: int = 500, token: str | None = None, dry_run: bool = False) -> Slice:

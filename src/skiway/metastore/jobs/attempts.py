@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from skiway.model import v1
 
-__all__ = ["Attempt", "AttemptResult", "Progress", "Stage", "clipped", "log_attempt"]
+__all__ = ["Amounts", "Attempt", "AttemptResult", "Progress", "Stage", "clipped", "log_attempt"]
 
 MAX_MESSAGE: Final = 512
 MAX_TABLE_ERRORS: Final = 100
@@ -33,16 +33,31 @@ LEVELS: Final[dict[AttemptResult, int]] = {
 log = logging.getLogger("skiway.jobs")
 
 
+class Amounts(NamedTuple):
+    """Files, with their rows and bytes as far as these are known."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+NOTHING: Final = Amounts()
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The progress of a pass: tables in all, done and in progress, and the files of the tables started so far."""
+    """The progress of a pass: tables in all, done and in progress, and the files of the tables started so far.
+
+    `spark_ui` is the address of Spark's web interface, if it has one.
+    """
 
     mode: v1.CaptureMode.ValueType = v1.CAP_UNSPECIFIED
     tables_total: int = 0
     tables_done: int = 0
     tables: tuple[str, ...] = ()
-    files_total: int = 0
-    files_done: int = 0
+    total: Amounts = NOTHING
+    done: Amounts = NOTHING
+    spark_ui: str = ""
 
     @property
     def message(self) -> v1.JobProgress:
@@ -52,8 +67,13 @@ class Stage:
             tables_total=self.tables_total,
             tables_done=self.tables_done,
             tables=map(clipped, self.tables),
-            files_total=self.files_total,
-            files_done=self.files_done,
+            files_total=self.total.files,
+            files_done=self.done.files,
+            rows_total=self.total.rows,
+            rows_done=self.done.rows,
+            bytes_total=self.total.bytes,
+            bytes_done=self.done.bytes,
+            spark_ui=self.spark_ui,
         )
 
 

@@ -1,4 +1,4 @@
-"""One query of a pipeline: what it reads, and whether it works row by row."""
+"""One query of a caller, in the dialect of Spark: what it reads, and whether it works row by row."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class Query:
         return bool(called_functions(self.tree) & CHANGING_FUNCTIONS)
 
 
-def parse_query(sql: str, *, file: str) -> Query:
-    """Parse and check the SELECT in a file. Raise `InvalidArgument` if it is not one, or does what no pipeline may do."""
+def parse_query(sql: str, *, file: str = "") -> Query:
+    """Parse and check a SELECT, which may be in a file. Raise `InvalidArgument` if it is not one, or may leave the lake."""
     tree = checked_select(sql, file=file)
     reads = {_name(node): None for node in tree.find_all(exp.Table) if not _is_local(node)}
     return Query(tree, tuple(reads))

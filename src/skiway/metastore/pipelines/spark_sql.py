@@ -1,8 +1,8 @@
-"""The SQL of Spark that pipelines may use: one SELECT over tables of the lake, with functions that only compute values.
+"""The SQL of Spark that callers may use: one SELECT over tables of the lake, with functions that only compute values.
 
-Spark runs the queries in the process of the worker, so everything in a query must be known to be harmless: the kinds of nodes of its
-tree, and the names of its functions. Spark gets the text that is generated from the tree that was checked here, never the text of
-the caller. So a construct that the parser does not understand is an error, and cannot pass the checks by being read differently.
+Spark runs the queries of pipelines in the process of the worker, so everything in a query must be known to be harmless: the kinds of
+nodes of its tree, and the names of its functions. Spark gets the text that is generated from the tree that was checked here, never the
+text of the caller. So a construct that the parser does not understand is an error, and cannot pass the checks by being read differently.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _PipelineSpark(Spark):
         }
 
 
-def checked_select(sql: str, *, file: str) -> exp.Query:
-    """The SELECT in a file. Raise `InvalidArgument` if it is not one, or does what no pipeline may do."""
+def checked_select(sql: str, *, file: str = "") -> exp.Query:
+    """The SELECT in a text, which may be that of a file. Raise `InvalidArgument` if it is not one, or may leave the lake."""
     try:
         statements = [each for each in sqlglot.parse(sql, dialect=_PipelineSpark) if each is not None]
     except (SqlglotError, ValueError) as error:
@@ -84,7 +84,7 @@ def checked_select(sql: str, *, file: str) -> exp.Query:
         similar = get_close_matches(function, SAFE_FUNCTIONS, 1, cutoff=0.8)
         _refuse(
             file,
-            f"pipelines may not call the function {function}: they may call functions of Spark that only compute values"
+            f"the function {function} is not allowed: queries may call functions of Spark that only compute values"
             + (f"; did you mean {similar[0]}?" if similar else ", so write the query without it"),
         )
     return tree
@@ -104,18 +104,18 @@ def _check(node: exp.Expr, file: str) -> None:
     if isinstance(node, exp.Hint):
         refuse("it has the hint {}: remove it, Spark chooses by itself")
     if not isinstance(node, _ALLOWED):
-        refuse("{} is not allowed in a pipeline")
+        refuse("{} is not allowed")
     if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
         refuse("{} calls a function of a catalog: call functions of Spark, by their names alone")
     if isinstance(node, exp.Column) and not node.table and node.name.lower() in FUNCTIONS_WITHOUT_PARENTHESES:
         refuse("Spark may read {} as a function: write the table before the name of the column")
     if isinstance(node, exp.With) and node.recursive:
-        refuse("it has WITH RECURSIVE: pipelines have no recursive queries")
+        refuse("it has WITH RECURSIVE: write it without recursion")
     if isinstance(node, exp.Table):
         if not isinstance(node.this, exp.Identifier | exp.Dot):
             refuse("{} is not a table: name a table of the lake")
         if node.args.get("version") is not None or node.args.get("when") is not None:
-            refuse("{} reads a fixed version: a pipeline reads current tables")
+            refuse("{} reads a fixed version: only current tables can be read")
         if any(value for key, value in node.args.items() if key not in _TABLE_PARTS):
             refuse("{} is not just the name of a table: name a table of the lake")
 
@@ -140,4 +140,6 @@ def called_functions(tree: exp.Query) -> frozenset[str]:
 
 
 def _refuse(file: str, why: str) -> NoReturn:
+    if not file:
+        raise InvalidArgument(f"the query cannot be used: {why}", key="spark.query")
     raise InvalidArgument(f"the query in {file} cannot be used: {why}", key="pipeline.query", file=file)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from skiway.errors import Cancelled, Contention, PreconditionFailed, TimedOut, Unavailable
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore.connectors.specs import ColumnChoice
-from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -41,7 +41,7 @@ class Profiled(Protocol):
 class Profile(Protocol):
     """Profiles the files of a snapshot, and stores statistics of the table and of the chosen columns.
 
-    `on_progress` gets the numbers of files that are done and in all. Files that could not be read are in the outcome.
+    `on_progress` gets what of the files is done, and what there is in all. Files that could not be read are in the outcome.
     """
 
     def __call__(
@@ -53,7 +53,7 @@ class Profile(Protocol):
         handle: TableHandle,
         cancelled: Callable[[], bool],
         columns: ColumnChoice,
-        on_progress: Callable[[int, int], None],
+        on_progress: Callable[[Amounts, Amounts], None],
     ) -> Profiled | None: ...
 
 
@@ -86,7 +86,7 @@ class Stages:
     total: int = 0
     _done: int = 0
     _busy: list[str] = field(default_factory=list)
-    _files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _files: dict[str, tuple[Amounts, Amounts]] = field(default_factory=dict)
 
     def begun(self, table: str) -> None:
         """Record that a table is in progress."""
@@ -97,15 +97,19 @@ class Stages:
         self._busy.remove(table)
         self._done += 1
 
-    def files(self, of: str, done: int, total: int) -> None:
-        """Record how many files of a snapshot are profiled."""
+    def files(self, of: str, done: Amounts, total: Amounts) -> None:
+        """Record how much of the files of a snapshot is done."""
         self._files[of] = done, total
 
     @property
     def now(self) -> Stage:
         """The progress as jobs store it."""
-        done, total = (sum(each) for each in zip(*self._files.values(), strict=True)) if self._files else (0, 0)
+        done, total = (_sum(each[place] for each in self._files.values()) for place in (0, 1))
         return Stage(self.mode, self.total, self._done, tuple(self._busy), total, done)
+
+
+def _sum(parts: Iterable[Amounts]) -> Amounts:
+    return Amounts(*map(sum, zip(Amounts(), *parts, strict=True)))
 
 
 @dataclass(slots=True)

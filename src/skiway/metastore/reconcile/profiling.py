@@ -22,6 +22,7 @@ from skiway.formats.iceberg.commits import Change, Producer
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore import quality, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.managed import commits, states
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, Outcome, Profile, Stages, unread
 from skiway.metastore.records.realm import Realm
@@ -133,7 +134,7 @@ def profile_table(
     name = table.table.display_name
     outcome.stages.begun(name)
 
-    def on_progress(done: int, total: int) -> None:
+    def on_progress(done: Amounts, total: Amounts) -> None:
         outcome.stages.files(name, done, total)
         control.report(outcome.progress)
 

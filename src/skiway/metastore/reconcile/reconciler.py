@@ -27,6 +27,7 @@ from skiway.metastore.ingest.changes import CopyEngine, DatabaseSource, FileTabl
 from skiway.metastore.ingest.copying import Copy
 from skiway.metastore.ingest.settings import rules_for
 from skiway.metastore.ingest.targets import CopyPlace
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
 from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
@@ -335,7 +336,7 @@ class _Pass:
 
         def on_progress(done: int, total: int) -> None:
             with self._lock:
-                self.outcome.stages.files(str(name), done, total)
+                self.outcome.stages.files(str(name), Amounts(done), Amounts(total))
             self._report()
 
         return copy.load(table, again=self.again, on_progress=on_progress)
@@ -396,7 +397,7 @@ class _Pass:
         assert profile is not None
         name = str(handle.name)
 
-        def on_progress(done: int, total: int) -> None:
+        def on_progress(done: Amounts, total: Amounts) -> None:
             with self._lock:
                 self.outcome.stages.files(f"{name}@{snapshot.id}", done, total)
             self._report()

@@ -105,6 +105,7 @@ class AccessDecision:
     `allows` says whether the caller has a permission in the whole account. `grantees` are the names by which it may have
     been granted more; the first one identifies the caller. `policies` restrict what it sees of tables and views. `table_id` is a
     table that the caller may write without a grant.
+    If it is `read_only`, every privilege is one to read.
     """
 
     def __init__(
@@ -116,10 +117,12 @@ class AccessDecision:
         grantees: Sequence[str] = (),
         policies: CallerPolicies | None = None,
         table_id: str = "",
+        read_only: bool = False,
     ) -> None:
         self._open, self._account_id, self._table_id = stores, account_id, table_id
         self._allows, self._grantees = allows, tuple(grantees)
         self.policies = policies
+        self._most = v1.PV_READ if read_only else v1.PV_MANAGE
         self._allowed: dict[str, bool] = {}
         self._places: dict[str, Place | None] = {}
 
@@ -210,7 +213,8 @@ class AccessDecision:
         """The privilege on each object, by its id."""
         found: dict[str, int] = {}
         for grant in self._grants:
-            found[grant.object_id.id] = max(grant.privilege, found.get(grant.object_id.id, NO_ACCESS))
+            privilege = min(grant.privilege, self._most)
+            found[grant.object_id.id] = max(privilege, found.get(grant.object_id.id, NO_ACCESS))
         return found
 
     @cached_property

@@ -116,8 +116,11 @@ __all__ = [
     "view",
     "view_name",
     "webhook",
+    "webhook_account",
     "webhook_delivery",
     "webhook_name",
+    "webhook_secret",
+    "webhooks_of",
     "written_snapshot",
 ]
 
@@ -493,6 +496,11 @@ def secret(account_id: str, connector_id: str, secret_id: str = "") -> str:
     return f"{SECRETS}{encoded(account_id)}/{encoded(connector_id)}/{encoded(secret_id)}"
 
 
+def webhook_secret(account_id: str, webhook_id: str) -> str:
+    """Marks that a webhook may have a secret; holds since when. It is set before the secret is stored."""
+    return secret(account_id, webhook_id, "webhook")
+
+
 def secret_ids(key: str) -> tuple[str, str, str]:
     """The ids of account, connector and secret in the key of a secret's marker."""
     account_id, connector_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
@@ -649,7 +657,17 @@ def webhook_name(account_id: str, name: str = "") -> str:
 
 def webhook_delivery(account_id: str, webhook_id: str, part: str) -> str:
     """Holds how far the delivery of a webhook is, who delivers, or a dead letter, not a blob's address."""
-    return f"{WEBHOOKS}{encoded(account_id)}/{encoded(webhook_id)}/{part}"
+    return f"{webhooks_of(account_id)}{encoded(webhook_id)}/{part}"
+
+
+def webhooks_of(account_id: str) -> str:
+    """The beginning of the keys of `webhook_delivery` in an account."""
+    return f"{WEBHOOKS}{encoded(account_id)}/"
+
+
+def webhook_account(key: str) -> str:
+    """The account in a key of `webhook_delivery`."""
+    return unquote(key.removeprefix(WEBHOOKS).partition("/")[0])
 
 
 # --- the platform -----------------------------------------------------------------------------------------------------

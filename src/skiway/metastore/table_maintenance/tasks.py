@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.iceberg.compaction import CompactionRules, new_order
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.managed.states import ManagedTable, load
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records.realm import Realm, timestamp
@@ -126,7 +127,7 @@ def run_task(
     control.report(outcome.progress)
 
     def on_progress(done: int, total: int) -> None:
-        outcome.stages.files(name, done, total)
+        outcome.stages.files(name, Amounts(done), Amounts(total))
         control.report(outcome.progress)
 
     result = v1.MaintenanceResult()

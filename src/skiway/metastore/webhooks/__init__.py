@@ -4,7 +4,15 @@ The calls of `WebhookService` are exported here. `resources` stores webhooks, `p
 sends the next event.
 """
 
-from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, Send, accounts_with_webhooks, due_webhooks
+from skiway.metastore.webhooks.delivery import (
+    Delivery,
+    DeliveryRules,
+    Due,
+    OnAttempt,
+    Send,
+    accounts_with_webhooks,
+    due_webhooks,
+)
 from skiway.metastore.webhooks.resources import (
     create,
     delete,
@@ -18,6 +26,8 @@ from skiway.metastore.webhooks.resources import (
 __all__ = [
     "Delivery",
     "DeliveryRules",
+    "Due",
+    "OnAttempt",
     "Send",
     "accounts_with_webhooks",
     "create",

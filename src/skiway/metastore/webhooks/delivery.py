@@ -11,9 +11,10 @@ import hmac
 import json
 import logging
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
 
@@ -21,7 +22,6 @@ from google.protobuf.json_format import MessageToDict
 
 from skiway.errors import NotFound, SkiwayError
 from skiway.metastore.events import feed
-from skiway.metastore.platform import account_ids
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
 from skiway.metastore.records.realm import Realm
@@ -31,10 +31,22 @@ from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.storage import Stores
 
-__all__ = ["Delivery", "DeliveryRules", "Send", "accounts_with_webhooks", "due_webhooks", "signature"]
+__all__ = [
+    "Delivery",
+    "DeliveryRules",
+    "Due",
+    "OnAttempt",
+    "Send",
+    "accounts_with_webhooks",
+    "due_webhooks",
+    "signature",
+]
 
 PAGE: Final = 100
 MAX_ERROR: Final = 500
+
+OnAttempt = Callable[[str, str, float], None]
+"""Gets the account, the result (`accepted`, `failed` or `given_up`) and the seconds of each attempt."""
 
 Send = Callable[[str, str, bytes, dict[str, str]], None]
 """Sends a body with headers to a URL on behalf of an account, and raises `SkiwayError` unless it was accepted."""
@@ -63,18 +75,28 @@ def signature(secret: bytes, timestamp: int, body: bytes) -> str:
 
 
 def accounts_with_webhooks(stores: Stores) -> Iterator[str]:
-    """The ids of accounts that have webhooks."""
-    if not stores.pointers.page(keys.WEBHOOKS, size=1).items:
-        return
-    for account_id in account_ids(stores):
-        if stores.pointers.page(keys.webhook(account_id), size=1).items:
-            yield account_id
+    """The ids of accounts that have webhooks. Accounts without any take no time."""
+    found, behind = stores.pointers.page(keys.WEBHOOKS, size=1).items, None
+    while found:
+        account_id = keys.webhook_account(found[0].key)
+        yield account_id
+        behind = stores.pointers.token_after(keys.WEBHOOKS, f"{keys.webhooks_of(account_id)}\U0010ffff")
+        found = stores.pointers.page(keys.WEBHOOKS, size=1, token=behind).items
 
 
-def due_webhooks(realm: Realm) -> Iterator[str]:
-    """The webhooks of an account for which there may be something to do now. Numbers new events."""
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The webhooks of an account for which there may be something to do now, and when the first of the others is due."""
+
+    webhook_ids: tuple[str, ...] = ()
+    next_at: datetime | None = None
+
+
+def due_webhooks(realm: Realm) -> Due:
+    """What is due in an account. Numbers new events."""
     feed.sequence_pending(realm.stores.pointers, realm.account_id)
     head = feed.head(realm.stores.pointers, realm.account_id)
+    due, later = list[str](), list[datetime]()
     for found in realm.all(WEBHOOK).entries(keys.webhook(realm.account_id)):
         if found.value.damage or found.value.paused:
             continue
@@ -83,9 +105,12 @@ def due_webhooks(realm: Realm) -> Iterator[str]:
         if state is None:
             continue
         position, _ = state
-        has_next = position.after < head and position.next_at <= realm.clock()
-        if has_next or any(letter.is_due for letter, _ in place.letters()):
-            yield found.value.resource_id.id
+        has_next = position.after < head
+        if (has_next and position.next_at <= realm.clock()) or any(letter.is_due for letter, _ in place.letters()):
+            due.append(found.value.resource_id.id)
+        elif has_next:
+            later.append(position.next_at)
+    return Due(tuple(due), min(later, default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +123,7 @@ class Delivery:
     send: Send
     owner: str
     rules: DeliveryRules = field(default_factory=DeliveryRules)
+    on_attempt: OnAttempt = lambda _account_id, _result, _seconds: None
     jitter: Callable[[], float] = lambda: random.uniform(0.5, 1.0)  # noqa: S311 - not used for security
 
     def run(self, *, most: int = PAGE) -> int:
@@ -125,7 +151,7 @@ class Delivery:
         webhook = found.value
         for letter, pointer in place.letters():
             if letter.is_due:
-                error = self._sent(webhook, letter.event)
+                error = self._sent(webhook, letter.event, is_last=True)
                 letter.is_due, letter.error = False, error
                 place.change_letter(pointer, letter if error else None)
                 return not error
@@ -137,11 +163,11 @@ class Delivery:
             if skipped > position.after:
                 place.move(before, after(position, skipped))
             return None
-        error = self._sent(webhook, event)
+        attempt = position.attempt + 1
+        error = self._sent(webhook, event, is_last=attempt >= self.rules.max_attempts)
         if not error:
             place.move(before, after(position, event.sequence))
             return True
-        attempt = position.attempt + 1
         if attempt < self.rules.max_attempts:
             due = self.realm.clock() + timedelta(seconds=self.rules.backoff_s(attempt) * self.jitter())
             waiting = Position(position.after, attempt, int(due.timestamp() * 1_000_000), error)
@@ -170,8 +196,15 @@ class Delivery:
             reached = found[-1].sequence
         return None, reached
 
-    def _sent(self, webhook: v1.Webhook, event: v1.Event) -> str:
-        """Send an event; an empty text if it was accepted, else what went wrong."""
+    def _sent(self, webhook: v1.Webhook, event: v1.Event, *, is_last: bool) -> str:
+        """Send an event; an empty text if it was accepted, else what went wrong. The last attempt gives up if it fails."""
+        began = time.monotonic()
+        error = self._post(webhook, event)
+        result = ("given_up" if is_last else "failed") if error else "accepted"
+        self.on_attempt(self.realm.account_id, result, time.monotonic() - began)
+        return error
+
+    def _post(self, webhook: v1.Webhook, event: v1.Event) -> str:
         body = body_of(self.realm.account_id, event)
         timestamp = int(self.realm.clock().timestamp())
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
-from skiway.errors import InvalidArgument
+from skiway.errors import Conflict, InvalidArgument, NotFound
 from skiway.metastore.events import feed
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure, invalid_field
@@ -23,9 +24,19 @@ from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.security.secret_shapes import secret_in_uri
 from skiway.security.source_access import SourceAccess
-from skiway.storage import Operation, Pointer
+from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
 
-__all__ = ["SECRETS", "create", "delete", "get", "list_", "list_dead_letters", "redeliver", "update"]
+__all__ = [
+    "SECRETS",
+    "create",
+    "delete",
+    "get",
+    "list_",
+    "list_dead_letters",
+    "redeliver",
+    "remove_secret",
+    "update",
+]
 
 SECRETS: Final = "webhooks"
 """The kind of secrets in the secrets store."""
@@ -64,11 +75,15 @@ def create(
             answer = v1.CreateWebhookResponse(webhook=stored.value, meta=stored.meta)
             return *inside(account.pointer), begun, *claim.storing(answer)
 
+        marker = Put(
+            keys.webhook_secret(realm.account_id, webhook.resource_id.id), realm.clock().isoformat(), expect=ABSENT
+        )
+        (marked,) = realm.stores.pointers.apply([marker])
         secrets.put(realm.account_id, SECRETS, webhook.resource_id.id, secret)
         try:
             created = realm.all(WEBHOOK).create(webhook, also=also)
         except BaseException:
-            secrets.delete(realm.account_id, SECRETS, webhook.resource_id.id)
+            remove_secret(realm.stores, secrets, marked)
             raise
         return v1.CreateWebhookResponse(webhook=created.value, meta=created.meta)
 
@@ -126,8 +141,24 @@ def delete(realm: Realm, request: v1.DeleteWebhookRequest, *, secrets: SecretsSt
     key = keys.webhook(realm.account_id, webhook_id)
     meta = updates.delete(realm.all(WEBHOOK), key, name=webhook_id, precondition=request.precondition, remove=remove)
     WebhookPlace(realm, webhook_id).forget()
-    secrets.delete(realm.account_id, SECRETS, webhook_id)
+    marker = realm.stores.pointers.get(keys.webhook_secret(realm.account_id, webhook_id))
+    if marker is None:  # a webhook of an older version
+        secrets.delete(realm.account_id, SECRETS, webhook_id)
+    else:
+        remove_secret(realm.stores, secrets, marker)
     return v1.DeleteWebhookResponse(meta=meta)
+
+
+def remove_secret(stores: Stores, secrets: SecretsStore, marker: Pointer, *, dry_run: bool = False) -> bool:
+    """Delete the secret of a marker unless its webhook exists. Return whether it was deleted, or would be."""
+    account_id, webhook_id, _ = keys.secret_ids(marker.key)
+    if stores.pointers.get(keys.webhook(account_id, webhook_id)) is not None:
+        return False
+    if not dry_run:
+        secrets.delete(account_id, SECRETS, webhook_id)
+        with suppress(Conflict, NotFound):
+            stores.pointers.apply([Delete(marker.key, expect=marker.version)])
+    return True
 
 
 def list_dead_letters(realm: Realm, request: v1.ListDeadLettersRequest) -> v1.ListDeadLettersResponse:

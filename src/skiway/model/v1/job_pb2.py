@@ -27,19 +27,19 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13skiway/v1/job.proto\x12\tskiway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"!\n\rNamespacePath\x12\x10\n\x08segments\x18\x01 \x03(\t\"^\n\x08JobScope\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12,\n\nnamespaces\x18\x04 \x03(\x0b\x32\x18.skiway.v1.NamespacePathJ\x04\x08\x01\x10\x02\",\n\nTableError\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x97\x01\n\x0bJobProgress\x12$\n\x04pass\x18\x01 \x01(\x0e\x32\x16.skiway.v1.CaptureMode\x12\x14\n\x0ctables_total\x18\x02 \x01(\x03\x12\x13\n\x0btables_done\x18\x03 \x01(\x03\x12\x0e\n\x06tables\x18\x04 \x03(\t\x12\x13\n\x0b\x66iles_total\x18\x05 \x01(\x03\x12\x12\n\nfiles_done\x18\x06 \x01(\x03\"\xb0\x01\n\x0cOptimizeTask\x12\x19\n\x11target_file_bytes\x18\x01 \x01(\x03\x12\x11\n\tmin_files\x18\x02 \x01(\x05\x12\x18\n\x0bmax_deleted\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04sort\x18\x04 \x01(\t\x12\x0f\n\x07z_order\x18\x05 \x03(\t\x12)\n\x06\x65ngine\x18\x06 \x01(\x0e\x32\x19.skiway.v1.OptimizeEngineB\x0e\n\x0c_max_deleted\"N\n\nExpireTask\x12-\n\nolder_than\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tkeep_last\x18\x02 \x01(\x05\":\n\tCleanTask\x12-\n\nolder_than\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x96\x01\n\x0fMaintenanceTask\x12+\n\x08optimize\x18\x01 \x01(\x0b\x32\x17.skiway.v1.OptimizeTaskH\x00\x12\'\n\x06\x65xpire\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ExpireTaskH\x00\x12%\n\x05\x63lean\x18\x03 \x01(\x0b\x32\x14.skiway.v1.CleanTaskH\x00\x42\x06\n\x04task\"\xd1\x01\n\x11MaintenanceResult\x12\x17\n\x0f\x66iles_rewritten\x18\x01 \x01(\x03\x12\x13\n\x0b\x66iles_added\x18\x02 \x01(\x03\x12\x17\n\x0f\x62ytes_rewritten\x18\x03 \x01(\x03\x12\x13\n\x0b\x62ytes_added\x18\x04 \x01(\x03\x12\x17\n\x0fgroups_given_up\x18\x05 \x01(\x03\x12\x19\n\x11snapshots_removed\x18\x06 \x01(\x03\x12\x15\n\rfiles_removed\x18\x07 \x01(\x03\x12\x15\n\rbytes_removed\x18\x08 \x01(\x03\"\x1f\n\x0bQualityTask\x12\x10\n\x08rule_ids\x18\x01 \x03(\t\"H\n\x0cPipelineTask\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\"\xfb\x07\n\x03Job\x12\x12\n\naccount_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12+\n\x0c\x63onnector_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0b\x66ull_rescan\x18\x04 \x01(\x08\x12\"\n\x05scope\x18\x05 \x01(\x0b\x32\x13.skiway.v1.JobScope\x12\"\n\x05state\x18\x06 \x01(\x0e\x32\x13.skiway.v1.JobState\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\x05\x12\x33\n\x0fnext_attempt_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0blease_owner\x18\n \x01(\t\x12\x13\n\x0blease_epoch\x18\x0b \x01(\x03\x12\x34\n\x10lease_expires_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0etables_scanned\x18\r \x01(\x03\x12\x16\n\x0etables_changed\x18\x0e \x01(\x03\x12\x0e\n\x06\x65rrors\x18\x0f \x01(\x03\x12.\n\ncreated_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstarted_at\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05modes\x18\x14 \x03(\x0e\x32\x16.skiway.v1.CaptureMode\x12\x18\n\x10\x63\x61ncel_requested\x18\x15 \x01(\x08\x12+\n\x0ctable_errors\x18\x16 \x03(\x0b\x32\x15.skiway.v1.TableError\x12(\n\x08progress\x18\x17 \x01(\x0b\x32\x16.skiway.v1.JobProgress\x12\'\n\x08table_id\x18\x18 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0e\n\x06\x64\x61mage\x18\x19 \x01(\t\x12/\n\x0bmaintenance\x18\x1a \x01(\x0b\x32\x1a.skiway.v1.MaintenanceTask\x12\x38\n\x12maintenance_result\x18\x1b \x01(\x0b\x32\x1c.skiway.v1.MaintenanceResult\x12\'\n\x07quality\x18\x1c \x01(\x0b\x32\x16.skiway.v1.QualityTask\x12)\n\x08pipeline\x18\x1e \x01(\x0b\x32\x17.skiway.v1.PipelineTask\"\x8e\x02\n\x17TriggerReconcileRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0b\x66ull_rescan\x18\x02 \x01(\x08\x12=\n\x1b\x64\x65stination_namespace_paths\x18\x03 \x03(\x0b\x32\x18.skiway.v1.NamespacePath\x12&\n\x1e\x64\x65stination_table_display_name\x18\x04 \x01(\t\x12!\n\x19\x64\x65stination_table_columns\x18\x05 \x03(\t\x12\'\n\x08table_id\x18\x06 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"*\n\x18TriggerReconcileResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x90\x02\n\x12SyncCaptureRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12=\n\x1b\x64\x65stination_namespace_paths\x18\x02 \x03(\x0b\x32\x18.skiway.v1.NamespacePath\x12&\n\x1e\x64\x65stination_table_display_name\x18\x03 \x01(\t\x12!\n\x19\x64\x65stination_table_columns\x18\x04 \x03(\t\x12\x1a\n\x12include_statistics\x18\x05 \x01(\x08\x12\'\n\x08table_id\x18\x06 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"\x82\x01\n\x13SyncCaptureResponse\x12\x16\n\x0etables_scanned\x18\x01 \x01(\x03\x12\x16\n\x0etables_changed\x18\x02 \x01(\x03\x12\x0e\n\x06\x65rrors\x18\x03 \x01(\x03\x12+\n\x0ctable_errors\x18\x04 \x03(\x0b\x32\x15.skiway.v1.TableError\"(\n\x16GetReconcileJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"6\n\x17GetReconcileJobResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job\"\x91\x01\n\x18ListReconcileJobsRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.skiway.v1.JobState\x12$\n\x04page\x18\x03 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"`\n\x19ListReconcileJobsResponse\x12\x1c\n\x04jobs\x18\x01 \x03(\x0b\x32\x0e.skiway.v1.Job\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"+\n\x19\x43\x61ncelReconcileJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"9\n\x1a\x43\x61ncelReconcileJobResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job*\x80\x01\n\x08JobState\x12\x12\n\x0eJS_UNSPECIFIED\x10\x00\x12\r\n\tJS_QUEUED\x10\x01\x12\x0e\n\nJS_RUNNING\x10\x02\x12\x10\n\x0cJS_SUCCEEDED\x10\x03\x12\r\n\tJS_FAILED\x10\x04\x12\x10\n\x0cJS_CANCELLED\x10\x05\x12\x0e\n\nJS_PARTIAL\x10\x06*X\n\x0b\x43\x61ptureMode\x12\x13\n\x0f\x43\x41P_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43\x41P_METADATA_ONLY_CORE\x10\x01\x12\x18\n\x14\x43\x41P_STATS_ONLY_ASYNC\x10\x02*B\n\x0eOptimizeEngine\x12\x12\n\x0eOE_UNSPECIFIED\x10\x00\x12\x0e\n\nOE_PROCESS\x10\x01\x12\x0c\n\x08OE_SPARK\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13skiway/v1/job.proto\x12\tskiway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"!\n\rNamespacePath\x12\x10\n\x08segments\x18\x01 \x03(\t\"^\n\x08JobScope\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12,\n\nnamespaces\x18\x04 \x03(\x0b\x32\x18.skiway.v1.NamespacePathJ\x04\x08\x01\x10\x02\",\n\nTableError\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xf9\x01\n\x0bJobProgress\x12$\n\x04pass\x18\x01 \x01(\x0e\x32\x16.skiway.v1.CaptureMode\x12\x14\n\x0ctables_total\x18\x02 \x01(\x03\x12\x13\n\x0btables_done\x18\x03 \x01(\x03\x12\x0e\n\x06tables\x18\x04 \x03(\t\x12\x13\n\x0b\x66iles_total\x18\x05 \x01(\x03\x12\x12\n\nfiles_done\x18\x06 \x01(\x03\x12\x12\n\nrows_total\x18\x07 \x01(\x03\x12\x11\n\trows_done\x18\x08 \x01(\x03\x12\x13\n\x0b\x62ytes_total\x18\t \x01(\x03\x12\x12\n\nbytes_done\x18\n \x01(\x03\x12\x10\n\x08spark_ui\x18\x0b \x01(\t\"\xb0\x01\n\x0cOptimizeTask\x12\x19\n\x11target_file_bytes\x18\x01 \x01(\x03\x12\x11\n\tmin_files\x18\x02 \x01(\x05\x12\x18\n\x0bmax_deleted\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04sort\x18\x04 \x01(\t\x12\x0f\n\x07z_order\x18\x05 \x03(\t\x12)\n\x06\x65ngine\x18\x06 \x01(\x0e\x32\x19.skiway.v1.OptimizeEngineB\x0e\n\x0c_max_deleted\"N\n\nExpireTask\x12-\n\nolder_than\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tkeep_last\x18\x02 \x01(\x05\":\n\tCleanTask\x12-\n\nolder_than\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x96\x01\n\x0fMaintenanceTask\x12+\n\x08optimize\x18\x01 \x01(\x0b\x32\x17.skiway.v1.OptimizeTaskH\x00\x12\'\n\x06\x65xpire\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ExpireTaskH\x00\x12%\n\x05\x63lean\x18\x03 \x01(\x0b\x32\x14.skiway.v1.CleanTaskH\x00\x42\x06\n\x04task\"\xd1\x01\n\x11MaintenanceResult\x12\x17\n\x0f\x66iles_rewritten\x18\x01 \x01(\x03\x12\x13\n\x0b\x66iles_added\x18\x02 \x01(\x03\x12\x17\n\x0f\x62ytes_rewritten\x18\x03 \x01(\x03\x12\x13\n\x0b\x62ytes_added\x18\x04 \x01(\x03\x12\x17\n\x0fgroups_given_up\x18\x05 \x01(\x03\x12\x19\n\x11snapshots_removed\x18\x06 \x01(\x03\x12\x15\n\rfiles_removed\x18\x07 \x01(\x03\x12\x15\n\rbytes_removed\x18\x08 \x01(\x03\"\x1f\n\x0bQualityTask\x12\x10\n\x08rule_ids\x18\x01 \x03(\t\"H\n\x0cPipelineTask\x12*\n\x0bpipeline_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\"\xfb\x07\n\x03Job\x12\x12\n\naccount_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12+\n\x0c\x63onnector_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0b\x66ull_rescan\x18\x04 \x01(\x08\x12\"\n\x05scope\x18\x05 \x01(\x0b\x32\x13.skiway.v1.JobScope\x12\"\n\x05state\x18\x06 \x01(\x0e\x32\x13.skiway.v1.JobState\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\x05\x12\x33\n\x0fnext_attempt_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0blease_owner\x18\n \x01(\t\x12\x13\n\x0blease_epoch\x18\x0b \x01(\x03\x12\x34\n\x10lease_expires_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0etables_scanned\x18\r \x01(\x03\x12\x16\n\x0etables_changed\x18\x0e \x01(\x03\x12\x0e\n\x06\x65rrors\x18\x0f \x01(\x03\x12.\n\ncreated_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstarted_at\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05modes\x18\x14 \x03(\x0e\x32\x16.skiway.v1.CaptureMode\x12\x18\n\x10\x63\x61ncel_requested\x18\x15 \x01(\x08\x12+\n\x0ctable_errors\x18\x16 \x03(\x0b\x32\x15.skiway.v1.TableError\x12(\n\x08progress\x18\x17 \x01(\x0b\x32\x16.skiway.v1.JobProgress\x12\'\n\x08table_id\x18\x18 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0e\n\x06\x64\x61mage\x18\x19 \x01(\t\x12/\n\x0bmaintenance\x18\x1a \x01(\x0b\x32\x1a.skiway.v1.MaintenanceTask\x12\x38\n\x12maintenance_result\x18\x1b \x01(\x0b\x32\x1c.skiway.v1.MaintenanceResult\x12\'\n\x07quality\x18\x1c \x01(\x0b\x32\x16.skiway.v1.QualityTask\x12)\n\x08pipeline\x18\x1e \x01(\x0b\x32\x17.skiway.v1.PipelineTask\"\x8e\x02\n\x17TriggerReconcileRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0b\x66ull_rescan\x18\x02 \x01(\x08\x12=\n\x1b\x64\x65stination_namespace_paths\x18\x03 \x03(\x0b\x32\x18.skiway.v1.NamespacePath\x12&\n\x1e\x64\x65stination_table_display_name\x18\x04 \x01(\t\x12!\n\x19\x64\x65stination_table_columns\x18\x05 \x03(\t\x12\'\n\x08table_id\x18\x06 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"*\n\x18TriggerReconcileResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x90\x02\n\x12SyncCaptureRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12=\n\x1b\x64\x65stination_namespace_paths\x18\x02 \x03(\x0b\x32\x18.skiway.v1.NamespacePath\x12&\n\x1e\x64\x65stination_table_display_name\x18\x03 \x01(\t\x12!\n\x19\x64\x65stination_table_columns\x18\x04 \x03(\t\x12\x1a\n\x12include_statistics\x18\x05 \x01(\x08\x12\'\n\x08table_id\x18\x06 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"\x82\x01\n\x13SyncCaptureResponse\x12\x16\n\x0etables_scanned\x18\x01 \x01(\x03\x12\x16\n\x0etables_changed\x18\x02 \x01(\x03\x12\x0e\n\x06\x65rrors\x18\x03 \x01(\x03\x12+\n\x0ctable_errors\x18\x04 \x03(\x0b\x32\x15.skiway.v1.TableError\"(\n\x16GetReconcileJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"6\n\x17GetReconcileJobResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job\"\x91\x01\n\x18ListReconcileJobsRequest\x12+\n\x0c\x63onnector_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.skiway.v1.JobState\x12$\n\x04page\x18\x03 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"`\n\x19ListReconcileJobsResponse\x12\x1c\n\x04jobs\x18\x01 \x03(\x0b\x32\x0e.skiway.v1.Job\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"+\n\x19\x43\x61ncelReconcileJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"9\n\x1a\x43\x61ncelReconcileJobResponse\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.skiway.v1.Job*\x80\x01\n\x08JobState\x12\x12\n\x0eJS_UNSPECIFIED\x10\x00\x12\r\n\tJS_QUEUED\x10\x01\x12\x0e\n\nJS_RUNNING\x10\x02\x12\x10\n\x0cJS_SUCCEEDED\x10\x03\x12\r\n\tJS_FAILED\x10\x04\x12\x10\n\x0cJS_CANCELLED\x10\x05\x12\x0e\n\nJS_PARTIAL\x10\x06*X\n\x0b\x43\x61ptureMode\x12\x13\n\x0f\x43\x41P_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43\x41P_METADATA_ONLY_CORE\x10\x01\x12\x18\n\x14\x43\x41P_STATS_ONLY_ASYNC\x10\x02*B\n\x0eOptimizeEngine\x12\x12\n\x0eOE_UNSPECIFIED\x10\x00\x12\x0e\n\nOE_PROCESS\x10\x01\x12\x0c\n\x08OE_SPARK\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.job_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=3441
-  _globals['_JOBSTATE']._serialized_end=3569
-  _globals['_CAPTUREMODE']._serialized_start=3571
-  _globals['_CAPTUREMODE']._serialized_end=3659
-  _globals['_OPTIMIZEENGINE']._serialized_start=3661
-  _globals['_OPTIMIZEENGINE']._serialized_end=3727
+  _globals['_JOBSTATE']._serialized_start=3539
+  _globals['_JOBSTATE']._serialized_end=3667
+  _globals['_CAPTUREMODE']._serialized_start=3669
+  _globals['_CAPTUREMODE']._serialized_end=3757
+  _globals['_OPTIMIZEENGINE']._serialized_start=3759
+  _globals['_OPTIMIZEENGINE']._serialized_end=3825
   _globals['_NAMESPACEPATH']._serialized_start=123
   _globals['_NAMESPACEPATH']._serialized_end=156
   _globals['_JOBSCOPE']._serialized_start=158
@@ -47,41 +47,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLEERROR']._serialized_start=254
   _globals['_TABLEERROR']._serialized_end=298
   _globals['_JOBPROGRESS']._serialized_start=301
-  _globals['_JOBPROGRESS']._serialized_end=452
-  _globals['_OPTIMIZETASK']._serialized_start=455
-  _globals['_OPTIMIZETASK']._serialized_end=631
-  _globals['_EXPIRETASK']._serialized_start=633
-  _globals['_EXPIRETASK']._serialized_end=711
-  _globals['_CLEANTASK']._serialized_start=713
-  _globals['_CLEANTASK']._serialized_end=771
-  _globals['_MAINTENANCETASK']._serialized_start=774
-  _globals['_MAINTENANCETASK']._serialized_end=924
-  _globals['_MAINTENANCERESULT']._serialized_start=927
-  _globals['_MAINTENANCERESULT']._serialized_end=1136
-  _globals['_QUALITYTASK']._serialized_start=1138
-  _globals['_QUALITYTASK']._serialized_end=1169
-  _globals['_PIPELINETASK']._serialized_start=1171
-  _globals['_PIPELINETASK']._serialized_end=1243
-  _globals['_JOB']._serialized_start=1246
-  _globals['_JOB']._serialized_end=2265
-  _globals['_TRIGGERRECONCILEREQUEST']._serialized_start=2268
-  _globals['_TRIGGERRECONCILEREQUEST']._serialized_end=2538
-  _globals['_TRIGGERRECONCILERESPONSE']._serialized_start=2540
-  _globals['_TRIGGERRECONCILERESPONSE']._serialized_end=2582
-  _globals['_SYNCCAPTUREREQUEST']._serialized_start=2585
-  _globals['_SYNCCAPTUREREQUEST']._serialized_end=2857
-  _globals['_SYNCCAPTURERESPONSE']._serialized_start=2860
-  _globals['_SYNCCAPTURERESPONSE']._serialized_end=2990
-  _globals['_GETRECONCILEJOBREQUEST']._serialized_start=2992
-  _globals['_GETRECONCILEJOBREQUEST']._serialized_end=3032
-  _globals['_GETRECONCILEJOBRESPONSE']._serialized_start=3034
-  _globals['_GETRECONCILEJOBRESPONSE']._serialized_end=3088
-  _globals['_LISTRECONCILEJOBSREQUEST']._serialized_start=3091
-  _globals['_LISTRECONCILEJOBSREQUEST']._serialized_end=3236
-  _globals['_LISTRECONCILEJOBSRESPONSE']._serialized_start=3238
-  _globals['_LISTRECONCILEJOBSRESPONSE']._serialized_end=3334
-  _globals['_CANCELRECONCILEJOBREQUEST']._serialized_start=3336
-  _globals['_CANCELRECONCILEJOBREQUEST']._serialized_end=3379
-  _globals['_CANCELRECONCILEJOBRESPONSE']._serialized_start=3381
-  _globals['_CANCELRECONCILEJOBRESPONSE']._serialized_end=3438
+  _globals['_JOBPROGRESS']._serialized_end=550
+  _globals['_OPTIMIZETASK']._serialized_start=553
+  _globals['_OPTIMIZETASK']._serialized_end=729
+  _globals['_EXPIRETASK']._serialized_start=731
+  _globals['_EXPIRETASK']._serialized_end=809
+  _globals['_CLEANTASK']._serialized_start=811
+  _globals['_CLEANTASK']._serialized_end=869
+  _globals['_MAINTENANCETASK']._serialized_start=872
+  _globals['_MAINTENANCETASK']._serialized_end=1022
+  _globals['_MAINTENANCERESULT']._serialized_start=1025
+  _globals['_MAINTENANCERESULT']._serialized_end=1234
+  _globals['_QUALITYTASK']._serialized_start=1236
+  _globals['_QUALITYTASK']._serialized_end=1267
+  _globals['_PIPELINETASK']._serialized_start=1269
+  _globals['_PIPELINETASK']._serialized_end=1341
+  _globals['_JOB']._serialized_start=1344
+  _globals['_JOB']._serialized_end=2363
+  _globals['_TRIGGERRECONCILEREQUEST']._serialized_start=2366
+  _globals['_TRIGGERRECONCILEREQUEST']._serialized_end=2636
+  _globals['_TRIGGERRECONCILERESPONSE']._serialized_start=2638
+  _globals['_TRIGGERRECONCILERESPONSE']._serialized_end=2680
+  _globals['_SYNCCAPTUREREQUEST']._serialized_start=2683
+  _globals['_SYNCCAPTUREREQUEST']._serialized_end=2955
+  _globals['_SYNCCAPTURERESPONSE']._serialized_start=2958
+  _globals['_SYNCCAPTURERESPONSE']._serialized_end=3088
+  _globals['_GETRECONCILEJOBREQUEST']._serialized_start=3090
+  _globals['_GETRECONCILEJOBREQUEST']._serialized_end=3130
+  _globals['_GETRECONCILEJOBRESPONSE']._serialized_start=3132
+  _globals['_GETRECONCILEJOBRESPONSE']._serialized_end=3186
+  _globals['_LISTRECONCILEJOBSREQUEST']._serialized_start=3189
+  _globals['_LISTRECONCILEJOBSREQUEST']._serialized_end=3334
+  _globals['_LISTRECONCILEJOBSRESPONSE']._serialized_start=3336
+  _globals['_LISTRECONCILEJOBSRESPONSE']._serialized_end=3432
+  _globals['_CANCELRECONCILEJOBREQUEST']._serialized_start=3434
+  _globals['_CANCELRECONCILEJOBREQUEST']._serialized_end=3477
+  _globals['_CANCELRECONCILEJOBRESPONSE']._serialized_start=3479
+  _globals['_CANCELRECONCILEJOBRESPONSE']._serialized_end=3536
 # @@protoc_insertion_point(module_scope)

@@ -164,7 +164,7 @@ Global___TableError: _TypeAlias = TableError  # noqa: Y015
 
 @_typing.final
 class JobProgress(_message.Message):
-    """How far the attempt under way is. Files are those that have to be profiled, of the tables begun so far."""
+    """How far the attempt under way is. Files, with their rows and bytes, are those that have to be read, of the tables begun so far."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -174,12 +174,24 @@ class JobProgress(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     FILES_TOTAL_FIELD_NUMBER: _builtins.int
     FILES_DONE_FIELD_NUMBER: _builtins.int
+    ROWS_TOTAL_FIELD_NUMBER: _builtins.int
+    ROWS_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    SPARK_UI_FIELD_NUMBER: _builtins.int
     tables_total: _builtins.int
     """these two: in this pass"""
     tables_done: _builtins.int
     """also where it failed"""
     files_total: _builtins.int
     files_done: _builtins.int
+    rows_total: _builtins.int
+    """these four: 0 if they are not known"""
+    rows_done: _builtins.int
+    bytes_total: _builtins.int
+    bytes_done: _builtins.int
+    spark_ui: _builtins.str
+    """the address of Spark's web interface, if it has one"""
     @_builtins.property
     def tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """worked on right now"""
@@ -192,10 +204,15 @@ class JobProgress(_message.Message):
         tables: _abc.Iterable[_builtins.str] | None = ...,
         files_total: _builtins.int = ...,
         files_done: _builtins.int = ...,
+        rows_total: _builtins.int = ...,
+        rows_done: _builtins.int = ...,
+        bytes_total: _builtins.int = ...,
+        bytes_done: _builtins.int = ...,
+        spark_ui: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files_done", b"files_done", "files_total", b"files_total", "pass", b"pass", "tables", b"tables", "tables_done", b"tables_done", "tables_total", b"tables_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "files_done", b"files_done", "files_total", b"files_total", "pass", b"pass", "rows_done", b"rows_done", "rows_total", b"rows_total", "spark_ui", b"spark_ui", "tables", b"tables", "tables_done", b"tables_done", "tables_total", b"tables_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

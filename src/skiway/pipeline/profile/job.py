@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from skiway.errors import SkiwayError
 from skiway.formats import Content, PartitionSpec, TableSchema
+from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf, element_leaves, leaves
 from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_elements, failed_files, unreadable_columns
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
@@ -86,11 +87,11 @@ def profiled(
     schemas: FileSchemas,
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
-    s3_access: Mapping[str, str] | None = None,
+    access: Files | None = None,
 ) -> Iterator[pa.Table]:
     """Like `profile`, but yields the complete profiles of some files at a time, as they are done.
 
-    `s3_access` are the S3 properties that Spark must use, instead of credentials of its own.
+    `access` opens the files in tasks if Spark cannot, and has the S3 properties that Spark must use.
     """
     data = files.filter(pc.field("content") == Content.DATA)
     every = [*leaves(schema.arrow), *element_leaves(schema.arrow)]
@@ -103,7 +104,7 @@ def profiled(
             if isinstance(layout, str):
                 parts.append(failed_files(alike, layout))
                 continue
-            job = _Job(spark, schema, columns, unreadable, layout, specs, budget, s3_access)
+            job = _Job(spark, schema, columns, unreadable, layout, specs, budget, access)
             parts.append(job.run(alike))
         yield pa.concat_tables(parts)
 
@@ -138,7 +139,7 @@ class _Job:
     layout: Layout
     specs: Sequence[PartitionSpec]
     budget: Budget
-    s3_access: Mapping[str, str] | None
+    access: Files | None
 
     def run(self, files: pa.Table) -> pa.Table:
         """Profile all columns of all files."""
@@ -180,7 +181,7 @@ class _Job:
                 Constants(tuple(leaf for leaf in group if leaf in constant), tuple(self.specs)),
                 lg_k=self.budget.lg_k,
                 top=self.budget.top,
-                s3_access=self.s3_access,
+                access=self.access,
             )
             with job_settings(self.spark):
                 result, files, failures = run_scan(self.spark, scan, files)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +14,13 @@ import pyarrow.compute as pc
 from skiway.causes import DISK_FULL, cause_of
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats import PartitionSpec, location
+from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf
 from skiway.pipeline.interruption import check_interrupted
 from skiway.pipeline.profile.elements import ELEMENT
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH, PROFILE, failed_files, figures_of
 from skiway.pipeline.profile.layouts import Layout
-from skiway.pipeline.profile.object_stores import s3_options
+from skiway.pipeline.profile.object_stores import ADDRESS, rows_in_tasks, s3_options
 from skiway.pipeline.profile.values import ValueKind, storage_type_of, texts, value_kind
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ __all__ = ["Constants", "Scan", "opened_rows", "rows_from_arrow", "run_scan"]
 _TRACKED: Final = 1024  # number of values that approx_top_k tracks
 _FILE: Final = "_metadata.file_path"
 _ADDRESS: Final = "$file"
-_NO_S3A: Final = re.compile(r"S3AFileSystem not found|No FileSystem for scheme \"?s3a")
+_NO_FILE_SYSTEM: Final = re.compile(r"FileSystem not found|No FileSystem for scheme")
+"""What Spark says if it lacks the jars for an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Scan:
     constants: Constants
     lg_k: int
     top: int
-    s3_access: Mapping[str, str] | None = None
+    access: Files | None = None
 
     @property
     def elements(self) -> str | None:
@@ -88,12 +89,21 @@ class Scan:
 
     def opened(self, spark: SparkSession, files: pa.Table) -> DataFrame:
         """The rows of the files, with the address of the file in a column."""
-        reader = spark.read.schema(self.layout.schema([leaf.id for leaf in self.columns]) or "`nothing` INT")
+        reader = spark.read.schema(self._read_schema)
         # Take paths literally: no wildcards, and no partition values.
         reader = reader.option("recursiveFileLookup", "true").option("__globPaths__", "false")
-        reader = reader.options(**s3_options(files["path"].to_pylist(), self.s3_access))
+        own = None if self.access is None else self.access.own_s3_access
+        reader = reader.options(**s3_options(files["path"].to_pylist(), own))
         places = [_spark_path(path) for path in files["path"].to_pylist()]
         return reader.parquet(*places).selectExpr(f"{_FILE} AS `{_ADDRESS}`", "*")
+
+    def opened_in_tasks(self, spark: SparkSession, access: Files, addresses: Mapping[str, str]) -> DataFrame:
+        """The same rows, which the tasks read without Spark's file systems. `addresses` are those of the files by path."""
+        return rows_in_tasks(spark, access, addresses, self._read_schema).withColumnRenamed(ADDRESS, _ADDRESS)
+
+    @property
+    def _read_schema(self) -> str:
+        return self.layout.schema([leaf.id for leaf in self.columns]) or "`nothing` INT"
 
     def values(self, frame: DataFrame) -> DataFrame:
         """The input of the aggregates: the address of the file, the values of the columns as v0, v1, ..., and the other
@@ -185,8 +195,14 @@ def opened_rows(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[DataF
     """The rows of the files with all constants, and the addresses of the files by path, without those that Spark hides."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = scan.opened(spark, files)
-    addresses = {_path(uri): uri for uri in frame.inputFiles()}
+    try:
+        frame = scan.opened(spark, files)
+        addresses = {_path(uri): uri for uri in frame.inputFiles()}
+    except _spark_errors() as error:
+        if scan.access is None or not _NO_FILE_SYSTEM.search(str(error)):
+            raise
+        addresses = {path: quote(path, safe="/:") for path in map(str, map(location, files["path"].to_pylist()))}
+        frame = scan.opened_in_tasks(spark, scan.access, addresses)
     if scan.constants.columns:
         constants = spark.createDataFrame(_addressed(scan.constants.table(files), files, addresses))
         frame = frame.join(F.broadcast(constants), _ADDRESS, "left")
@@ -306,26 +322,11 @@ def _check_alive(spark: SparkSession) -> None:
 
 
 def _check_setup(error: Exception) -> None:
-    """Raise if the error concerns all files: Spark cannot read S3, a disk is full, or a bucket is missing."""
-    if _NO_S3A.search(str(error)):
-        raise PreconditionFailed(
-            "Spark cannot read files in S3, because it lacks the jars of hadoop-aws: add "
-            f'"spark.jars.packages=org.apache.hadoop:hadoop-aws:{_hadoop_version()}" to reconciler.spark.conf, or the jar to the '
-            "class path of the cluster",
-            key="spark.hadoop_aws",
-        ) from error
+    """Raise if the error concerns all files: a disk is full, or a bucket is missing."""
     cause = cause_of(error)
     if cause is not None:
         kind = Unavailable if cause is DISK_FULL else PreconditionFailed
         raise kind(f"Spark failed: {cause.sentence}", key=cause.key, detail=_reason(error)) from error
-
-
-def _hadoop_version() -> str:
-    """The version of Hadoop that PySpark contains, or a placeholder."""
-    import pyspark
-
-    jars = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
-    return next((jar.stem.removeprefix("hadoop-client-api-") for jar in jars), "<version of Hadoop>")
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:

@@ -15,6 +15,7 @@ from skiway.formats.iceberg.puffin import Puffin
 from skiway.formats.schemas import element_leaves
 from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
@@ -66,14 +67,14 @@ def profile_snapshot(
     handle: TableHandle,
     spark: Callable[[], SparkSession],
     columns: ColumnChoice = EVERY_COLUMN,
-    on_progress: Callable[[int, int], None] = lambda _, __: None,
+    on_progress: Callable[[Amounts, Amounts], None] = lambda _, __: None,
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
     sampling: Sampling | None = None,
 ) -> ProfileReport:
     """Profile the files of a snapshot that have no profile, and store the statistics of its table and columns.
 
-    `spark` is called for a session only if there are files to profile. `on_progress` is called with the number of files
+    `spark` is called for a session only if there are files to profile. `on_progress` is called with what is
     done and in total, and `cancelled` between batches; profiles made so far are stored, so that the next run continues
     from there. Repeating a run changes nothing. With `sampling`, a sample of the files suffices if there is too much to read.
     """
@@ -85,18 +86,18 @@ def profile_snapshot(
     sample = None if sampling is None else sampling.chosen(data, todo)
     if sample is not None:
         todo = store.unknown(sample)
-    on_progress(0, todo.num_rows)
+    total = _amounts(todo)
+    on_progress(Amounts(), total)
     done, failed = 0, dict[str, str]()
     schemas, specs = file_schemas(handle, snapshot), handle.partition_specs_at(snapshot)
     parts: Iterable[pa.Table] = ()
     if todo.num_rows:
-        s3_access = handle.s3_access
-        parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget, s3_access=s3_access)
+        parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget, access=handle.file_access)
     for part in parts:
         store.add(part)
         failed |= _failures(part)
         done += len(part["path"].unique())
-        on_progress(done, todo.num_rows)
+        on_progress(_amounts(todo.slice(0, done)), total)
         if done < todo.num_rows and cancelled():
             raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; their profiles are stored")
     profiles = store.load(data if sample is None else sample)
@@ -115,6 +116,12 @@ def profile_snapshot(
         schema=schema,
         snapshot=snapshot,
     )
+
+
+def _amounts(files: pa.Table) -> Amounts:
+    """The files are profiled in the order of the list, some at a time."""
+    rows, sizes = (pc.sum(files[name]).as_py() or 0 for name in ("row_count", "size_bytes"))
+    return Amounts(files.num_rows, rows, sizes)
 
 
 def _failures(part: pa.Table) -> dict[str, str]:

@@ -6,7 +6,7 @@
 | cas         | gc.cas                        | unreferenced blobs                                    |
 | pointer     | gc.pointer                    | dangling pointers                                     |
 | jobs        | gc.reconcile_jobs             | jobs that finished long ago                           |
-| secrets     | gc.pointer                    | credentials of deleted connectors                     |
+| secrets     | gc.pointer                    | secrets of connectors and webhooks that do not exist  |
 | events      | gc.pointer                    | nothing; it numbers events that nobody has read       |
 | transactions| gc.warehouse                  | files of transactions that nobody ended in time       |
 | warehouse   | gc.warehouse                  | unreferenced files of managed tables                  |

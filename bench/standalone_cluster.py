@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-from runtime.servers import eventually
 
 START_S = 120
 
@@ -54,7 +53,9 @@ def _started(running: ExitStack, log: Path, program: str, *arguments: str) -> Pa
 
 def _found(log: Path, pattern: str) -> str:
     """What a log says, once it does."""
-    eventually(lambda: re.search(pattern, log.read_text()) is not None, within_s=START_S)
-    found = re.search(pattern, log.read_text())
-    assert found is not None
+    deadline = time.monotonic() + START_S
+    while (found := re.search(pattern, log.read_text())) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{log} does not say {pattern!r} within {START_S} s")
+        time.sleep(0.05)
     return found[1]

@@ -1,0 +1,177 @@
+"""Runs queries on Spark for a server: at most a few at a time, each for a limited time and number of rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from skiway.errors import LimitExceeded
+from skiway.spark_queries.process import QueryProcess
+
+__all__ = ["SparkEngine", "SparkLimits", "SparkPlacement", "SparkQuery"]
+
+WAITING_S: Final = 60.0
+"""How long a query whose columns are known waits for its client to read the rows."""
+
+_WATCH_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLimits:
+    """What queries may use: how many run at a time, and for each of them seconds, rows, and bytes of memory."""
+
+    queries: int = 2
+    seconds: float = 600.0
+    rows: int = 10_000_000
+    memory_bytes: int = 4_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlacement:
+    """Where queries run: the master and the settings of Spark, and the command that starts the Python of their processes."""
+
+    master: str = "local[2]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    confined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SparkQuery:
+    """A query: SQL over views, the options of the data source `airport` for each view, and the token that reads them."""
+
+    account_id: str
+    sql: str
+    tables: Mapping[str, Mapping[str, str]]
+    token: str = field(repr=False)
+
+
+class SparkEngine:
+    """Runs queries. Close it at the end, which ends them.
+
+    A client asks for the columns of a query before it reads the rows. The process that has found the columns waits for that
+    under a key, which the caller of these methods chooses.
+    """
+
+    def __init__(self, placement: SparkPlacement, limits: SparkLimits) -> None:
+        self._placement, self._limits = placement, limits
+        self._lock = threading.Lock()
+        self._processes: dict[QueryProcess, str] = {}
+        self._waiting: dict[Hashable, tuple[QueryProcess, float]] = {}
+        self._watcher: threading.Thread | None = None
+
+    def columns(self, key: Hashable, query: Callable[[], SparkQuery]) -> pa.Schema:
+        """The columns of a query. Its process then waits for `result`."""
+        with self._lock:
+            waiting = self._waiting.get(key)
+        if waiting is not None:
+            return waiting[0].columns()
+        process = self._start(query())
+        try:
+            found = process.columns()
+        except BaseException:
+            self._end(process)
+            raise
+        with self._lock:
+            replaced = self._waiting.pop(key, None)
+            self._waiting[key] = process, time.monotonic() + WAITING_S
+        if replaced is not None:  # the same statement was planned twice at once
+            self._end(replaced[0])
+        return found
+
+    @contextmanager
+    def result(
+        self, key: Hashable, query: Callable[[], SparkQuery], *, when_ended: Callable[[Callable[[], None]], None]
+    ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """The columns and rows of a query, within the block. `when_ended` is called with what cancels it."""
+        with self._lock:
+            waiting = self._waiting.pop(key, None)
+        process = self._start(query()) if waiting is None else waiting[0]
+        try:
+            when_ended(process.cancel)
+            columns = process.columns()
+            yield columns, process.rows(self._limits.rows)
+        finally:
+            self._end(process)
+
+    def close(self) -> None:
+        """End all queries."""
+        with self._lock:
+            running = list(self._processes)
+        for process in running:
+            self._end(process)
+
+    @property
+    def running(self) -> int:
+        """How many queries have processes."""
+        with self._lock:
+            return len(self._processes)
+
+    def _start(self, query: SparkQuery) -> QueryProcess:
+        """Start the process of a query. One that only waits makes room for it."""
+        limits, placement = self._limits, self._placement
+        with self._lock:
+            accounts = self._processes.values()
+            if len(accounts) >= limits.queries:
+                may_go = list(self._waiting)
+            elif sum(account == query.account_id for account in accounts) >= max(1, limits.queries - 1):
+                may_go = [key for key, (each, _) in self._waiting.items() if self._processes[each] == query.account_id]
+            else:
+                may_go = []
+            evicted = self._waiting.pop(may_go[0])[0] if may_go else None
+        if evicted is not None:
+            self._end(evicted)
+        with self._lock:
+            own = sum(account == query.account_id for account in self._processes.values())
+            if len(self._processes) >= limits.queries or own >= max(1, limits.queries - 1):
+                raise LimitExceeded(
+                    f"{len(self._processes)} queries run on Spark, {own} of them of this account, and the server allows "
+                    f"{limits.queries}, and {max(1, limits.queries - 1)} for an account: try again later",
+                    key="spark.busy",
+                )
+            process = QueryProcess(
+                {
+                    "sql": query.sql,
+                    "tables": {view: dict(options) for view, options in query.tables.items()},
+                    "token": query.token,
+                    "master": placement.master,
+                    "conf": dict(placement.conf),
+                    "confined": placement.confined,
+                },
+                command=placement.command,
+                memory_bytes=limits.memory_bytes,
+                seconds=limits.seconds,
+            )
+            self._processes[process] = query.account_id
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="spark-queries", daemon=True)
+                self._watcher.start()
+        return process
+
+    def _end(self, process: QueryProcess) -> None:
+        process.close()
+        with self._lock:
+            self._processes.pop(process, None)
+
+    def _watch(self) -> None:
+        """End queries that take too long, or wait for a client that is gone; until there is none."""
+        while True:
+            time.sleep(_WATCH_S)
+            now = time.monotonic()
+            with self._lock:
+                if not self._processes:
+                    self._watcher = None
+                    return
+                late = [each for each in self._processes if now >= each.deadline]
+                unread = [key for key, (_, until) in self._waiting.items() if now >= until]
+                abandoned = [self._waiting.pop(key)[0] for key in unread]
+            for process in late:
+                process.cancel(late=True)
+            for process in abandoned:
+                self._end(process)

@@ -1,0 +1,176 @@
+"""The server's end of the process of a query."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument, LimitExceeded, Unavailable
+from skiway.sandbox.messages import read_until
+from skiway.spark_queries.supervisor import OUT_OF_MEMORY
+
+__all__ = ["QueryProcess"]
+
+_MAX_MESSAGE: Final = 1 << 30
+_END_S: Final = 20.0
+_LOG_LINES: Final = 40
+_VARIABLES: Final = ("PATH", "JAVA_HOME", "PYTHONPATH", "TMPDIR")
+"""What the processes get of the server's environment. None of it is secret."""
+
+log = logging.getLogger("skiway.spark_queries")
+
+
+class QueryProcess:
+    """A query that runs in processes of its own. The query begins at once, and sends its rows when they are read."""
+
+    def __init__(self, query: Mapping[str, Any], *, command: Sequence[str], memory_bytes: int, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+        self._seconds, self._memory_bytes = seconds, memory_bytes
+        python = list(command) or [sys.executable]
+        self._process = subprocess.Popen(  # noqa: S603 - the operator's command
+            [*python, "-P", "-m", "skiway.spark_queries.supervisor", str(memory_bytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+            cwd="/",
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._lock = threading.Lock()
+        self._columns: pa.Schema | None = None
+        self._is_late = self._is_cancelled = False
+        self._said = deque[str](maxlen=_LOG_LINES)
+        self._secret = query["token"]
+        self._reader = threading.Thread(target=self._drain, name="spark-query-output", daemon=True)
+        self._reader.start()
+        self._send(json.dumps(query).encode() + b"\n")
+
+    @property
+    def pid(self) -> int:
+        """The id of the supervisor."""
+        return self._process.pid
+
+    def columns(self) -> pa.Schema:
+        """The columns, once Spark knows them."""
+        with self._lock:
+            if self._columns is None:
+                kind, payload = self._message()
+                if kind != b"S":
+                    raise self._broken()
+                self._columns = pa.ipc.read_schema(pa.py_buffer(payload))
+            return self._columns
+
+    def rows(self, most: int) -> Iterator[pa.RecordBatch]:
+        """The rows, at most so many."""
+        columns, seen = self.columns(), 0
+        self._send(b"\n")
+        while True:
+            kind, payload = self._message()
+            if kind == b".":
+                return
+            if kind != b"B":
+                raise self._broken()
+            batch = pa.ipc.read_record_batch(pa.py_buffer(payload), columns)
+            batch.validate(full=True)  # it was made by a process that runs SQL of callers
+            seen += batch.num_rows
+            if seen > most:
+                raise LimitExceeded(
+                    f"the query returns more than {most} rows, the limit of this server (sql.spark.max_rows): aggregate, or "
+                    "write a condition or LIMIT",
+                    key="spark.rows",
+                )
+            yield batch
+
+    def cancel(self, *, late: bool = False) -> None:
+        """End the query soon; whoever reads it gets an error. Does not wait."""
+        if self._is_cancelled:
+            return
+        self._is_late, self._is_cancelled = late, True
+        with contextlib.suppress(OSError, ValueError):
+            self._requests.close()  # the supervisor sees the end of its input
+        timer = threading.Timer(_END_S, self._kill)
+        timer.daemon = True
+        timer.start()
+
+    def close(self) -> None:
+        """End the query with all its processes and files."""
+        self.cancel()
+        self._process.wait()
+        self._reader.join(_END_S)
+        self._answers.close()
+
+    def _kill(self) -> None:
+        """Kill processes that have not ended by themselves."""
+        if self._process.poll() is None:
+            log.warning("the processes of a query on Spark did not end within %.0f s; killing them", _END_S)
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # its end is noticed when the answer is read
+            self._requests.write(data)
+            self._requests.flush()
+
+    def _message(self) -> tuple[bytes, bytes]:
+        descriptor, deadline = self._answers.fileno(), self.deadline + _END_S
+        try:
+            head = read_until(descriptor, 9, deadline)
+            size = int.from_bytes(head[1:], "little")
+            if size > _MAX_MESSAGE:
+                raise self._broken()
+            kind, payload = head[:1], read_until(descriptor, size, deadline)
+        except (EOFError, TimeoutError, OSError, ValueError) as error:
+            raise self._ended() from error
+        if kind == b"E":
+            raise InvalidArgument(f"Spark rejects the query: {payload.decode(errors='replace')}", key="spark.query")
+        return kind, payload
+
+    def _ended(self) -> Exception:
+        if self._is_late:
+            return LimitExceeded(
+                f"the query took longer than {self._seconds:g} s, the limit of this server (sql.spark.timeout_seconds)",
+                key="spark.time",
+            )
+        if self._is_cancelled:
+            return Unavailable("the query was cancelled", key="spark.cancelled")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._reader.join(1.0)
+        if self._process.returncode == OUT_OF_MEMORY:
+            return LimitExceeded(
+                f"the query used more than {self._memory_bytes // 1_000_000} MB of memory, the limit of this server "
+                "(sql.spark.memory_limit)",
+                key="spark.memory",
+            )
+        return self._broken()
+
+    def _broken(self) -> Unavailable:
+        log.warning(
+            "the process of a query on Spark ended with %s: %s", self._process.returncode, " | ".join(self._said)
+        )
+        return Unavailable(
+            "the process of the query on Spark did not start, or has failed: the log of the server says why",
+            key="spark.process",
+        )
+
+    def _drain(self) -> None:
+        """Keep the last lines that the processes print, for the log."""
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                self._said.append(line[:1000].decode(errors="replace").strip().replace(self._secret, "****"))

@@ -1,0 +1,123 @@
+"""The supervisor of a query: `python -m skiway.spark_queries.supervisor MEMORY_BYTES` starts the worker and ends it.
+
+It passes its input on to the worker. The query ends when the input ends, because the server has closed it or was killed, when
+the worker ends, or when the query uses too much memory. Then the supervisor kills all processes of the query, also those that
+left its session, because they become its own children; and it removes the files of the query. The worker is confined and the
+supervisor is not, so no code of the query can stop the supervisor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["OUT_OF_MEMORY", "main"]
+
+OUT_OF_MEMORY: Final = 70
+"""The exit code after a query has used too much memory."""
+
+_WATCH_S: Final = 0.25
+_ADOPT_ORPHANS: Final = 36
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the worker until its end, or that of the input."""
+    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    most = int(arguments[0])
+    command = arguments[1:] or [sys.executable, "-P", "-m", "skiway.spark_queries.worker"]
+    folder = Path(tempfile.mkdtemp(prefix="skiway-spark-query-"))
+    worker = subprocess.Popen(  # noqa: S603 - a fixed command, except in tests
+        [*command, str(folder)],
+        stdin=subprocess.PIPE,
+        env=_environment(folder),
+        cwd=folder,
+    )
+    ended = threading.Event()
+    threading.Thread(target=_pass_on, args=(worker, ended), name="input", daemon=True).start()
+    code: int | None = None
+    while code is None and not ended.wait(_WATCH_S):
+        code = worker.poll()
+        if code is None and _used_bytes() > most:
+            code = OUT_OF_MEMORY
+    _kill_all()
+    worker.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(code if code is not None and code >= 0 else 1)  # the thread may wait for input
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """The variables of the worker: those that programs need to start, and none of the server's."""
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "PYTHONPATH") if name in os.environ}
+    places = dict.fromkeys(("HOME", "TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_CONF_DIR"), str(folder))
+    return {**kept, **places, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+def _pass_on(worker: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    assert worker.stdin is not None
+    try:
+        while data := os.read(0, 1 << 16):
+            worker.stdin.write(data)
+            worker.stdin.flush()
+    except OSError:
+        pass  # the worker has ended
+    finally:
+        ended.set()
+
+
+def _descendants() -> list[int]:
+    """All processes below this one."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            try:
+                parent = int(place.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue  # it has ended
+            children.setdefault(parent, []).append(int(place.name))
+    found, new = list[int](), [os.getpid()]
+    while new:
+        new = [child for parent in new for child in children.get(parent, [])]
+        found += new
+    return found
+
+
+def _used_bytes() -> int:
+    """The memory of all processes below this one. Pages that they share are counted for each of them."""
+    pages = 0
+    for each in _descendants():
+        try:
+            pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return pages * _PAGE
+
+
+def _kill_all() -> None:
+    """Kill everything below this process, until nothing is left that could start more."""
+    while left := _descendants():
+        for each in left:
+            try:
+                os.kill(each, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

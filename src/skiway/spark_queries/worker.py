@@ -1,0 +1,154 @@
+"""The worker of a query: `python -m skiway.spark_queries.worker FOLDER` confines itself and runs one query on Spark.
+
+The query arrives on the standard input: its SQL, the options of each table, the token, and where Spark runs. The worker answers
+on the standard output with the columns, waits for a line, and sends the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from urllib.parse import urlsplit
+
+from skiway.pipeline.java import ensure_java
+from skiway.pipeline.session import Setting, SparkPlace
+from skiway.spark_queries.confinement import confine, ephemeral_ports
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["main"]
+
+_FIXED: Final[Mapping[str, Setting]] = {
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.runSQLOnFiles": False,
+    "spark.sql.variable.substitute": False,
+    "spark.ui.enabled": False,
+}
+"""Settings that the operator cannot change: what a query needs to read nothing but its tables."""
+
+_OWN_ERROR: Final = re.compile(r"^\s*skiway\.errors\.\w+: (.*)", re.MULTILINE)
+_CONDITION: Final = re.compile(r"(\[[A-Z][A-Z0-9_.]+\] .*)")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the query."""
+    folder = Path(arguments[0])
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing else may write there
+    query = json.loads(sys.stdin.buffer.readline())
+    java = ensure_java()
+    if query["confined"]:
+        certificates = [
+            Path(each["rootCertificates"]) for each in query["tables"].values() if "rootCertificates" in each
+        ]
+        confine(folder, readable=[java.parents[1], java.resolve().parents[1], *certificates], ports=_ports(query))
+    from pyspark.errors import PySparkException
+
+    try:
+        spark = SparkPlace(query["master"], conf=_settings(query, folder)).session()
+        frame = _frame(spark, query)
+        schema = _columns(frame)
+        _write(answers, b"S", schema.serialize())
+        sys.stdin.buffer.readline()  # until the server reads the rows
+        for batch in _batches(frame, schema):
+            _write(answers, b"B", batch)
+        _write(answers, b".", b"")
+    except (PySparkException, NotImplementedError) as error:
+        _write(answers, b"E", _explained(error).encode())
+    except Exception as error:  # noqa: BLE001 - errors of Java have no class of Spark
+        traceback.print_exc()
+        _write(answers, b"E", _explained(error, "a task failed, and the log of the server says why").encode())
+
+
+def _ports(query: Mapping[str, Any]) -> list[int] | None:
+    """The ports that the driver needs: those of the server and of Spark's own parts. None if these are not known."""
+    master = query["master"]
+    if not master.startswith(("local", "spark://")):
+        return None
+    of_tables = [urlsplit(each["location"]).port for each in query["tables"].values()]
+    of_masters = [urlsplit(f"//{each}").port for each in master.removeprefix("spark://").split(",") if ":" in each]
+    return sorted({*filter(None, (*of_tables, *of_masters)), *ephemeral_ports()})
+
+
+def _settings(query: Mapping[str, Any], folder: Path) -> dict[str, Setting]:
+    given = dict(query["conf"])
+    java = f"-Djava.io.tmpdir={folder} -Duser.home={folder} -XX:-UsePerfData"
+    given["spark.driver.extraJavaOptions"] = f"{java} {given.get('spark.driver.extraJavaOptions', '')}".strip()
+    return {"spark.sql.warehouse.dir": (folder / "warehouse").as_uri(), **given, **_FIXED}
+
+
+def _frame(spark: SparkSession, query: Mapping[str, Any]) -> DataFrame:
+    from skiway.spark import AirportDataSource
+
+    spark.dataSource.register(AirportDataSource)
+    for view, options in query["tables"].items():
+        rows = spark.read.format("airport").options(**options).option("token", query["token"]).load()
+        rows.createOrReplaceTempView(view)
+    found = spark.sql(query["sql"])
+    return found.toDF(*_unique(found.columns))
+
+
+def _columns(frame: DataFrame) -> pa.Schema:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(frame.schema, timestamp_utc=True)
+    except PySparkException:
+        kinds = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in frame.schema)
+        raise NotImplementedError(
+            f"a column has a type that Arrow does not have: {kinds}; cast it to another"
+        ) from None
+
+
+def _batches(frame: DataFrame, schema: pa.Schema) -> Iterator[bytes]:
+    """The rows in order, as serialized batches that the tasks make. The driver has one or two partitions at a time."""
+
+    def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+            data = pa.RecordBatch.from_arrays(columns, schema=schema).serialize().to_pybytes()
+            yield pa.record_batch({"rows": pa.array([data], pa.binary())})
+
+    for row in frame.mapInArrow(packed, "rows binary").toLocalIterator(prefetchPartitions=True):
+        yield bytes(row.rows)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names of the columns; those that are equal, apart from their case, have numbers."""
+    taken, found = set[str](), list[str]()
+    for name in names:
+        unique, number = name, 0
+        while unique.lower() in taken:
+            number += 1
+            unique = f"{name}_{number}"
+        taken.add(unique.lower())
+        found.append(unique)
+    return found
+
+
+def _explained(error: Exception, otherwise: str = "") -> str:
+    """What Spark says in one line: the message of the data source, or what follows the first name of an error condition."""
+    text = str(error)
+    found = _OWN_ERROR.search(text) or _CONDITION.search(text)
+    return str(found[1]) if found else otherwise or text.partition("\n")[0]
+
+
+def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:
+    to.write(kind + len(payload).to_bytes(8, "little"))
+    to.write(payload)
+    to.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
