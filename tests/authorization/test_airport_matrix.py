@@ -213,6 +213,8 @@ SYSTEM_TABLES: Final = (
         "snapshots",
         "files",
         "column_stats",
+        "column_history",
+        "partitions",
         "views",
         "policies",
         "quality",
