@@ -52,7 +52,7 @@ def ended(lake: PipelineLake, pipeline: v1.Pipeline, tokens: Path) -> v1.Job:
     factory = lake.lake.factory
     reconciler = Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse)
     started = api.start(lake.lake.home, v1.StartPipelineRequest(pipeline_id=pipeline.resource_id)).job
-    run = jobs_of(factory.realm, reconciler, DuckQueries(), current_roles(settings(tokens)))
+    run = jobs_of(factory.realm, reconciler, DuckQueries(), current_roles=current_roles(settings(tokens)))
     assert Worker(JobQueue(factory.stores, clock=factory.clock), run, name="w").work_once()
     return jobs.get(lake.lake.home, v1.GetReconcileJobRequest(job_id=started.job_id)).job
 

@@ -12,7 +12,17 @@ from skiway.web.pages.system_tables import system_rows
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit
 
-__all__ = ["cancel_job", "change_connector", "connectors", "end_query", "events", "jobs", "queries", "settings"]
+__all__ = [
+    "cancel_job",
+    "change_connector",
+    "connectors",
+    "end_query",
+    "events",
+    "job_data",
+    "jobs",
+    "queries",
+    "settings",
+]
 
 MAX_ROWS: Final = 100
 
