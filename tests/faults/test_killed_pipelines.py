@@ -53,7 +53,7 @@ pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.
 
 SETTINGS = (*NO_GC, *WORKER, "reconciler.spark.master=local[2]", "pipelines.enabled=true")
 CRASHING = (*SETTINGS, "reconciler.job_store.lease_ms=4000")
-KILLS = 3
+KILLS = 4
 """How many steps are tried, unless all are."""
 
 FILES = {

@@ -30,7 +30,7 @@ from skiway.runtime.lifecycle import StopSignals, announced, opened, remove_stal
 from skiway.runtime.process import running
 from skiway.runtime.stores import secrets_of
 from skiway.runtime.telemetry import GcMetrics, logging_as_configured, measure_usage
-from skiway.security import MemorySecrets
+from skiway.security import MemorySecrets, new_token
 from skiway.storage import open_stores
 from skiway.telemetry.metrics import Metrics
 
@@ -401,6 +401,21 @@ def test_startup_does_not_warn_by_default(capsys: pytest.CaptureFixture[str]) ->
     with logging_as_configured(load()):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_workers_and_schedules_know_the_roles_of_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = list[Any]()
+    monkeypatch.setattr(workers, "jobs_of", lambda *parts: given.append(parts[-1]))
+    monkeypatch.setattr(workers, "PipelineSchedule", lambda _stores, _realms, area: given.append(area.current_roles))
+    monkeypatch.setattr(workers, "scheduling", lambda *_, **__: nullcontext())
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(new_token("ann", "a1", roles=["member"]).entry.toml())
+    flags = {"pipelines.enabled": "true", "auth.mode": "token", "auth.tokens.file": str(tokens)}
+    with open_stores("memory://") as stores:
+        reconciler = Reconciler(MemorySecrets(), warehouse=cast(Any, "warehouse"))
+        with workers.at_work(load(flags=flags), stores, reconciler, Metrics(enabled=False)):
+            pass
+    assert [(roles("a1", "ann"), roles("a1", "bob")) for roles in given] == [({"member"}, None)] * 2
 
 
 @pytest.mark.parametrize("enabled", ["false", "true"])
