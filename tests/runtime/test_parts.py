@@ -405,7 +405,7 @@ def test_startup_does_not_warn_by_default(capsys: pytest.CaptureFixture[str]) ->
 
 def test_workers_and_schedules_know_the_roles_of_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given = list[Any]()
-    monkeypatch.setattr(workers, "jobs_of", lambda *parts: given.append(parts[-1]))
+    monkeypatch.setattr(workers, "jobs_of", lambda *_, current_roles, **__: given.append(current_roles))
     monkeypatch.setattr(workers, "PipelineSchedule", lambda _stores, _realms, area: given.append(area.current_roles))
     monkeypatch.setattr(workers, "scheduling", lambda *_, **__: nullcontext())
     tokens = tmp_path / "tokens.toml"
