@@ -18,11 +18,13 @@ from bench.disk import scratch
 from bench.report import Figure, report
 from bench.sales import rows
 from bench.serving import skiway_serve
-from bench.standalone_cluster import standalone_cluster
 from bench.turns import taken_in_turns
 from skiway.client import AirportClient
 from skiway.pipeline.session import session
 from skiway.spark import AirportDataSource
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the cluster of the tests
+from pipeline.standalone_cluster import standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,15 +13,15 @@ from skiway.fairness import FairThreads, lane_share
 
 
 def test_a_quiet_lane_does_not_wait_for_a_busy_one() -> None:
-    threads, go = FairThreads(2, "test", per_lane=2), threading.Event()
+    threads, go = FairThreads(1, "test"), threading.Event()  # one thread: the order of two would depend on their speed
     order: list[str] = []
-    blocked = [threads.submit("busy", lambda: go.wait(10)) for _ in range(2)]
+    blocked = [threads.submit("busy", go.wait)]
     busy = [threads.submit("busy", lambda: order.append("busy")) for _ in range(100)]
     quiet = threads.submit("quiet", lambda: order.append("quiet"))
     go.set()
     waited: list[Future[Any]] = [*blocked, *busy, quiet]
     wait(waited, timeout=10)
-    assert order.index("quiet") <= 3
+    assert order.index("quiet") <= 1
     threads.shutdown()
 
 

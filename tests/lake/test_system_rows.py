@@ -127,7 +127,8 @@ def test_query_is_planned_again_after_its_tables_have_changed() -> None:
     shapes = QueryShapes()
     context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=shapes))
     function = QueryFunction(context, "c", cast(Any, None))
-    arguments = {"sql": pa.scalar("FROM t"), "schema": pa.scalar(None, pa.string())}
+    none = pa.scalar(None, pa.string())
+    arguments = {"sql": pa.scalar("FROM t"), "schema": none, "engine": none}
     with entered(Request(transaction_id="tx")):
         assert function.schema_for(arguments) == planned
         planned = read.schema
@@ -150,7 +151,8 @@ def test_columns_of_a_query_are_remembered_for_one_caller() -> None:
     callers, queries = SimpleNamespace(principal=caller), SimpleNamespace(columns=columns)
     context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=QueryShapes()))
     function = QueryFunction(context, "c", cast(Any, None))
-    arguments = {"sql": pa.scalar("FROM t"), "schema": pa.scalar(None, pa.string())}
+    none = pa.scalar(None, pa.string())
+    arguments = {"sql": pa.scalar("FROM t"), "schema": none, "engine": none}
     with entered(Request(trace_id="t")):
         for caller.subject in ("me", "me", "you"):
             function.schema_for(arguments)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bench.standalone_cluster import standalone_cluster
 
 from distribution.environments import PROJECT, build, environment
 from pipeline import disturbed_job
 from pipeline.lakes import SPARK
+from pipeline.standalone_cluster import standalone_cluster
 from runtime.servers import Server
 from skiway.client import AirportClient, Metastore
 

@@ -42,10 +42,7 @@ def _started(running: ExitStack, log: Path, program: str, *arguments: str) -> Pa
     command = [program_file, f"org.apache.spark.deploy.{program}", "--webui-port", "0", *arguments]
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output, stderr=subprocess.STDOUT, env=variables,
-        )  # fmt: skip
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=variables)
     running.callback(process.wait, 60)
     running.callback(process.terminate)
     return log
