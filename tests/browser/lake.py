@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from runtime.servers import Server
 from skiway.client import AirportClient, Metastore
 from skiway.model import v1
+from web.explorers import store_history
 
 SCRIPT = "<script>alert(1)</script>"
 PIPELINE = {
@@ -55,6 +56,7 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         )
         metastore.tables.update("lake.sales.people", description="customers of the shop")
         _profile(metastore)
+        store_history(folder / "home", metastore)
         metastore.policies.tag("lake.sales.people", "name", ["personal"])
         metastore.policies.create("hide names", to=["role:member"], mask="hash", tags=["personal"])
         metastore.grants.add("lake.sales.people", "user:bob", "read")

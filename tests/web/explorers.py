@@ -12,6 +12,10 @@ from typing import Any
 import httpx
 
 from runtime.servers import Server, skiway, started
+from skiway.client import Metastore
+from skiway.metastore import Realm, statistics
+from skiway.model import v1
+from skiway.storage import open_stores
 
 
 @dataclass
@@ -61,3 +65,22 @@ def with_tokens(home: Path, *arguments: str) -> Iterator[tuple[Server, dict[str,
     tokens = {"ada": token_of(home, "ada", "administrator"), "eve": token_of(home, "eve", "member")}
     with started(home, "--set", "auth.mode=token", *arguments) as server:
         yield server, tokens
+
+
+def store_history(home: Path, metastore: Metastore) -> None:
+    """Statistics of both snapshots of a table, as profiles store them."""
+    table = metastore.tables.get("lake.sales.people").message
+    snapshots = list(metastore.snapshots("lake.sales.people"))
+    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
+        realm = Realm(stores, table.resource_id.account_id)
+        for median, snapshot in zip((40, 70), reversed(snapshots), strict=True):
+            columns = [
+                v1.ColumnStats(
+                    column_id=1, column_name="id", value_count=100, properties={"quantiles": f'{{"0.5": "{median}"}}'}
+                ),
+                v1.ColumnStats(
+                    column_id=2, column_name="name", value_count=100, properties={"top_values": f'[["ann", {median}]]'}
+                ),
+            ]
+            stats = v1.TableStats(table_id=table.resource_id, snapshot_id=snapshot.id, row_count=100)
+            statistics.add_to_history(realm, stats, columns)

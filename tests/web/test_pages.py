@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -17,18 +16,16 @@ from runtime.servers import Server, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import PlannedTable
 from skiway.client.metastore.calls import Calls
-from skiway.metastore import Realm, statistics
 from skiway.metastore.pipelines.column_lineage import COLUMNS
 from skiway.metastore.pipelines.positions import PIPELINE as PIPELINE_ID
 from skiway.model import v1
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.search import Entry, Index
-from skiway.storage import open_stores
 from skiway.web import charts
 from skiway.web.pages import PAGES, pipelines
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
-from web.explorers import Visitor, visiting
+from web.explorers import Visitor, store_history, visiting
 
 SCRIPT = "<script>alert(1)</script>"
 PIPELINE = {
@@ -38,25 +35,6 @@ PIPELINE = {
     "planted.sql": f"-- @table: {SCRIPT}\nSELECT * FROM `{SCRIPT}s`",
 }
 NOTE = {"type": "struct", "fields": [{"id": 1, "name": "note", "required": False, "type": "string"}]}
-
-
-def store_history(home: Path, metastore: Metastore) -> None:
-    """Statistics of both snapshots of a table, as profiles store them."""
-    table = metastore.tables.get("lake.sales.people").message
-    snapshots = list(metastore.snapshots("lake.sales.people"))
-    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
-        realm = Realm(stores, table.resource_id.account_id)
-        for median, snapshot in zip((40, 70), reversed(snapshots), strict=True):
-            columns = [
-                v1.ColumnStats(
-                    column_id=1, column_name="id", value_count=100, properties={"quantiles": f'{{"0.5": "{median}"}}'}
-                ),
-                v1.ColumnStats(
-                    column_id=2, column_name="name", value_count=100, properties={"top_values": f'[["ann", {median}]]'}
-                ),
-            ]
-            stats = v1.TableStats(table_id=table.resource_id, snapshot_id=snapshot.id, row_count=100)
-            statistics.add_to_history(realm, stats, columns)
 
 
 @pytest.fixture(scope="module")

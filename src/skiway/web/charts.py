@@ -106,8 +106,9 @@ def graph(layers: Sequence[Sequence[str]], tables: Sequence[Mapping[str, Any]]) 
         for name, (left, at) in places.items()
     ]
     label = f"{len(own)} tables and the {len(places) - len(own)} tables that they are made from"
-    return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        label, max(len(layers) * (BOX + SPACE) - SPACE, BOX), height, Markup("").join(drawn)
+    width = max(len(layers) * (BOX + SPACE) - SPACE, BOX)
+    return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="-1 -1 {} {}">{}</svg>').format(
+        label, width + 2, height + 2, Markup("").join(drawn)
     )
 
 
