@@ -38,6 +38,7 @@ class Kind(StrEnum):
 
     parquet = "parquet"
     iceberg = "iceberg"
+    glue = "glue"
     delta = "delta"
     csv = "csv"
     json = "json"
@@ -70,7 +71,7 @@ class Mode(StrEnum):
 Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Name of the connector.")]
 Uri = Annotated[
     str,
-    typer.Option("--uri", metavar="URI", help="Folder, s3:// URL, or address of a REST catalog or of a database."),
+    typer.Option("--uri", metavar="URI", help="Folder, s3:// URL, or address of a catalog or of a database."),
 ]
 Include = Annotated[
     list[str] | None, typer.Option("--include", metavar="GLOB", help="Only tables that match; repeatable.")

@@ -26,7 +26,7 @@ EXTRAS: Final = {
     "lake": "the server and this command",
     "spark": "column statistics computed by Spark",
     "postgres": "metadata in PostgreSQL",
-    "aws": "metadata in DynamoDB and secrets in AWS Secrets Manager",
+    "aws": "tables in AWS Glue, metadata in DynamoDB and secrets in AWS Secrets Manager",
     "gcs": "tables in Google Cloud Storage",
     "azure": "tables in Azure Data Lake Storage",
     "mcp": "the lake as tools of assistants, with the Model Context Protocol",

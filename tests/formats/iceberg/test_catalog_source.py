@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from skiway.errors import NotFound
+from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import open_source
 
 
@@ -27,3 +27,9 @@ def test_tables_of_a_sql_catalog_are_listed_and_read(tmp_path: Path) -> None:
         assert table.read(table.snapshots()[-1]).read_all()["id"].to_pylist() == [1, 2]
         with pytest.raises(NotFound, match=r"no 'sales\.nothing'"):
             source.load(("sales",), "nothing")
+
+
+def test_hive_metastore_names_the_missing_extra() -> None:
+    with pytest.raises(InvalidArgument, match="PyIceberg's extra 'hive'") as raised:
+        open_source("iceberg", "thrift://metastore.example.com:9083")
+    assert raised.value.key == "location.refused"

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway import extras
-from skiway.causes import cause_of
-from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
-from skiway.formats.files import Files, Found, decoding, first_lines
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, Unsupported
+from skiway.formats.files import Files, Found, decoding
+from skiway.formats.iceberg.catalog_source import CatalogSource, read_table, translated
 from skiway.formats.iceberg.metadata import validated
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.opening import FolderSource, SourceRequest
-from skiway.formats.source import Namespace, Source, TableHandle, TableName
-from skiway.security.source_access import Location, location, web_address
+from skiway.formats.source import Source, TableHandle, TableName
+from skiway.security.source_access import Location, web_address
 from skiway.security.source_access.databases import POSTGRESQL, SQLITE, checked_database, sqlite_file
 from skiway.security.source_access.web_sessions import guard_session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
     from pyiceberg.typedef import Properties
 
     from requests import Session
@@ -84,7 +84,7 @@ def _open_rest(request: SourceRequest) -> Source:
 
         return Guarded(request.name, uri=address, **_rest_properties(request))
 
-    return _CatalogSource(request, connect)
+    return CatalogSource(request, connect)
 
 
 def _rest_properties(request: SourceRequest) -> dict[str, str]:
@@ -109,31 +109,18 @@ def _open_sql(request: SourceRequest) -> Source:
 
     def connect() -> Catalog:
         from pyiceberg.catalog.sql import SqlCatalog
-        from pyiceberg.table import Table
-
-        from skiway.formats.iceberg.file_io import ReadingIO
-        from skiway.formats.iceberg.foreign_metadata import read_foreign_metadata
-
-        class WithVariants(Table):
-            variants: frozenset[int] = frozenset()
 
         class Guarded(SqlCatalog):
             def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
-                """Read the metadata of a table through `files`, which checks its location."""
-                io, place = ReadingIO(files), orm_table.metadata_location or ""
-                with decoding(files, place):
-                    read = read_foreign_metadata(files, place)
                 name = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-                table = WithVariants(name, read.metadata, place, io, self)
-                table.variants = read.variants
-                return table
+                return read_table(files, self, name, orm_table.metadata_location or "")
 
         name = request.options.get("catalog-name", "default")
         # An object, because the text of a URL cannot express an empty password.
         url: Any = checked_database(request.uri, request.access, password=request.credentials.get("password", ""))
         return Guarded(name, uri=url, warehouse=request.options.get("warehouse", ""), init_catalog_tables="false")
 
-    return _CatalogSource(request, connect)
+    return CatalogSource(request, connect)
 
 
 def _open_files(request: SourceRequest) -> Source:
@@ -172,7 +159,7 @@ class _IcebergFolders:
         from skiway.formats.iceberg.foreign_metadata import read_foreign_metadata
 
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
-        with decoding(self._files, str(metadata)), _translated(str(place), str(name)):
+        with decoding(self._files, str(metadata)), translated(str(place), str(name)):
             read = read_foreign_metadata(self._files, str(metadata))
             return IcebergTable(
                 name,
@@ -222,110 +209,3 @@ class _IcebergFolders:
 def _version(file: Found) -> int | None:
     found = _METADATA.fullmatch(file.location.name)
     return None if found is None else int(found[1] or found[2])
-
-
-class _CatalogSource(Source):
-    """The tables of a catalog, accessed with PyIceberg; connects on first use."""
-
-    def __init__(self, request: SourceRequest, connect: Callable[[], Catalog]) -> None:
-        self._request = request
-        self._connect = connect
-        self._connected: Catalog | None = None
-
-    @property
-    def _catalog(self) -> Catalog:
-        if self._connected is None:
-            self._connected = self._connect()
-        return self._connected
-
-    def namespaces(self) -> list[Namespace]:
-        with _translated(self._request.address):
-            return sorted(self._below(()))
-
-    def _below(self, parent: Namespace) -> Iterator[Namespace]:
-        for found in self._catalog.list_namespaces(parent):
-            name = tuple(found)
-            if name != parent:
-                yield name
-                yield from self._below(name)
-
-    def tables(self, namespace: Namespace) -> list[str]:
-        with _translated(self._request.address, ".".join(namespace)):
-            return sorted(name[-1] for name in self._catalog.list_tables(namespace))
-
-    def load(self, namespace: Namespace, table: str) -> TableHandle:
-        name = TableName(namespace, table)
-        with _translated(self._request.address, str(name)):
-            found = self._catalog.load_table((*namespace, table))
-        # A REST catalog may vend credentials for this table only.
-        vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
-        vended.pop("s3.ambient-credentials", None)  # only the connector itself may ask for them
-        files = self._request.files(vended)
-        files.reach.check(location(found.metadata_location))
-        with decoding(files, found.metadata_location):
-            return IcebergTable(
-                name,
-                validated(found.metadata),
-                metadata_location=found.metadata_location,
-                files=files,
-                variants=getattr(found, "variants", frozenset()),
-            )
-
-    def close(self) -> None:
-        if self._connected is not None:
-            self._connected.close()
-
-
-@contextmanager
-def _translated(source: str, name: str = "") -> Iterator[None]:
-    """Run a block in which PyIceberg's errors become ours; `name` is the table or namespace."""
-    from pydantic import ValidationError
-    from pyiceberg import exceptions
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from requests import RequestException
-
-    try:
-        yield
-    except SkiwayError:
-        raise
-    except (exceptions.NoSuchTableError, exceptions.NoSuchIcebergTableError, exceptions.NoSuchNamespaceError) as error:
-        raise NotFound(
-            f"source {source!r} has no {name!r}; list its namespaces and tables", key="table.not_found"
-        ) from error
-    except (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError) as error:
-        raise PreconditionFailed(
-            f"source {source!r} rejected the credentials; check the credentials of the connector",
-            key="source.credentials",
-            detail=first_lines(error),
-        ) from error
-    except (ValidationError, exceptions.ValidationError) as error:
-        raise Unsupported(
-            f"table {name!r} of source {source!r} has unsupported metadata, such as a type of a newer version of Iceberg",
-            key="table.feature",
-            detail=first_lines(error),
-            table=name,
-            feature="metadata",
-        ) from error
-    except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
-        cause = cause_of(error)
-        if cause is not None:
-            message = f"source {source!r} cannot be read: {cause.sentence}"
-            raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
-        raise Unavailable(
-            f"source {source!r} does not respond; check its address, then try again",
-            key="source.unavailable",
-            detail=first_lines(error),
-        ) from error
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        StopIteration,
-    ) as error:  # how PyIceberg fails on damaged metadata
-        raise PreconditionFailed(
-            f"the response of source {source!r} about {name!r} is invalid; fix it there",
-            key="file.corrupt",
-            detail=f"{type(error).__name__}: {first_lines(error)}",
-        ) from error

@@ -109,6 +109,12 @@ def location(uri: str) -> Location:
 def _parsed(uri: str) -> Location:
     found = _SCHEME.fullmatch(uri)
     scheme, rest = (found["scheme"].lower(), found["rest"]) if found else ("", uri)
+    if scheme == "thrift":
+        raise _invalid(
+            uri,
+            "a Hive Metastore cannot be a source, because that needs PyIceberg's extra 'hive', which Skiway does not include; give "
+            "the address of a REST catalog in front of it, or the folder of its Iceberg tables",
+        )
     if scheme not in _SCHEMES:
         raise _invalid(
             uri,

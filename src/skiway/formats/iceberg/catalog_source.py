@@ -1,0 +1,146 @@
+"""The tables of an upstream catalog, accessed with PyIceberg, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from skiway.causes import cause_of
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
+from skiway.formats.files import Files, decoding, first_lines
+from skiway.formats.iceberg.metadata import validated
+from skiway.formats.iceberg.table import IcebergTable
+from skiway.formats.opening import SourceRequest
+from skiway.formats.source import Namespace, Source, TableHandle, TableName
+from skiway.security.source_access import location
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+__all__ = ["CatalogSource", "read_table", "translated"]
+
+
+class CatalogSource(Source):
+    """The tables of a catalog, accessed with PyIceberg; connects on first use."""
+
+    def __init__(self, request: SourceRequest, connect: Callable[[], Catalog]) -> None:
+        self._request = request
+        self._connect = connect
+        self._connected: Catalog | None = None
+
+    @property
+    def _catalog(self) -> Catalog:
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
+    def namespaces(self) -> list[Namespace]:
+        with translated(self._request.address):
+            return sorted(self._below(()))
+
+    def _below(self, parent: Namespace) -> Iterator[Namespace]:
+        for found in self._catalog.list_namespaces(parent):
+            name = tuple(found)
+            if name != parent:
+                yield name
+                yield from self._below(name)
+
+    def tables(self, namespace: Namespace) -> list[str]:
+        with translated(self._request.address, ".".join(namespace)):
+            return sorted(name[-1] for name in self._catalog.list_tables(namespace))
+
+    def load(self, namespace: Namespace, table: str) -> TableHandle:
+        name = TableName(namespace, table)
+        with translated(self._request.address, str(name)):
+            found = self._catalog.load_table((*namespace, table))
+        # A REST catalog may vend credentials for this table only.
+        vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
+        vended.pop("s3.ambient-credentials", None)  # only the connector itself may ask for them
+        files = self._request.files(vended)
+        files.reach.check(location(found.metadata_location))
+        with decoding(files, found.metadata_location):
+            return IcebergTable(
+                name,
+                validated(found.metadata),
+                metadata_location=found.metadata_location,
+                files=files,
+                variants=getattr(found, "variants", frozenset()),
+            )
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+
+
+def read_table(files: Files, catalog: Catalog, name: tuple[str, ...], metadata: str) -> Table:
+    """A table of `catalog` whose metadata file is read through `files`, which checks its location."""
+    from pyiceberg.table import Table
+
+    from skiway.formats.iceberg.file_io import ReadingIO
+    from skiway.formats.iceberg.foreign_metadata import read_foreign_metadata
+
+    class WithVariants(Table):
+        variants: frozenset[int] = frozenset()
+
+    with decoding(files, metadata):
+        read = read_foreign_metadata(files, metadata)
+    table = WithVariants(name, read.metadata, metadata, ReadingIO(files), catalog)
+    table.variants = read.variants
+    return table
+
+
+@contextmanager
+def translated(source: str, name: str = "") -> Iterator[None]:
+    """Run a block in which PyIceberg's errors become ours; `name` is the table or namespace."""
+    from pydantic import ValidationError
+    from pyiceberg import exceptions
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from requests import RequestException
+
+    try:
+        yield
+    except SkiwayError:
+        raise
+    except (exceptions.NoSuchTableError, exceptions.NoSuchIcebergTableError, exceptions.NoSuchNamespaceError) as error:
+        raise NotFound(
+            f"source {source!r} has no {name!r}; list its namespaces and tables", key="table.not_found"
+        ) from error
+    except (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError) as error:
+        raise PreconditionFailed(
+            f"source {source!r} rejected the credentials; check the credentials of the connector",
+            key="source.credentials",
+            detail=first_lines(error),
+        ) from error
+    except (ValidationError, exceptions.ValidationError) as error:
+        raise Unsupported(
+            f"table {name!r} of source {source!r} has unsupported metadata, such as a type of a newer version of Iceberg",
+            key="table.feature",
+            detail=first_lines(error),
+            table=name,
+            feature="metadata",
+        ) from error
+    except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
+        cause = cause_of(error)
+        if cause is not None:
+            message = f"source {source!r} cannot be read: {cause.sentence}"
+            raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
+        raise Unavailable(
+            f"source {source!r} does not respond; check its address, then try again",
+            key="source.unavailable",
+            detail=first_lines(error),
+        ) from error
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        StopIteration,
+    ) as error:  # how PyIceberg fails on damaged metadata
+        raise PreconditionFailed(
+            f"the response of source {source!r} about {name!r} is invalid; fix it there",
+            key="file.corrupt",
+            detail=f"{type(error).__name__}: {first_lines(error)}",
+        ) from error
