@@ -51,7 +51,7 @@ def later() -> datetime:
 
 
 def test_job_has_an_empty_log_until_its_first_attempt_ends(factory: ResourceFactory, leased: Lease) -> None:
-    assert kept(factory, leased) == v1.GetReconcileJobLogResponse()
+    assert kept(factory, leased) == v1.GetReconcileJobLogResponse(job_id=leased.job.job_id)
     keep_log(queue(factory), leased, logged("one", "two"))
     assert (kept(factory, leased).text, kept(factory, leased).dropped_lines) == ("one\ntwo\n", 0)
 

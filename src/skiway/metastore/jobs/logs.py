@@ -54,9 +54,10 @@ def get_log(realm: Realm, request: v1.GetReconcileJobLogRequest) -> v1.GetReconc
     job = get(realm, v1.GetReconcileJobRequest(job_id=request.job_id)).job
     found = realm.all(JOB_LOG).named(keys.job_log(realm.account_id, job.job_id))
     if found is None:
-        return v1.GetReconcileJobLogResponse()
+        return v1.GetReconcileJobLogResponse(job_id=job.job_id)
     note = f"… {found.dropped_lines} older lines were dropped: a log has at most {MAX_BYTES // 1024} KB\n"
     return v1.GetReconcileJobLogResponse(
+        job_id=job.job_id,
         text=f"{note if found.dropped_lines else ''}{found.text}",
         dropped_lines=found.dropped_lines,
         updated_at=found.updated_at,

@@ -806,9 +806,11 @@ Global___GetReconcileJobLogRequest: _TypeAlias = GetReconcileJobLogRequest  # no
 class GetReconcileJobLogResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    JOB_ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     DROPPED_LINES_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     text: _builtins.str
     """empty if no attempt has ended; if lines were dropped, the first line says so"""
     dropped_lines: _builtins.int
@@ -817,13 +819,14 @@ class GetReconcileJobLogResponse(_message.Message):
     def __init__(
         self,
         *,
+        job_id: _builtins.str = ...,
         text: _builtins.str = ...,
         dropped_lines: _builtins.int = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_lines", b"dropped_lines", "text", b"text", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_lines", b"dropped_lines", "job_id", b"job_id", "text", b"text", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
