@@ -6,7 +6,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -23,6 +24,7 @@ from skiway.pipeline import worker as worker_module
 from skiway.pipeline.ingest.distribution import SparkDistribution
 from skiway.pipeline.interruption import interruptible, joined
 from skiway.pipeline.java_output import log_output
+from skiway.pipeline.maintain import SparkOptimizer
 from skiway.pipeline.spark_uses import GRACE_S, SparkUses
 from skiway.pipeline.worker import Worker
 from skiway.storage import Stores, open_stores, utc_now
@@ -150,6 +152,21 @@ def test_credentials_of_the_connector_are_masked(factory: ResourceFactory) -> No
     assert "**** of lake and ada-l at https://sso.example.com" in found
 
 
+def test_token_of_a_job_on_spark_is_masked() -> None:
+    def broken() -> SparkSession:
+        raise RuntimeError("refused: swordfish")
+
+    optimizer = SparkOptimizer(broken, lambda: "http://127.0.0.1:1", token=lambda *_: "swordfish")
+    table = cast(Any, SimpleNamespace(table=v1.Table(), id="t"))
+    with collecting(CollectedLog()) as found:
+        try:
+            optimizer.optimize(table, ["lake", "s", "t"], cast(Any, None), job_id="j", control=Control())
+        except RuntimeError:
+            log.exception("it failed")
+    assert "RuntimeError: refused: ****" in found.text
+    assert "swordfish" not in found.text
+
+
 def test_jobs_that_run_at_once_have_separate_logs(factory: ResourceFactory) -> None:
     ids = [triggered(factory, name) for name in ("one", "two")]
     together = threading.Barrier(2, timeout=20)
@@ -233,6 +250,12 @@ def test_message_belongs_to_no_job_if_something_else_uses_spark() -> None:
     assert uses.owner() is None
 
 
+def test_use_of_spark_outside_of_jobs_has_no_known_end(uses: SparkUses) -> None:
+    uses.begin("one", CollectedLog("a1"))
+    joined(cast(Any, object()))
+    assert uses.owner() is None
+
+
 @pytest.fixture
 def uses(monkeypatch: pytest.MonkeyPatch) -> SparkUses:
     """As in a process in which nothing has used Spark yet."""
@@ -271,7 +294,10 @@ def test_job_has_the_messages_of_its_tasks_on_spark(
 
     def run(job: v1.Job, control: Control) -> Outcome:
         with interruptible(job.job_id, control):
-            SparkDistribution(lambda: joined(spark))(fail, [1])
+            try:
+                SparkDistribution(lambda: joined(spark))(fail, [1])
+            finally:
+                spark.sparkContext._jvm.java.lang.System.err.println("26/01/02 03:04:05 ERROR Test: the last words")
         raise AssertionError("the task did not fail")
 
     worked(factory, run)
@@ -279,5 +305,6 @@ def test_job_has_the_messages_of_its_tasks_on_spark(
     spark_lines = [line for line in found.splitlines() if " spark." in line]
     assert any("ERROR   spark.Executor" in line for line in spark_lines), found
     assert "the planted failure" in found
+    assert "spark.Test  the last words" in spark_lines[-1]
     assert "skiway-mark" not in found
     assert uses.owner() is None

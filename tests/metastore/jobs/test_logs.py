@@ -15,6 +15,7 @@ from skiway.metastore.jobs.logs import keep_log
 from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.maintenance.integrity import Checker
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import JOB
 from skiway.model import v1
 from skiway.storage import utc_now
 from skiway.telemetry.job_logs import MAX_BYTES, CollectedLog
@@ -113,6 +114,13 @@ def test_log_of_another_account_is_not_found(factory: ResourceFactory, leased: L
     keep_log(queue(factory), leased, logged("one"))
     with expect_error(NotFound, "job", id=leased.job.job_id):
         kept(factory, leased, "a2")
+
+
+def test_jobs_of_two_accounts_with_the_same_id_have_their_own_logs(factory: ResourceFactory, leased: Lease) -> None:
+    factory.account("a2")
+    factory.realm("a2").all(JOB).create(v1.Job(account_id="a2", job_id=leased.job.job_id, state=v1.JS_FAILED))
+    keep_log(queue(factory), leased, logged("one"))
+    assert kept(factory, leased, "a2").text == ""
 
 
 def test_log_is_deleted_with_its_job(factory: ResourceFactory, leased: Lease) -> None:
