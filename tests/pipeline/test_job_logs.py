@@ -152,7 +152,7 @@ def test_credentials_of_the_connector_are_masked(factory: ResourceFactory) -> No
     assert "**** of lake and ada-l at https://sso.example.com" in found
 
 
-def test_token_of_a_job_on_spark_is_masked() -> None:
+def test_token_of_an_optimization_is_masked() -> None:
     def broken() -> SparkSession:
         raise RuntimeError("refused: swordfish")
 
