@@ -47,9 +47,11 @@ class _SparkWork:
         """Take the tag from this thread, after the log has what Spark logged."""
         if self._session is None:
             return
-        _owner(self._session).removeTag(self._tag)
-        wait_for_output()
-        SPARK_USES.end(self)
+        try:
+            _owner(self._session).removeTag(self._tag)
+            wait_for_output()
+        finally:
+            SPARK_USES.end(self)
 
     def watch(self, ended: threading.Event) -> None:
         """Interrupt everything while the job must stop, until it has ended."""

@@ -35,8 +35,9 @@ PATIENCE_S: Final = 2.0
 _LAUNCHED: Final = Event()
 """Set if the output of Java arrives here."""
 
+MARK: Final = "skiway-mark-"
 _MARKS: Final[dict[str, Event]] = {}
-"""Lines that Java writes for `wait_for_output`."""
+"""What waits for lines that Java writes for `wait_for_output`. They start with `MARK`."""
 
 LEVELS: Final = {
     "TRACE": logging.DEBUG,
@@ -92,15 +93,14 @@ def launch_java(settings: Mapping[str, str]) -> None:
 
 def wait_for_output() -> None:
     """Wait until everything is logged that Java has written so far. If it does not answer soon, do not wait longer."""
+    if not _LAUNCHED.is_set():
+        return
     from pyspark import SparkContext
 
-    java = SparkContext._jvm
-    if java is None or not _LAUNCHED.is_set():
-        return
-    mark, seen = f"skiway-mark-{uuid4().hex}", Event()
+    mark, seen = f"{MARK}{uuid4().hex}", Event()
     _MARKS[mark] = seen
     with suppress(Exception):  # Java may have ended
-        java.java.lang.System.err.println(mark)
+        SparkContext._jvm.java.lang.System.err.println(mark)  # type: ignore[union-attr]
         seen.wait(PATIENCE_S)
     del _MARKS[mark]
 
@@ -130,12 +130,12 @@ def _messages(source: int) -> Iterator[JavaMessage]:
     """The messages, each with its stack trace: complete at the next message, or when nothing arrives for a moment."""
     pending: JavaMessage | None = None
     for line in _lines(source):
-        if line is None or line in _MARKS:
+        if line is None or line.startswith(MARK):
             if pending is not None:
                 yield pending
             pending = None
-            if line is not None:
-                _MARKS[line].set()
+            if line is not None and (waiting := _MARKS.get(line)) is not None:
+                waiting.set()
         elif pending is not None and (_CONTINUED.match(line) or _EXCEPTION.match(line)):
             pending.stack.append(line)
         else:

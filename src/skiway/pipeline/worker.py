@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -327,9 +327,7 @@ class Worker:
         except Exception:
             log.exception("job %s failed with an internal error", job.job_id)
             return lambda lease: queue.fail(lease, "internal error; see the log of the worker", retry=True)
-        for table, failure in outcome.progress.failures.items():
-            collected.write(f"{table} failed: {failure}")
-        collected.write(f"ended: {outcome.scanned} tables, {outcome.changed} changed, {len(outcome.failures)} failed")
+        collected.write("\n".join(_summary(outcome)))
         if outcome.transient:
             return lambda lease: queue.fail(lease, outcome.message, done=outcome.progress)
         return lambda lease: queue.complete(lease, outcome.progress)
@@ -342,3 +340,11 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _summary(outcome: Outcome) -> Iterator[str]:
+    """The last lines of the log of an attempt. Unlike the record of the job, they have all failures in full."""
+    yield f"ended: {outcome.scanned} scanned, {outcome.changed} changed, {len(outcome.failures)} failed"
+    if outcome.note:
+        yield f"  {outcome.note}"
+    yield from (f"  {table}: {failure}" for table, failure in outcome.failures.items())
