@@ -118,7 +118,7 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         (
             *("ListConnectors", "GetConnector", "CreateConnector", "UpdateConnector", "DeleteConnector"),
             *("ValidateConnector", "SyncCapture", "TriggerReconcile"),
-            *("GetReconcileJob", "ListReconcileJobs", "CancelReconcileJob"),
+            *("GetReconcileJob", "GetReconcileJobLog", "ListReconcileJobs", "CancelReconcileJob"),
         ),
         ROLES_ONLY,
     ),

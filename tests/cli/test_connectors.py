@@ -204,6 +204,10 @@ def test_failed_job_is_explained_with_exit_code_1(run: Run, tmp_path: Path) -> N
     again = run("jobs", "watch", job[1], "-o", "json")
     assert (again.code, '"state": "failed"' in again.out) == (1, True)
     assert run("jobs", "cancel", job[1]).out == f"job {job[1]} has already failed\n"
+    log = run("jobs", "log", job[1])
+    assert log.out.startswith("--- attempt 1 on ")
+    assert "there is nothing at" in log.out
+    assert run("jobs", "log", job[1], "-o", "json").json == {"id": job[1], "state": "failed", "log": log.out}
 
 
 def test_full_sync_requires_a_job(run: Run) -> None:
@@ -293,6 +297,8 @@ def test_identical_sync_returns_the_queued_job(run: Run, tmp_path: Path, queued_
 
 
 def test_queued_job_is_cancelled_immediately(run: Run, queued_job: str) -> None:
+    log = run("jobs", "log", queued_job)
+    assert (log.out, f"job {queued_job} is queued and has no log yet" in log.err) == ("", True)
     assert run("jobs", "cancel", queued_job).out == f"job {queued_job} is cancelled\n"
     watched = run("jobs", "watch", queued_job)
     assert (watched.code, watched.out) == (1, f"job {queued_job} cancelled\n")

@@ -76,6 +76,8 @@ def kind_of(canonical: str) -> Any:
             noun = "policy"
         case [*_, "column-tags", "by-table", _]:
             noun = "column_tags"
+        case [*_, "job-logs", "by-job", _]:
+            noun = "job_log"
         case [*_, "rule-results", "by-rule", _]:
             noun = "rule_results"
         case [*_, plural, "by-id", _]:

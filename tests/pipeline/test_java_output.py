@@ -70,6 +70,12 @@ def logged(write: Callable[[int], None], caplog: pytest.LogCaptureFixture) -> li
     return [(each.name, each.levelname, each.getMessage(), getattr(each, "stack", "")) for each in caplog.records]
 
 
+def test_mark_that_nobody_waits_for_any_more_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    lines = b"26/01/02 03:04:05 WARN One: first\nskiway-mark-1\n26/01/02 03:04:05 WARN One: second\n"
+    found = logged(lambda sink: os.write(sink, lines) and None, caplog)
+    assert [text for _, _, text, _ in found] == ["first", "second"]
+
+
 def test_stack_trace_belongs_to_its_message(caplog: pytest.LogCaptureFixture) -> None:
     _, *stack, _ = TRACE.splitlines()
     assert logged(lambda sink: os.write(sink, TRACE.encode()) and None, caplog) == [

@@ -282,6 +282,7 @@ REQUESTS: Mapping[str, Make] = {
         connector_id=lake.connector.resource_id, full_rescan=True
     ),
     "ConnectorService/GetReconcileJob": lambda lake: v1.GetReconcileJobRequest(job_id=lake.job_id),
+    "ConnectorService/GetReconcileJobLog": lambda lake: v1.GetReconcileJobLogRequest(job_id=lake.job_id),
     "ConnectorService/ListReconcileJobs": lambda lake: v1.ListReconcileJobsRequest(
         connector_id=lake.connector.resource_id
     ),

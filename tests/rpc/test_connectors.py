@@ -113,7 +113,7 @@ def test_jobs_are_followed_and_cancelled(db: Metastore, folder, rpc_server: RpcS
 def test_jobs_of_another_account_do_not_exist(rpc_server: RpcServer):
     sample = lake(rpc_server.factory)
     rpc_server.factory.account("a2")
-    for operation in ("GetReconcileJob", "CancelReconcileJob"):
+    for operation in ("GetReconcileJob", "GetReconcileJobLog", "CancelReconcileJob"):
         request = getattr(v1, f"{operation}Request")(job_id=sample.job_id)
         answer = rpc_server.client.as_("stranger")(f"ConnectorService/{operation}", request)
         assert answer.code.name == "NOT_FOUND"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -467,6 +468,19 @@ def test_sync_is_started_and_its_job_shown(visitor: Visitor, server: Server) -> 
     assert visitor.data(place)["job"]["state"] == job.state == "failed"
     assert "nothing" in visitor.page(place)
     assert place in visitor.page("/")  # a failing job
+    assert "there is nothing at" in visitor.data(place)["log"]
+    assert "<h2>Log</h2>" in visitor.page(place)
+
+
+def test_script_in_the_log_of_a_job_is_only_text(visitor: Visitor, server: Server, tmp_path: Path) -> None:
+    with Metastore(server.address) as lake:
+        lake.connectors.create("planted", kind="parquet", uri=str(tmp_path / SCRIPT), catalog="lake")
+        job = lake.jobs.wait(lake.connectors.sync("planted"), timeout_s=60)
+        lake.connectors.delete("planted")
+    page = visitor.page(f"/jobs/{job.id}")
+    assert SCRIPT in visitor.data(f"/jobs/{job.id}")["log"]
+    assert "&lt;script&gt;" in page.partition("<h2>Log</h2>")[2]
+    assert "<script>alert" not in page
 
 
 def test_pipeline_shows_its_tables_and_why_they_are_refreshed(visitor: Visitor) -> None:

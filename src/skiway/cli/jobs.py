@@ -109,6 +109,15 @@ class JobRecord:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """The log of a job in the output."""
+
+    id: str
+    state: str
+    log: str
+
+
 @command(app, "list")
 def list_(
     call: Call,
@@ -129,6 +138,19 @@ def list_(
 def get(call: Call, job: JobId) -> None:
     """Show a job."""
     call.print_record(JobRecord.of(call.lake.jobs.get(job), connector_names(call.lake)))
+
+
+@command(app, "log")
+def log(call: Call, job: JobId) -> None:
+    """Print the log of a job, which is kept at the end of each attempt."""
+    found = call.lake.jobs.get(job)
+    text = call.lake.jobs.log(found)
+    if call.is_for_people and not text:
+        typer.echo(f"job {found.id} is {found.state} and has no log yet; a log is kept when an attempt ends", err=True)
+    elif call.is_for_people:
+        typer.echo(text, nl=False)
+    else:
+        call.print_record(LogRecord(found.id, found.state, text))
 
 
 @command(app, "cancel")

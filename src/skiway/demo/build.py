@@ -87,10 +87,10 @@ def warm_spark() -> None:
     """
 
     def start() -> None:
-        from skiway.pipeline.session import SparkPlace
+        from skiway.pipeline.session import session
 
         with suppress(Exception):
-            SparkPlace().session()
+            session("skiway")
 
     threading.Thread(target=start, name="spark", daemon=True).start()
 

@@ -15,6 +15,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.metastore.reconcile.outcomes import Control
+from skiway.pipeline.java_output import wait_for_output
+from skiway.pipeline.spark_uses import SPARK_USES
+from skiway.telemetry.job_logs import current_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +40,18 @@ class _SparkWork:
     def join(self, session: SparkSession) -> None:
         """Give the tag to the operations that this thread starts from now on."""
         self._session = session
+        SPARK_USES.begin(self, current_log())
         _owner(session).addTag(self._tag)
 
     def leave(self) -> None:
-        """Take the tag from this thread."""
-        if self._session is not None:
+        """Take the tag from this thread, after the log has what Spark logged."""
+        if self._session is None:
+            return
+        try:
             _owner(self._session).removeTag(self._tag)
+            wait_for_output()
+        finally:
+            SPARK_USES.end(self)
 
     def watch(self, ended: threading.Event) -> None:
         """Interrupt everything while the job must stop, until it has ended."""
@@ -89,6 +98,8 @@ def joined(session: SparkSession) -> SparkSession:
     work = _WORK.get()
     if work is not None:
         work.join(session)
+    else:
+        SPARK_USES.begin(None, None)
     return session
 
 

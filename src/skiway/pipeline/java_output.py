@@ -1,7 +1,8 @@
 """The output of Spark's Java process as log records: every message has a level, a logger and, if it has one, a stack trace.
 
 Java is started with a pipe in place of stdout and stderr, and a thread logs what arrives. So the output has the format
-of the process's own log, without secrets, and reaches the log file as well.
+of the process's own log, without secrets, and reaches the log file as well. It also reaches the log of the job that uses Spark
+(see `spark_uses`).
 """
 
 from __future__ import annotations
@@ -11,17 +12,32 @@ import os
 import re
 import select
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
+from threading import Event, Thread
 from typing import Final
+from uuid import uuid4
 
-__all__ = ["JavaMessage", "launch_java", "log_output", "parsed"]
+from skiway.pipeline.spark_uses import SPARK_USES
+from skiway.telemetry.job_logs import on_behalf_of
+
+__all__ = ["JavaMessage", "launch_java", "log_output", "parsed", "wait_for_output"]
 
 ROOT: Final = "spark"
 MAX_LINE: Final = 16_384
 MAX_STACK: Final = 50
 PAUSE_S: Final = 0.2
 """How long a message waits for further lines of its stack trace."""
+
+PATIENCE_S: Final = 2.0
+"""How long to wait for output that Java has written already."""
+
+_LAUNCHED: Final = Event()
+"""Set if the output of Java arrives here."""
+
+MARK: Final = "skiway-mark-"
+_MARKS: Final[dict[str, Event]] = {}
+"""What waits for lines that Java writes for `wait_for_output`. They start with `MARK`."""
 
 LEVELS: Final = {
     "TRACE": logging.DEBUG,
@@ -72,6 +88,21 @@ def launch_java(settings: Mapping[str, str]) -> None:
     finally:
         os.close(sink)  # Java has its own, and its end is the end of the output
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+    _LAUNCHED.set()
+
+
+def wait_for_output() -> None:
+    """Wait until everything is logged that Java has written so far. If it does not answer soon, do not wait longer."""
+    if not _LAUNCHED.is_set():
+        return
+    from pyspark import SparkContext
+
+    mark, seen = f"{MARK}{uuid4().hex}", Event()
+    _MARKS[mark] = seen
+    with suppress(Exception):  # Java may have ended
+        SparkContext._jvm.java.lang.System.err.println(mark)  # type: ignore[union-attr]
+        seen.wait(PATIENCE_S)
+    del _MARKS[mark]
 
 
 def log_output(source: int) -> None:
@@ -91,17 +122,20 @@ def log_output(source: int) -> None:
 def _log(message: JavaMessage) -> None:
     name = f"{ROOT}.{message.logger}" if message.logger else ROOT
     stack = {"stack": "\n".join(message.stack[:MAX_STACK])} if message.stack else None
-    logging.getLogger(name).log(message.level, "%s", message.text, extra=stack)
+    with on_behalf_of(SPARK_USES.owner()):
+        logging.getLogger(name).log(message.level, "%s", message.text, extra=stack)
 
 
 def _messages(source: int) -> Iterator[JavaMessage]:
     """The messages, each with its stack trace: complete at the next message, or when nothing arrives for a moment."""
     pending: JavaMessage | None = None
     for line in _lines(source):
-        if line is None:
+        if line is None or line.startswith(MARK):
             if pending is not None:
                 yield pending
             pending = None
+            if line is not None and (waiting := _MARKS.get(line)) is not None:
+                waiting.set()
         elif pending is not None and (_CONTINUED.match(line) or _EXCEPTION.match(line)):
             pending.stack.append(line)
         else:

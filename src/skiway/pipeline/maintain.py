@@ -23,6 +23,7 @@ from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
 from skiway.pipeline.interruption import check_interrupted
+from skiway.telemetry.job_logs import conceal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ class SparkOptimizer:
         """Rewrite data files, position deletes and manifests. Writers win: files that others change are tried a few times."""
         at = self.rest_uri()
         token = self.token(table.table.resource_id.account_id, job_id, table.id)
+        conceal(token)
         report = OptimizeReport()
         with _catalog(self.spark(), at, name[0], token) as call, _explained(at, token):
             if table.metadata.format_version >= 3:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm, quality
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.jobs.attempts import Amounts, Progress
+from skiway.metastore.jobs.logs import keep_log
 from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import PipelineArea
@@ -35,6 +37,7 @@ from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
 from skiway.pipeline.interruption import interruptible
 from skiway.pipeline.session import SparkPlace, spark_ui
+from skiway.telemetry.job_logs import CollectedLog, collecting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -289,7 +292,10 @@ class Worker:
         job_id = lease.job.job_id
         with RunningJob(self.queue, lease, self._stopping) as running:
             self._running[job_id] = running
-            report_outcome = self._run(running)
+            collected = CollectedLog(lease.job.account_id)
+            with collecting(collected):
+                report_outcome = self._run(running, collected)
+            self._keep_log(running, collected)
         try:
             report_outcome(running.lease)
         except (Conflict, NotFound) as error:
@@ -298,19 +304,30 @@ class Worker:
             del self._running[job_id]
         return True
 
-    def _run(self, running: RunningJob) -> Callable[[Lease], v1.Job]:
+    def _keep_log(self, running: RunningJob, collected: CollectedLog) -> None:
+        """Store the log with the job, before the job ends. If that fails, the job goes on without it."""
+        try:
+            keep_log(self.queue, running.lease, collected)
+        except SkiwayError as error:
+            log.warning("the log of job %s was not kept: %s", running.lease.job.job_id, error)
+
+    def _run(self, running: RunningJob, collected: CollectedLog) -> Callable[[Lease], v1.Job]:
         """Run the job and return the function that reports its outcome to the queue."""
         queue, job = self.queue, running.lease.job
+        collected.write(f"--- attempt {job.attempt} on {self.name}, {queue.clock():%Y-%m-%d %H:%M:%S} UTC ---")
         try:
             outcome = self.run(job, running)
         except Cancelled as error:
+            collected.write(f"stopped: {error.message}")
             return queue.release if error.key == "job.stopping" else queue.cancelled
         except SkiwayError as error:
+            collected.write("".join(traceback.format_exception(error)).rstrip())
             message, retry = error.message, isinstance(error, TRANSIENT)
             return lambda lease: queue.fail(lease, message, retry=retry)
         except Exception:
             log.exception("job %s failed with an internal error", job.job_id)
             return lambda lease: queue.fail(lease, "internal error; see the log of the worker", retry=True)
+        collected.write("\n".join(_summary(outcome)))
         if outcome.transient:
             return lambda lease: queue.fail(lease, outcome.message, done=outcome.progress)
         return lambda lease: queue.complete(lease, outcome.progress)
@@ -323,3 +340,11 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _summary(outcome: Outcome) -> Iterator[str]:
+    """The last lines of the log of an attempt. Unlike the record of the job, they have all failures in full."""
+    yield f"ended: {outcome.scanned} scanned, {outcome.changed} changed, {len(outcome.failures)} failed"
+    if outcome.note:
+        yield f"  {outcome.note}"
+    yield from (f"  {table}: {failure}" for table, failure in outcome.failures.items())

@@ -159,6 +159,7 @@ def connectors_of(reconciler: Reconciler) -> Service:
             "SyncCapture": changes(partial(capture, reconciler=reconciler), "connector.manage"),
             "TriggerReconcile": changes(connectors.trigger, "connector.manage"),
             "GetReconcileJob": reads(jobs.get, "connector.manage"),
+            "GetReconcileJobLog": reads(jobs.get_log, "connector.manage"),
             "ListReconcileJobs": reads(jobs.list_, "connector.manage"),
             "CancelReconcileJob": changes(jobs.cancel, "connector.manage"),
         },

@@ -433,6 +433,7 @@ def test_job_of_another_account_is_not_found(factory, files):
     job_id = trigger(factory, files)
     for call in (
         lambda realm: jobs.get(realm, v1.GetReconcileJobRequest(job_id=job_id)),
+        lambda realm: jobs.get_log(realm, v1.GetReconcileJobLogRequest(job_id=job_id)),
         lambda realm: jobs.cancel(realm, v1.CancelReconcileJobRequest(job_id=job_id)),
     ):
         with expect_error(NotFound, "job", id=job_id):

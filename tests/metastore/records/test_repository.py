@@ -42,6 +42,7 @@ SAMPLES: dict[str, Any] = {
     ),
     "connector": v1.Connector(resource_id=ME, display_name="one"),
     "job": v1.Job(account_id="a1", job_id="j1"),
+    "job_log": v1.JobLog(account_id="a1", job_id="j1", text="one\n"),
     "lease": v1.QueryLease(descriptor=v1.QueryDescriptor(account_id="a1", query_id="q1")),
     "transaction": v1.Transaction(account_id="a1", transaction_id="t1", state=v1.TX_OPEN),
     "idempotency": v1.IdempotencyRecord(account_id="a1", operation="CreateTable", key="k"),

@@ -174,6 +174,10 @@ class Jobs(Area):
         """Return the job in its current state; raise `NotFound` if there is none."""
         return Job(self._calls.rpc("GetReconcileJob", job_id=_id(job)).job)
 
+    def log(self, job: str | Job) -> str:
+        """Return what the attempts at the job logged; "" if none has ended. The oldest lines of a long log are dropped."""
+        return str(self._calls.rpc("GetReconcileJobLog", job_id=_id(job)).text)
+
     def cancel(self, job: str | Job) -> Job:
         """Cancel a queued job, or ask a running one to stop; return it."""
         return Job(self._calls.rpc("CancelReconcileJob", job_id=_id(job)).job)

@@ -33,6 +33,7 @@ from skiway.security import MASK, SecretsStore
 from skiway.security.secret_shapes import is_secret_name, is_secret_value, secret_in_uri, without_secrets
 from skiway.security.source_access import SourceAccess
 from skiway.storage import ABSENT, Pointer, Put, Stores
+from skiway.telemetry.job_logs import conceal
 
 __all__ = [
     "SCHEMES",
@@ -237,7 +238,18 @@ def credentials(realm: Realm, secrets: SecretsStore, connector_id: str) -> v1.Co
                 continue  # the credentials were replaced meanwhile
             name = found.value.display_name
             raise failure(PreconditionFailed, "connector.credentials.lost", name=name) from None
-        return v1.ConnectorCredentials.FromString(data)
+        found_credentials = v1.ConnectorCredentials.FromString(data)
+        conceal(*_secrets_in(found_credentials))
+        return found_credentials
+
+
+def _secrets_in(credentials: v1.ConnectorCredentials) -> Iterator[str]:
+    """The secrets themselves, without names and addresses. Every header may be one."""
+    which = credentials.WhichOneof("which")
+    fields = getattr(credentials, which).ListFields() if which else ()
+    yield from (value for field, value in fields if is_secret_name(field.name))
+    yield from (value for key, value in credentials.properties.items() if is_secret_name(key))
+    yield from credentials.headers.values()
 
 
 def forget(realm: Realm, secrets: SecretsStore, before: v1.Connector) -> None:

@@ -253,7 +253,8 @@ def _finished(stores: Stores, pointer: Pointer, before: float) -> Iterator[Opera
     if found and found.value.state in FINISHED and found.value.finished_at.ToSeconds() < before:
         named = filter(None, map(stores.pointers.get, JOB.names(found.value)))
         own = (each for each in named if each.blob_uri == found.pointer.blob_uri)
-        yield from (Delete(each.key, expect=each.version) for each in (found.pointer, *own))
+        log = filter(None, [stores.pointers.get(keys.job_log(found.value.account_id, found.value.job_id))])
+        yield from (Delete(each.key, expect=each.version) for each in (found.pointer, *own, *log))
 
 
 def _applied(stores: Stores, batch: tuple[Operation, ...]) -> bool:

@@ -19,6 +19,7 @@ from skiway.metastore.jobs.api import (
     scan,
 )
 from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.logs import get_log
 from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "enqueue_profile_unless_active",
     "enqueue_unless_active",
     "get",
+    "get_log",
     "list_",
     "scan",
 ]

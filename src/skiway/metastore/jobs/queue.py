@@ -184,6 +184,12 @@ class JobQueue:
                 reclaimed += 1
         return reclaimed
 
+    def require_held(self, lease: Lease, job: v1.Job) -> None:
+        """Raise unless the lease of the job is still valid. `job` is the job as it is stored now."""
+        held = job.state == v1.JS_RUNNING and job.lease_epoch == lease.epoch
+        if not held or job.lease_expires_at.ToMicroseconds() <= _micros(self.clock()):
+            raise _lost(lease, job)
+
     # --- figures of the queue -----------------------------------------------------------------------------------------
 
     def queued(self) -> int:
@@ -241,9 +247,7 @@ class JobQueue:
         """Apply `edit` to the job, if the lease is still valid."""
 
         def fenced(job: v1.Job) -> None:
-            held = job.state == v1.JS_RUNNING and job.lease_epoch == lease.epoch
-            if not held or job.lease_expires_at.ToMicroseconds() <= _micros(self.clock()):
-                raise _lost(lease, job)
+            self.require_held(lease, job)
             edit(job)
 
         return amended(self.stores, lease.job.account_id, lease.job.job_id, edit=fenced, clock=self.clock)

@@ -177,6 +177,8 @@ def _kind_of(key: str) -> Kind[Any]:
             return _BY_NOUN["policy"]
         case [*_, "column-tags", "by-table", _]:
             return _BY_NOUN["column_tags"]
+        case [*_, "job-logs", "by-job", _]:
+            return _BY_NOUN["job_log"]
         case [*_, "rule-results", "by-rule", _]:
             return _BY_NOUN["rule_results"]
         case [*_, plural, "by-id", _]:

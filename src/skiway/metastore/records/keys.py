@@ -62,6 +62,7 @@ __all__ = [
     "job_active",
     "job_leased",
     "job_listing",
+    "job_log",
     "job_ready",
     "jobs_below",
     "last_segment",
@@ -539,6 +540,11 @@ def job_listing(
     whose = f"of-connector/{encoded(connector_id)}" if connector_id else "all"
     prefix = f"{of_account(account_id)}jobs/{whose}/{state or 'any'}/"
     return prefix if created_micros is None else f"{prefix}{MAX - created_micros:019d}-{encoded(job_id)}"
+
+
+def job_log(account_id: str, job_id: str) -> str:
+    """The log of a job. It is deleted with the job."""
+    return f"{of_account(account_id)}job-logs/by-job/{encoded(job_id)}"
 
 
 def job_ready(due_micros: int | None = None, account_id: str = "", job_id: str = "") -> str:

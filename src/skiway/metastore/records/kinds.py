@@ -23,6 +23,7 @@ __all__ = [
     "GRANT",
     "IDEMPOTENCY",
     "JOB",
+    "JOB_LOG",
     "KINDS",
     "LEASE",
     "NAMESPACE",
@@ -279,6 +280,12 @@ JOB = Kind(
     key=lambda of: keys.job(of.account_id, of.job_id),
     names=_job_names,
 )
+JOB_LOG = Kind(
+    "job_log",
+    v1.JobLog,
+    title=lambda of: of.job_id,
+    key=lambda of: keys.job_log(of.account_id, of.job_id),
+)
 LEASE = Kind(
     "lease",
     v1.QueryLease,
@@ -319,6 +326,7 @@ KINDS = (
     PIPELINE,
     CONNECTOR,
     JOB,
+    JOB_LOG,
     LEASE,
     TRANSACTION,
     IDEMPOTENCY,

@@ -711,6 +711,40 @@ class SyncCaptureResponse(_message.Message):
 Global___SyncCaptureResponse: _TypeAlias = SyncCaptureResponse  # noqa: Y015
 
 @_typing.final
+class JobLog(_message.Message):
+    """How the log of a job is stored: what its attempts logged, without secrets. The oldest lines of a long log are dropped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    DROPPED_LINES_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    account_id: _builtins.str
+    job_id: _builtins.str
+    text: _builtins.str
+    dropped_lines: _builtins.int
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        account_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+        dropped_lines: _builtins.int = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "dropped_lines", b"dropped_lines", "job_id", b"job_id", "text", b"text", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobLog: _TypeAlias = JobLog  # noqa: Y015
+
+@_typing.final
 class GetReconcileJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -748,6 +782,55 @@ class GetReconcileJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetReconcileJobResponse: _TypeAlias = GetReconcileJobResponse  # noqa: Y015
+
+@_typing.final
+class GetReconcileJobLogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReconcileJobLogRequest: _TypeAlias = GetReconcileJobLogRequest  # noqa: Y015
+
+@_typing.final
+class GetReconcileJobLogResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    DROPPED_LINES_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    text: _builtins.str
+    """empty if no attempt has ended; if lines were dropped, the first line says so"""
+    dropped_lines: _builtins.int
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+        dropped_lines: _builtins.int = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_lines", b"dropped_lines", "job_id", b"job_id", "text", b"text", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReconcileJobLogResponse: _TypeAlias = GetReconcileJobLogResponse  # noqa: Y015
 
 @_typing.final
 class ListReconcileJobsRequest(_message.Message):

@@ -58,7 +58,7 @@ def jobs(visit: Visit) -> Page:
         found = [job_data(each, names) for each in islice(visit.lake.jobs(state=state, page_size=MAX_ROWS), MAX_ROWS)]
         return Page("jobs.html", "Jobs", {"jobs": found, "state": state or ""})
     job = visit.lake.jobs.get(visit.name("job"))
-    return Page("job.html", f"Job {job.id}", {"job": job_data(job, names)})
+    return Page("job.html", f"Job {job.id}", {"job": job_data(job, names), "log": visit.lake.jobs.log(job)})
 
 
 def cancel_job(visit: Visit) -> Redirect:
