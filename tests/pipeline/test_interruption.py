@@ -121,6 +121,8 @@ def test_interrupted_profile_does_not_count_files_as_unreadable(
     class Scan:
         """A scan whose rows never arrive."""
 
+        access = None
+
         def opened(self, spark: SparkSession, _files: pa.Table) -> object:
             def never(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 for batch in batches:

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.metastore.reconcile.outcomes import Control
 from skiway.pipeline.java_output import wait_for_output
 from skiway.pipeline.spark_uses import SPARK_USES
 from skiway.telemetry.job_logs import current_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from skiway.metastore.reconcile.outcomes import Control
 
 __all__ = ["check_interrupted", "interruptible", "joined"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -67,15 +69,29 @@ def test_filters_leave_batches_of_any_size(rows: int) -> None:
 
 
 def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = messages._Encoded()
+    encoded, made, make = messages._Encoded(), list[Any](), messages._encoded_nulls
     monkeypatch.setattr(messages, "_encoded", encoded)
+    monkeypatch.setattr(messages, "_encoded_nulls", lambda *what: made.append(what) or make(*what))
     batches = [among_nulls(pa.array([1.5, None]), rows) for rows in (60_000, 59_999, 59_000)]
     for _ in range(2):
         assert round_trip(batches, null_columns=NULLED) == batches
     kinds = {pa.float64(), *(batches[0].schema.field(i).type for i in NULLED if i != 3)}
-    sizes = encoded.columns.stats()
-    assert sizes.misses == sizes.entries == len(kinds) + len(kinds) - 1, "each for one row; all but one for 61,440"
-    assert encoded.templates.stats().misses == 1
+    flat = [what for what in made if not what[0].num_fields]
+    assert len(flat) == len(encoded.columns) == len(kinds) + len(kinds) - 1, "each for one row; all but one for 61,440"
+    assert len(encoded.templates) == 1
+
+
+def test_shared_columns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = messages._Kept[int, bytes](len)
+    monkeypatch.setattr(messages, "_CACHED_BYTES", 100)
+    for number in range(20):
+        assert kept.get(number, lambda: b"x" * 30) == b"x" * 30
+        assert len(kept) <= 3
+    assert kept.get(19, lambda: b"other") == b"x" * 30
+    monkeypatch.setattr(messages, "_CACHED_VALUES", 2)
+    for number in range(20, 40):
+        kept.get(number, lambda: b"")
+        assert len(kept) <= 3
 
 
 class Unhashable(pa.ExtensionType):

@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
 from skiway.airport.wire.flatbuffers import field as _field
 from skiway.airport.wire.flatbuffers import integer as _integer
 from skiway.airport.wire.flatbuffers import reference as _reference
-from skiway.cache import Cache
 
 __all__ = [
     "CONTINUATION",
@@ -45,6 +44,9 @@ __all__ = [
 
 log = logging.getLogger("skiway.airport")
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
 Compression = Literal["lz4", "zstd"]
 Piece = Any  # bytes, a memoryview or a pyarrow buffer
 Message = tuple[list[Piece], list[Piece]]  # the pieces of the header and of the body
@@ -54,6 +56,7 @@ _UNCOMPRESSED: Final = b"\xff" * 8  # precedes a buffer that is not compressed, 
 _PADDING: Final = b"\0" * 8
 _CACHED_SIZES: Final = 4  # for how many batch sizes a stream keeps its compressed NULL columns
 _CACHED_BYTES: Final = 8 << 20  # of compressed NULL columns, and of headers, for all streams of the process
+_CACHED_VALUES: Final = 10_000
 _PAIR: Final = Struct("<qq")  # a field node: length and null count; a buffer: offset and length
 _LONG: Final = Struct("<q")
 
@@ -310,14 +313,41 @@ def _weight(column: _Column | None) -> int:
     return 0 if column is None else sum(len(piece) for buffer in column.buffers for piece in buffer)
 
 
+class _Kept(Generic[K, V]):
+    """Values that all streams share. If they become too many or too large, all are forgotten.
+
+    `skiway.cache` would do, but needs a library that a plain installation does not have.
+    """
+
+    def __init__(self, weigh: Callable[[V], int]) -> None:
+        self._weigh = weigh
+        self._lock = threading.Lock()
+        self._values: dict[K, V] = {}
+        self._weight = 0
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The value of `key`, or else what `make` returns."""
+        try:
+            return self._values[key]
+        except KeyError:
+            value = make()
+        with self._lock:
+            self._weight += self._weigh(value)
+            if self._weight > _CACHED_BYTES or len(self._values) >= _CACHED_VALUES:
+                self._values, self._weight = {}, self._weigh(value)
+            self._values[key] = value
+        return value
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 class _Encoded:
     """What all streams of the process share."""
 
     def __init__(self) -> None:
-        self.templates = Cache[bytes, _Header | None](
-            _CACHED_BYTES, weigh=lambda header: 0 if header is None else len(header.data), max_entries=1_000
-        )
-        self.columns = Cache[tuple[pa.DataType, int], _Column | None](_CACHED_BYTES, weigh=_weight, max_entries=10_000)
+        self.templates = _Kept[bytes, _Header | None](lambda header: 0 if header is None else len(header.data))
+        self.columns = _Kept[tuple[pa.DataType, int], _Column | None](_weight)
 
 
 _encoded = _Encoded()
