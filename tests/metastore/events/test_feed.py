@@ -39,6 +39,7 @@ WITHOUT_EVENTS = {
     "idempotency": "belongs to the change that it protects",
     "column_tags": "an event of its table",
     "rule_results": "an event of its rule, if the status changes",
+    "job_log": "an event of its job",
 }
 
 
