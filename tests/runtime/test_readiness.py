@@ -156,6 +156,34 @@ def test_watchers_learn_of_every_change(tmp_path: Path, monkeypatch: pytest.Monk
             each.expect("SERVING", "NOT_SERVING", "SERVING", "NOT_SERVING")
 
 
+def test_watchers_of_all_services_learn_of_a_change_before_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[Sequence[str]] = [()]
+    health = Health(("skiway.v1.TableService",), failed=lambda: failed[0])
+    sent: list[Any] = []
+    context = SimpleNamespace(add_callback=lambda _: None)
+    serving = health.serving()
+    serving.__enter__()
+    health._servicer.Watch(health_pb2.HealthCheckRequest(service="skiway.v1.TableService"), context, sent.append)
+    failed[0] = ("store",)
+    health.not_ready()
+    end = threading.Thread(target=serving.__exit__, args=(None, None, None))
+    tell = health._servicer.set
+
+    def end_in_between(service: str, status: Any) -> None:
+        tell(service, status)
+        if service == "" and status == SERVING:
+            end.start()
+            end.join(0.3)
+
+    monkeypatch.setattr(health._servicer, "set", end_in_between)
+    failed[0] = ()
+    health.not_ready()
+    end.join()
+    statuses = [None if each is None else each.status for each in sent]
+    assert statuses == [SERVING, NOT_SERVING, SERVING, NOT_SERVING, None]
+    health.close()
+
+
 def test_failure_is_asked_again_soon() -> None:
     """Recovery shows to watchers long before the second for which success is kept."""
     failed: list[Sequence[str]] = [()]

@@ -54,7 +54,7 @@ class Health:
         self._failed = failed
         self._calls = SideCalls("health")
         self._services = ("", *services)
-        self._lock = Lock()
+        self._lock, self._telling = Lock(), Lock()
         self._stopped, self._changed = threading.Event(), threading.Event()
         self._status = NOT_SERVING
         self.is_serving = False
@@ -98,7 +98,8 @@ class Health:
             self.is_serving = False
             self._stopped.set()
             self._changed.set()
-            self._servicer.enter_graceful_shutdown()
+            with self._telling:
+                self._servicer.enter_graceful_shutdown()
             self._servicer.end_watches()
 
     def _watch_parts(self) -> None:
@@ -112,8 +113,9 @@ class Health:
     def _set(self, status: Any) -> None:
         self._status = status
         self._changed.set()  # how often the parts are asked depends on it
-        for service in self._services:
-            self._servicer.set(service, status)
+        with self._telling:  # watchers of all services learn of a change before the next one
+            for service in self._services:
+                self._servicer.set(service, status)
 
 
 class _Servicer(health.HealthServicer):  # type: ignore[misc]  # the library is untyped
