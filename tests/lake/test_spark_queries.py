@@ -18,8 +18,8 @@ from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed,
 from skiway.lake.spark_sql import SparkSql
 from skiway.metastore import catalogs, grants
 from skiway.model import v1
-from skiway.security import TokenHeaders
-from skiway.security.query_tokens import QueryTokenAuthenticator, QueryTokens, ReadOnlyAuthorizer
+from skiway.security import IssuedTokenAuthenticator, TokenHeaders
+from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
 from skiway.spark_queries.engine import SparkQuery
 from skiway.sql import QueryEngine
 
@@ -56,7 +56,7 @@ def spark_of(engine: Recorded) -> SparkSql:
 @pytest.fixture
 def db(tmp_path: Path, queries: QueryEngine, engine: Recorded) -> Iterator[Lake]:
     """A lake that accepts the tokens of queries."""
-    usual = QueryTokenAuthenticator(ByToken(), TOKENS, TokenHeaders())
+    usual = IssuedTokenAuthenticator(ByToken(), TOKENS, TokenHeaders())
     with opened_lake(tmp_path, queries=queries, spark=spark_of(engine)) as lake:
         lake.authenticator, lake.authorizer = usual, ReadOnlyAuthorizer(lake.authorizer)
         with lake.served() as location:

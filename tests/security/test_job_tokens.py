@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from skiway.errors import Unauthorized
-from skiway.security import JobAuthenticator, JobTokens, Principal
+from skiway.security import IssuedTokenAuthenticator, JobTokens, Principal
 from skiway.security.job_tokens import JOB_PREFIX
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ class Jobs:
         self.tokens = JobTokens(lambda: b"k" * 32, runs=lambda *job: job in self.running, clock=lambda: self.now)
 
     def call(self, token: str) -> Principal:
-        return JobAuthenticator(Others(), self.tokens).authenticate({"authorization": f"Bearer {token}"})
+        return IssuedTokenAuthenticator(Others(), self.tokens).authenticate({"authorization": f"Bearer {token}"})
 
 
 @pytest.fixture
@@ -71,4 +71,4 @@ def test_changed_token_and_that_of_other_servers_are_refused(jobs: Jobs) -> None
 
 def test_all_others_are_authenticated_as_before(jobs: Jobs) -> None:
     assert jobs.call("abc").subject == "Bearer abc"
-    assert JobAuthenticator(Others(), jobs.tokens).authenticate({}).subject == "nobody"
+    assert IssuedTokenAuthenticator(Others(), jobs.tokens).authenticate({}).subject == "nobody"

@@ -21,7 +21,7 @@ def caller(**more: Any) -> Principal:
 
 
 def test_token_is_the_caller_who_only_reads() -> None:
-    found = QueryTokens(KEY).read(QueryTokens(KEY).issue(caller(), 60))
+    found = QueryTokens(KEY).principal(QueryTokens(KEY).issue(caller(), 60))
     assert (found.subject, found.account_id, found.roles) == ("ada", "a1", {"administrator"})
     assert (found.groups, found.claims) == ({"g"}, {"region": "EU", "teams": ["x"]})
     assert found.read_only
@@ -34,15 +34,15 @@ def test_token_expires_with_the_query_and_with_the_credentials_of_the_caller(own
     tokens = QueryTokens(KEY, clock=clock)
     token = tokens.issue(caller(expires_at=None if own_s is None else clock.later(own_s)), 60)
     clock.advance((own_s or 60) - 1)
-    assert tokens.read(token).subject == "ada"
+    assert tokens.principal(token).subject == "ada"
     clock.advance(1)
     with pytest.raises(Unauthorized, match="was valid until"):
-        tokens.read(token)
+        tokens.principal(token)
 
 
 def test_token_of_another_key_is_unknown() -> None:
     with pytest.raises(Unauthorized, match="unknown"):
-        QueryTokens(KEY).read(QueryTokens(b"x" * 32).issue(caller(), 60))
+        QueryTokens(KEY).principal(QueryTokens(b"x" * 32).issue(caller(), 60))
 
 
 def test_authorizer_that_allows_everything_cannot_give_more() -> None:
@@ -50,7 +50,7 @@ def test_authorizer_that_allows_everything_cannot_give_more() -> None:
         def require(self, principal: Principal, *any_of: str) -> None:
             assert any_of
 
-    query = QueryTokens(KEY).read(QueryTokens(KEY).issue(caller(), 60))
+    query = QueryTokens(KEY).principal(QueryTokens(KEY).issue(caller(), 60))
     ReadOnlyAuthorizer(Generous()).require(query, "table.read", "table.write")
     ReadOnlyAuthorizer(Generous()).require(caller(), "table.write")
     with pytest.raises(PermissionDenied, match="can only read"):

@@ -17,7 +17,7 @@ from skiway.security import (
     Authenticator,
     Authorizer,
     DevAuthenticator,
-    JobAuthenticator,
+    IssuedTokenAuthenticator,
     JobTokens,
     Roles,
     TokenAuthenticator,
@@ -104,13 +104,13 @@ def credential_headers(settings: Settings) -> tuple[str, ...]:
 
 def issuer(settings: Settings, made: Authenticator) -> TokenAuthenticator | None:
     """What issues access tokens: the authenticator of static tokens, unless this is turned off."""
-    inner = made.inner if isinstance(made, JobAuthenticator) else made
+    inner = made.inner if isinstance(made, IssuedTokenAuthenticator) else made
     return inner if settings.auth.oauth.enabled and isinstance(inner, TokenAuthenticator) else None
 
 
 def with_jobs(settings: Settings, made: Authenticator, tokens: JobTokens) -> Authenticator:
     """An authenticator that also admits jobs with their tokens."""
-    return JobAuthenticator(made, tokens, token_headers(settings))
+    return IssuedTokenAuthenticator(made, tokens, token_headers(settings))
 
 
 def _by_token(

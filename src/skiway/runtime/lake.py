@@ -31,8 +31,8 @@ from skiway.rest import RestApp, RestOptions, TokenIssuer
 from skiway.runtime.authentication import token_headers
 from skiway.sandbox.processes import memory_bytes
 from skiway.sandbox.queries import Queries
-from skiway.security import SecretsStore
-from skiway.security.query_tokens import QueryTokenAuthenticator, QueryTokens, ReadOnlyAuthorizer
+from skiway.security import IssuedTokenAuthenticator, SecretsStore
+from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
 from skiway.security.source_access import SourceAccess
 from skiway.spark_queries.confinement import NEEDED_ABI, landlock_abi, unconfinable
 from skiway.spark_queries.engine import SparkEngine, SparkLimits, SparkPlacement
@@ -99,7 +99,7 @@ def lake_over_airport(
     if spark is not None:  # other doors do not accept the tokens of queries
         access = replace(
             access,
-            authenticator=QueryTokenAuthenticator(access.authenticator, tokens, token_headers(settings)),
+            authenticator=IssuedTokenAuthenticator(access.authenticator, tokens, token_headers(settings)),
             authorizer=ReadOnlyAuthorizer(access.authorizer),
         )
     return airport_service(

@@ -7,6 +7,7 @@ so that the same code serves gRPC, HTTP and Flight. No error contains a token or
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -22,6 +23,8 @@ __all__ = [
     "Authenticator",
     "DevAuthenticator",
     "Identity",
+    "IssuedTokenAuthenticator",
+    "IssuedTokens",
     "TokenHeaders",
 ]
 
@@ -50,6 +53,10 @@ class TokenHeaders:
         object.__setattr__(self, "session", self.session.strip().lower())
         object.__setattr__(self, "authorization", self.authorization.strip().lower() or "authorization")
 
+    def is_sent(self, headers: Mapping[str, str]) -> bool:
+        """Whether a call has something in these headers."""
+        return any(name and headers.get(name, "").strip() for name in (self.session, self.authorization))
+
     def token(self, headers: Mapping[str, str]) -> str:
         """The token of a call, without its scheme."""
         name, value = self._find(headers)
@@ -75,6 +82,34 @@ class TokenHeaders:
             key="token.missing",
             **self.login,
         )
+
+
+class IssuedTokens(Protocol):
+    """Tokens of one kind that the servers issue themselves, and that begin with `prefix`."""
+
+    @property
+    def prefix(self) -> str:
+        """How they begin."""
+
+    def principal(self, token: str) -> Principal:
+        """The principal of a token; raises `Unauthorized` if it was not issued here, or is no longer valid."""
+
+
+class IssuedTokenAuthenticator:
+    """Authenticates calls with issued tokens of one kind, and all others with `inner`."""
+
+    def __init__(self, inner: Authenticator, tokens: IssuedTokens, headers: TokenHeaders | None = None) -> None:
+        self.inner = inner
+        self._tokens, self._headers = tokens, headers or TokenHeaders()
+
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        """See `Authenticator`."""
+        token = ""
+        if self._headers.is_sent(headers):
+            with suppress(Unauthorized):  # `inner` says what is wrong with it
+                token = self._headers.token(headers)
+        is_ours = token.startswith(self._tokens.prefix)
+        return self._tokens.principal(token) if is_ours else self.inner.authenticate(headers)
 
 
 @dataclass(frozen=True, slots=True)

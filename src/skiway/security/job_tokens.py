@@ -6,8 +6,7 @@ for a day at most. Its owner may read and write this table, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -16,11 +15,10 @@ import msgspec
 
 from skiway.clock import Clock, utc_now
 from skiway.errors import Unauthorized
-from skiway.security.authentication import Authenticator, TokenHeaders
 from skiway.security.principals import MEMBER_ROLE, ROLES, Principal
 from skiway.security.signed_text import SignedText
 
-__all__ = ["JOB_PREFIX", "JobAuthenticator", "JobTokens"]
+__all__ = ["JOB_PREFIX", "JobTokens"]
 
 JOB_PREFIX: Final = "skiway_job_"
 _LIFETIME: Final = timedelta(days=1)
@@ -35,6 +33,8 @@ class _JobToken(msgspec.Struct, array_like=True, frozen=True):
 
 class JobTokens:
     """Makes and reads tokens of jobs. `key` is called at the first use; `runs` says whether a job of an account still runs."""
+
+    prefix: Final = JOB_PREFIX
 
     def __init__(
         self,
@@ -72,18 +72,3 @@ class JobTokens:
             expires_at=ends,
             table_id=read.table_id,
         )
-
-
-class JobAuthenticator:
-    """Authenticates jobs by their tokens, and all others with `inner`."""
-
-    def __init__(self, inner: Authenticator, tokens: JobTokens, headers: TokenHeaders | None = None) -> None:
-        self.inner = inner
-        self._tokens, self._headers = tokens, headers or TokenHeaders()
-
-    def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """See `Authenticator`."""
-        token = ""
-        with suppress(Unauthorized):  # without a token, `inner` decides
-            token = self._headers.token(headers)
-        return self._tokens.principal(token) if token.startswith(JOB_PREFIX) else self.inner.authenticate(headers)

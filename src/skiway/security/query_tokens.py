@@ -6,7 +6,6 @@ can read and change nothing, over Airport only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -14,11 +13,10 @@ import msgspec
 
 from skiway.clock import Clock, utc_now
 from skiway.errors import PermissionDenied, Unauthorized
-from skiway.security.authentication import Authenticator, TokenHeaders
 from skiway.security.principals import READ, Authorizer, Claim, Principal
 from skiway.security.signed_text import SignedText
 
-__all__ = ["QUERY_PREFIX", "QueryTokenAuthenticator", "QueryTokens", "ReadOnlyAuthorizer"]
+__all__ = ["QUERY_PREFIX", "QueryTokens", "ReadOnlyAuthorizer"]
 
 QUERY_PREFIX: Final = "skiway_query_"
 
@@ -35,6 +33,8 @@ class _Content(msgspec.Struct, frozen=True):
 
 class QueryTokens:
     """Makes and reads query tokens."""
+
+    prefix: Final = QUERY_PREFIX
 
     def __init__(self, key: bytes, *, clock: Clock = utc_now) -> None:
         self._signed = SignedText(key, "query tokens")
@@ -56,7 +56,7 @@ class QueryTokens:
         )
         return f"{QUERY_PREFIX}{self._signed.seal(msgspec.json.encode(content))}"
 
-    def read(self, token: str) -> Principal:
+    def principal(self, token: str) -> Principal:
         """The principal of a token; raises `Unauthorized` if it was not issued here, or has expired."""
         found = self._signed.open(token.removeprefix(QUERY_PREFIX))
         if found is None:
@@ -75,21 +75,6 @@ class QueryTokens:
             claims=content.claims,
             read_only=True,
         )
-
-
-class QueryTokenAuthenticator:
-    """Authenticates calls with query tokens, and all others as usual."""
-
-    def __init__(self, usual: Authenticator, tokens: QueryTokens, headers: TokenHeaders) -> None:
-        self._usual, self._tokens, self._headers = usual, tokens, headers
-
-    def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """The principal of a call."""
-        try:
-            token = self._headers.token(headers)
-        except Unauthorized:
-            token = ""
-        return self._tokens.read(token) if token.startswith(QUERY_PREFIX) else self._usual.authenticate(headers)
 
 
 class ReadOnlyAuthorizer:
