@@ -23,7 +23,7 @@ from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
-from skiway.runtime.process import REFUSAL_S
+from skiway.runtime.parts import REFUSAL_S
 from skiway.storage import open_stores
 
 ACTION = flight.Action(type="list_schemas", body=b"\x81\xaccatalog_name\xa4lake").SerializeToString()

@@ -10,7 +10,7 @@ from skiway import plugins
 from skiway.config import load
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.runtime.authentication import AUTHORIZERS, authorizer
-from skiway.runtime.process import access_of
+from skiway.runtime.parts import access_of
 from skiway.security import PermissionAuthorizer, Principal, Roles
 from skiway.storage import open_stores
 

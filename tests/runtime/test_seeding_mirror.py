@@ -13,7 +13,7 @@ from skiway.metastore.reconcile import Reconciler
 from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT, seed_home
 from skiway.metastore.seeding.mirror import seed_mirror
 from skiway.model import v1
-from skiway.runtime.process import seed
+from skiway.runtime.parts import seed
 from skiway.security import MemorySecrets
 from skiway.storage import Stores, open_stores
 

@@ -45,10 +45,8 @@ def run_process(serving: Serving, settings: Settings, home: Path, control: Conne
     """The main function of an additional process: serve calls until the first process says so, or has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the first one decides
     signal.signal(signal.SIGTERM, _stop)
-    with (
-        suppress(_Stopped, EOFError, BrokenPipeError),
-        serving(settings, home) as collect,
-    ):  # or the first one has ended
+    # An EOFError or BrokenPipeError means that the first process has ended.
+    with suppress(_Stopped, EOFError, BrokenPipeError), serving(settings, home) as collect:
         control.send(True)
         while control.recv() == METRICS:
             control.send(collect())
@@ -109,7 +107,8 @@ class CallProcesses:
         except BaseException:
             self._end(0)
             raise
-        self._watching.start()
+        if self._members:
+            self._watching.start()
         return {}
 
     def drain(self) -> None:
@@ -128,11 +127,6 @@ class CallProcesses:
         with self._lock:
             members = list(self._members)
         return {str(member.number): found for member in members if (found := member.metrics())}
-
-    def pids(self) -> list[int]:
-        """The ids of the running processes."""
-        with self._lock:
-            return [member.process.pid for member in self._members if member.process.pid is not None]
 
     def _started(self, number: int) -> _Member:
         ours, theirs = self._spawning.Pipe()
