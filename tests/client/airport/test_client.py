@@ -241,6 +241,14 @@ def test_table_function_is_called(db: AirportClient) -> None:
 # -- streaming ----------------------------------------------------------------------------------------------------------
 
 
+def test_only_an_open_transaction_begins_with_a_function_call(db: AirportClient, recorder: Recorder) -> None:
+    db.call("utils.test_repeat", "x", 2).read_all()
+    assert "create_transaction" not in recorder.names()
+    with db.transaction():
+        db.call("utils.test_repeat", "x", 2).read_all()
+        assert recorder.names().count("create_transaction") == 1
+
+
 class Fountain:
     """A table of a thousand megabytes that counts how many were read, and notices when its reader is closed."""
 
