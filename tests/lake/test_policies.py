@@ -507,6 +507,20 @@ def test_restricted_caller_inserts_over_grpc_but_replaces_nothing(policed: Polic
     assert len(read(owner)) == ROWS.num_rows + 2
 
 
+def test_mask_that_is_newer_than_a_staged_change_prevents_its_commit(
+    policed: PolicedLake, owner: AirportClient
+) -> None:
+    with policed.lake.client(token="editor") as editor:
+        refused = pytest.raises(PermissionDenied, match="it was created or changed after this transaction")
+        with refused, editor.transaction() as t:
+            t.update("s.people", {"email": "x"}, where=col("id") > 10)
+            policed.mask()
+        assert editor.transaction_status(t.id) == "aborted"
+        with editor.transaction() as t:  # an older one does not
+            t.update("s.people", {"name": "x"}, where=col("id") > 10)
+    assert sorted(row["email"] for row in read(owner)) == sorted(ROWS["email"].to_pylist())
+
+
 def test_filter_that_is_newer_than_a_staged_change_prevents_its_commit(
     policed: PolicedLake, owner: AirportClient
 ) -> None:

@@ -22,7 +22,7 @@ from lake.lakes import Lake, call_function
 from lake.lineage_reader import read_lineage
 from scope import ALL, sample
 from skiway.client import AirportClient, Transaction, col
-from skiway.errors import Conflict, InvalidArgument, PermissionDenied, Unsupported
+from skiway.errors import Conflict, ConstraintViolation, InvalidArgument, PermissionDenied, Unsupported
 from skiway.metastore import directory, managed, namespaces, transactions
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.transactions import StagingArea
@@ -406,16 +406,83 @@ def test_caller_without_permission_changes_nothing(shop: Shop) -> None:
     assert shop.files() == files
 
 
-def test_merge_and_ddl_cannot_be_staged(shop: Shop) -> None:
+def test_ddl_cannot_be_staged(shop: Shop) -> None:
     shop.create("rewritten", "a")
     with shop.db.transaction(explicit=True):
         for run in (
-            lambda: call_function(shop.db, "merge", "s.a", "SELECT 1 AS id, 2 AS v", "target.id = source.id"),
+            lambda: call_function(shop.db, "tag", "s.a", "first"),
             lambda: shop.db.rename_column("s.a", "v", "w"),
         ):
-            with pytest.raises(Unsupported, match="only INSERT, UPDATE and DELETE"):
+            with pytest.raises(Unsupported, match="only INSERT, UPDATE, DELETE and MERGE"):
                 run()
     assert len(shop.read("s.a")) == 6
+
+
+# --- MERGE ------------------------------------------------------------------------------------------------------------
+
+ON = "target.id = source.id"
+
+
+@IN_ALL_MODES
+def test_merge_is_committed_with_the_other_writes(shop: Shop, mode: str) -> None:
+    shop.create(mode, "a", "b")
+    before = shop.read("s.a"), shop.read("s.b")
+    with shop.db.transaction() as t:
+        t.insert("s.b", rows(7, v=70))
+        t.delete("s.b", where=col("id") == 1)
+        t.update("s.a", {"v": 5}, where=col("id") == 3)
+        (counts,) = t.call("skiway.merge", "s.a", "SELECT * FROM s.b WHERE id <> 2", ON).read_all().to_pylist()
+        assert counts == {"table": "managed.s.a", "inserted": 1, "updated": 4, "deleted": 0}
+        clauses = {"clauses": "WHEN MATCHED THEN DELETE"}
+        t.call("skiway.merge", "s.a", "SELECT 7 AS id UNION ALL SELECT 6", ON, named=clauses).read_all()
+        t.insert("s.a", rows(8))
+        seen = t.call("skiway.query", "SELECT count(*) AS n FROM s.a").read_all().to_pylist()
+        assert seen == [{"n": 6}]
+        assert (shop.read("s.a"), shop.read("s.b")) == before
+    assert shop.read("s.a") == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (8, 0)]
+    assert shop.read("s.b") == [(2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 70)]
+    assert shop.snapshots("s.a") == shop.snapshots("s.b") == 3
+    assert shop.orphans() == []
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_rows_that_others_insert_before_the_commit_are_a_conflict_with_a_merge(shop: Shop, is_empty: bool) -> None:
+    shop.create("rewritten", "a", "b")
+    if is_empty:
+        shop.db.create_table("s.c", SCHEMA)
+    name = "s.c" if is_empty else "s.a"
+    before, files = shop.db.count(name), shop.files()
+    with pytest.raises(Conflict, match="no longer the current one"), shop.db.transaction() as t:  # noqa: PT012
+        t.insert("s.b", rows(9))
+        t.call("skiway.merge", name, "SELECT 9 AS id, 1 AS v", ON).read_all()
+        with shop.lake.client() as other:
+            other.insert(name, rows(9))
+            inserted = shop.files()
+    assert (shop.db.count(name), shop.db.count("s.b")) == (before + 1, 6)
+    assert {path for path in shop.files() - files if path.suffix == ".parquet"} <= inserted
+    assert shop.orphans() == []
+
+
+def test_merge_into_an_empty_table_is_staged(shop: Shop) -> None:
+    shop.db.create_table("s.c", SCHEMA)
+    with shop.db.transaction(explicit=True):
+        assert call_function(shop.db, "merge", "s.c", "SELECT 1 AS id, 2 AS v", ON)["inserted"] == 1
+        assert call_function(shop.db, "merge", "s.c", "SELECT 1 AS id, 3 AS v", ON)["updated"] == 1
+        with shop.lake.client() as other:
+            assert other.count("s.c") == 0
+    assert shop.read("s.c") == [(1, 3)]
+    assert shop.snapshots("s.c") == 1
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_files_of_a_merge_are_deleted_with_the_transaction(shop: Shop, failing: bool) -> None:
+    shop.create("rewritten", "a")
+    files = shop.files()
+    with pytest.raises((ZeroDivisionError, ConstraintViolation)), shop.db.transaction() as t:  # noqa: PT012
+        source = "SELECT 1 AS id, 2 AS v UNION ALL SELECT 1, 3" if failing else "SELECT 1 AS id, 2 AS v"
+        t.call("skiway.merge", "s.a", source, ON).read_all()
+        raise ZeroDivisionError
+    assert shop.files() == files
 
 
 # --- the same program without a transaction ---------------------------------------------------------------------------
@@ -427,6 +494,7 @@ STEPS = st.lists(
         st.tuples(st.just("insert"), _TABLES, st.lists(st.integers(0, 9), min_size=1, max_size=3)),
         st.tuples(st.just("update"), _TABLES, _RANGES),
         st.tuples(st.just("delete"), _TABLES, _RANGES),
+        st.tuples(st.just("merge"), _TABLES, _RANGES),
     ),
     min_size=1,
     max_size=7,
@@ -438,6 +506,12 @@ def _run(step: Any, target: Transaction | AirportClient, suffix: str) -> int:
     name = f"s.{table}{suffix}"
     if kind == "insert":
         done = target.insert(name, rows(*given_ids))
+    elif kind == "merge":
+        low, high = given_ids
+        other = f"s.{'b' if table == 'a' else 'a'}{suffix}"
+        source = f"SELECT DISTINCT ON (id) id, v + 1 AS v FROM {other} WHERE id BETWEEN {low} AND {high} ORDER BY id, v"
+        (counts,) = target.call("skiway.merge", name, source, ON).read_all().to_pylist()
+        done = counts["inserted"] + counts["updated"]
     else:
         low, high = given_ids
         where = (col("id") >= low) & (col("id") <= high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from skiway.airport import current_request
@@ -39,7 +39,7 @@ def check_auto_commit() -> None:
     if is_explicit():
         raise Unsupported(
             "this statement commits by itself and cannot be rolled back: of all statements that write to a lake, only INSERT, "
-            "UPDATE and DELETE can be part of an explicit transaction; run this one outside of it",
+            "UPDATE, DELETE and MERGE can be part of an explicit transaction; run this one outside of it",
             key="transaction.explicit",
         )
 
@@ -99,13 +99,29 @@ class Changes:
         return changed
 
     def stage(
-        self, base: ManagedTable, files: Sequence[DataFile], *, rows: int, change: StagedChange | None = None
+        self,
+        base: ManagedTable,
+        files: Sequence[DataFile],
+        *,
+        rows: int,
+        change: StagedChange | None = None,
+        expected_snapshot_id: int | None = None,
     ) -> None:
         """Add data files, and the change of an UPDATE or DELETE, to the explicit transaction of the statement.
 
-        Its commit makes them visible.
+        Its commit makes them visible. With `expected_snapshot_id`, it fails unless this is still the current snapshot; 0 is none.
         """
-        self.context.transactions.stage(current_request().transaction_id, base, files, rows=rows, change=change)
+        policies = self.context.callers.realm().policies
+        if change is not None and policies is not None and (found := policies.of(base.table)) is not None:
+            change = replace(change, policies=found.digest)
+        self.context.transactions.stage(
+            current_request().transaction_id,
+            base,
+            files,
+            rows=rows,
+            change=change,
+            expected_snapshot_id=expected_snapshot_id,
+        )
 
     def run(self, change: Callable[[], object]) -> None:
         """Make a change of more than the table's content, such as its name."""

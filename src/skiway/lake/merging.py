@@ -1,4 +1,4 @@
-"""MERGE: updates, deletes and inserts of one statement, in one commit.
+"""MERGE: updates, deletes and inserts of one statement, in one commit, or in that of an explicit transaction.
 
 Unlike UPDATE, it fails if others have changed the table meanwhile: rows that they inserted could match.
 """
@@ -23,6 +23,8 @@ from skiway.lake.columns import ROWID, Columns
 from skiway.lake.commits import Changes
 from skiway.lake.inserting import BUFFER_BYTES, InsertRows, Target
 from skiway.lake.rewriting import UpdateRows
+from skiway.lake.transactions import is_explicit
+from skiway.metastore.transactions.combined_writes import TransactionState
 from skiway.sql.merge import MERGE_ACTION, MERGE_ROWID
 
 if TYPE_CHECKING:
@@ -38,9 +40,17 @@ class MergeRows(UpdateRows):
 
     _kind = "merge"
 
-    def __init__(self, changes: Changes, *, snapshot: Snapshot, handle: IcebergTable, known: Columns) -> None:
+    def __init__(
+        self,
+        changes: Changes,
+        *,
+        snapshot: Snapshot,
+        handle: IcebergTable,
+        known: Columns,
+        staged: TransactionState | None = None,
+    ) -> None:
         write = Write("update", known.announced, DmlOptions())
-        super().__init__(changes, write, snapshot=snapshot, handle=handle, known=known)
+        super().__init__(changes, write, snapshot=snapshot, handle=handle, known=known, staged=staged)
         self._alone = True
         self._inserts = DataFileWriter(self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES)
         self._writers.append(self._inserts)
@@ -85,8 +95,11 @@ class MergeIntoEmpty:
         base = changes.load()
         given = pa.schema([field for field in known.announced if field.name != ROWID])
 
-        def commit(files: Sequence[DataFile], _rows: int) -> None:
-            changes.commit(overwrite([], files, based_on=None, alone=True, operation="append"))
+        def commit(files: Sequence[DataFile], rows: int) -> None:
+            if is_explicit():
+                changes.stage(base, files, rows=rows, expected_snapshot_id=0)
+            else:
+                changes.commit(overwrite([], files, based_on=None, alone=True, operation="append"))
 
         target = Target(changes.record.display_name, base.files, base.metadata, commit)
         self._insert = InsertRows(target, Write("insert", given, DmlOptions()), known=known)

@@ -124,7 +124,8 @@ class _ByRowId(Statement):
         """Commit the change, or leave it to the commit of the explicit transaction."""
         if self._staged is not None:
             change = StagedChange(self._staged, self._removed, deletes)
-            self._changes.stage(self._base, added, rows=rows, change=change)
+            expected = (self._staged.base_id or 0) if self._alone else None
+            self._changes.stage(self._base, added, rows=rows, change=change, expected_snapshot_id=expected)
             return
         only_new = bool(added) and not (self._removed or deletes)
         operation: Operation = "append" if only_new else "overwrite" if added else "delete"

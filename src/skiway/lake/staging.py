@@ -1,5 +1,5 @@
-"""Transactions of clients that commit themselves: INSERT, UPDATE and DELETE write files, which the commit of the transaction
-publishes together.
+"""Transactions of clients that commit themselves: INSERT, UPDATE, DELETE and MERGE write files, which the commit of the
+transaction publishes together.
 
 DuckDB has no such transactions, because it reports neither COMMIT nor ROLLBACK. Other clients say in a header that they end
 their transactions themselves.
@@ -50,6 +50,7 @@ class StagedStatements:
         rows: int,
         until: datetime,
         change: StagedChange | None = None,
+        expected_snapshot_id: int | None = None,
     ) -> None:
         """Add files to a transaction, which expires at a time unless it is committed or rolled back before.
 
@@ -57,7 +58,15 @@ class StagedStatements:
         """
         realm = self._callers.realm().without_policies()
         staged_writes.opened(realm, transaction_id, until=until)
-        staged_writes.stage(realm, transaction_id, base, files, row_count=rows, change=change)
+        staged_writes.stage(
+            realm,
+            transaction_id,
+            base,
+            files,
+            row_count=rows,
+            change=change,
+            expected_snapshot_id=expected_snapshot_id,
+        )
 
     def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
         """A table as a transaction sees it, which reads the snapshot `read`, or none."""

@@ -56,6 +56,7 @@ class Staged(Protocol):
         rows: int,
         until: datetime,
         change: StagedChange | None,
+        expected_snapshot_id: int | None,
     ) -> None:
         """Add rows to a transaction, which expires at a time."""
 
@@ -141,6 +142,7 @@ class LakeTransactions(TransactionManager):
         *,
         rows: int,
         change: StagedChange | None = None,
+        expected_snapshot_id: int | None = None,
     ) -> None:
         """Add data files to a transaction that the client ends itself, and the change of an UPDATE or DELETE."""
         began = self._began(transaction_id) if transaction_id else None
@@ -149,7 +151,15 @@ class LakeTransactions(TransactionManager):
                 "the statement is part of an explicit transaction, but names none: begin one with create_transaction",
                 key="transaction.missing",
             )
-        self._staged.add(transaction_id, base, files, rows=rows, until=began + self._ttl, change=change)
+        self._staged.add(
+            transaction_id,
+            base,
+            files,
+            rows=rows,
+            until=began + self._ttl,
+            change=change,
+            expected_snapshot_id=expected_snapshot_id,
+        )
 
     def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
         """A table as the transaction of the current call sees it, which reads the snapshot `read`, or none."""

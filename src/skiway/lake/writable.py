@@ -74,13 +74,15 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     def merging(self) -> MergeRows | MergeIntoEmpty:
         """Start a MERGE, which reads the table in the same state."""
-        self._changes.check_allowed()
-        snapshot = self._snapshot()
+        self._changes.check_allowed(may_stage=True)
+        state = self._state()
+        snapshot = self._snapshot_in(state)
         if snapshot is None:
             return MergeIntoEmpty(self._changes, known=self.columns)
         handle = self._opened.handle
         assert isinstance(handle, IcebergTable)  # as are all managed tables
-        return MergeRows(self._changes, snapshot=snapshot, handle=handle, known=self.columns)
+        staged = state if is_explicit() else None
+        return MergeRows(self._changes, snapshot=snapshot, handle=handle, known=self.columns, staged=staged)
 
     @property
     def _row_changes(self) -> Changes:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from skiway.airport.wire.payloads import InOutParameters, encode, packed
+from skiway.client.airport.calls import TransactionContext
 from skiway.client.airport.catalog import Function, Table, TableName
 from skiway.client.airport.exchange import Batches, Exchange, cast, in_vectors, to_batches
 from skiway.client.airport.scans import BoundScan, Rows, Selection, Where, check_descriptor, select, table_at
@@ -43,8 +44,12 @@ def call_table_function(
     columns: Sequence[str] | None,
     where: Where,
     plan: bool,
+    transaction: TransactionContext | None = None,
 ) -> Rows:
-    """Call a table function, over the input `rows` unless they are None; return the rows it produces."""
+    """Call a table function, over the input `rows` unless they are None; return the rows it produces.
+
+    The call is part of the given `transaction`, or of an explicit one that is open.
+    """
     if session.open_transaction() is not None:
         session.begin()  # an open transaction begins with its first statement
     overloads = session.listing().functions(name, "table_function")
@@ -52,7 +57,7 @@ def call_table_function(
     packed_row = _argument_row(function, arguments, named)
     # Like DuckDB, this sends no transaction with function calls, so it creates none, which saves one call of four. DuckDB has no
     # explicit ones, which functions must know about.
-    trace = session.trace(function.descriptor, session.explicit_context())
+    trace = session.trace(function.descriptor, transaction or session.explicit_context())
     given, batches = (None, iter(())) if rows is None else to_batches(rows)
     if rows is not None and given is None:
         raise InvalidArgument(f"the rows for {function} contain no batch: give at least an empty one")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skiway.client.airport import scans, writing
+from skiway.client.airport import functions, scans, writing
 from skiway.client.airport.calls import TransactionContext
 from skiway.client.airport.catalog import TableName
 from skiway.client.airport.scans import Rows, Where
@@ -45,6 +45,20 @@ class Transaction(OpenTransaction):
     def scan(self, table: TableName, *, columns: Sequence[str] | None = None, where: Where = None) -> Rows:
         """Stream the rows of a table as the transaction has changed it."""
         return scans.bind(self._session, table, columns=columns, where=where, transaction=self._staging()).read()
+
+    def call(self, function: TableName, *arguments: Any, named: Mapping[str, Any] | None = None) -> Rows:
+        """Call a table function that reads tables as the transaction has changed them, or stages what it writes."""
+        return functions.call_table_function(
+            self._session,
+            function,
+            arguments,
+            named or {},
+            rows=None,
+            columns=None,
+            where=None,
+            plan=False,
+            transaction=self._staging(),
+        )
 
     def _staging(self) -> TransactionContext:
         if not self.id:

@@ -62,6 +62,8 @@ class EffectFunction(ActingFunction):
     """A function that changes a table or view, which its first argument names."""
 
     permission: str
+    can_be_staged = False
+    """Whether the change can wait for the commit of an explicit transaction."""
 
     def __init__(self, context: Context, catalog: v1.Catalog, find: Find) -> None:
         self._context, self._catalog, self._find = context, catalog, find
@@ -70,7 +72,8 @@ class EffectFunction(ActingFunction):
         """Make the change, if the caller may."""
         place = self._place(given["name"] or "")
         self.check(place)
-        check_auto_commit()
+        if not self.can_be_staged:
+            check_auto_commit()
         values = self.change(place, given)
         self._context.versions.changed(self._context.callers.realm())
         return values

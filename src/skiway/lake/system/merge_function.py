@@ -26,6 +26,7 @@ class MergeFunction(ChangeTable):
     """`merge(table, source, on)`: updates, deletes and inserts rows in one commit, like MERGE INTO."""
 
     name = "merge"
+    can_be_staged = True
     comment = (
         "Merges rows of a query into a table: merge('s.t', 'SELECT …', 'target.id = source.id', "
         "clauses => 'WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT')."

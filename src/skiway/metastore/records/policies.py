@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from typing import Final
 
 from skiway.errors import PermissionDenied
@@ -24,6 +25,7 @@ from skiway.security.principals import Claim
 from skiway.storage import Stores
 
 __all__ = [
+    "CHANGED_SINCE",
     "EVERYONE",
     "NOT_CHANGED",
     "NO_FILES",
@@ -37,6 +39,7 @@ __all__ = [
 EVERYONE: Final = "everyone"
 NO_FILES: Final = "its files and statistics are not available: read it through Airport, for example with DuckDB"
 NOT_CHANGED: Final = "this change is not possible: ask a caller without this policy"
+CHANGED_SINCE: Final = "it was created or changed after this transaction has changed rows: begin again"
 
 _STRICTEST_FIRST: Final = (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION)
 
@@ -88,6 +91,15 @@ class Restriction:
         """The names of the policies."""
         all_of_them = (*self.filters, *self.masks, *self.masked_ids.values())
         return sorted({each.display_name or each.resource_id.id for each in all_of_them})
+
+    @property
+    def digest(self) -> str:
+        """A text that differs if a policy is created, changed or deleted, or another column is masked."""
+        found = [*self.filters, *self.masks, *(self.masked_ids[each] for each in sorted(self.masked_ids))]
+        parts = [each.SerializeToString(deterministic=True) for each in found]
+        return sha256(
+            b"".join([b"%d:" % len(each) + each for each in parts]) + repr(sorted(self.masked_ids)).encode()
+        ).hexdigest()
 
     def mask_of(self, name: str, column_id: int | None) -> v1.Policy | None:
         """The policy that masks a column; None if its values are shown.

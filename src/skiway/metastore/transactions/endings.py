@@ -23,7 +23,7 @@ from skiway.metastore.managed.commits import PAUSES, TableChange, change_all
 from skiway.metastore.managed.states import ManagedTable, managed_record
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
-from skiway.metastore.records.policies import NOT_CHANGED, CallerPolicies
+from skiway.metastore.records.policies import CHANGED_SINCE, NOT_CHANGED, CallerPolicies
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied
@@ -91,11 +91,17 @@ def commit(
 
 
 def _check_policies(policies: CallerPolicies, transaction: v1.Transaction) -> None:
-    """Raise `PermissionDenied` if row filters hide rows of a table whose rows are changed: they may be newer than the change."""
-    for table_id in {each.table_id.id for each in transaction.writes if each.HasField("change")}:
-        found = policies.of_table(table_id)
-        if found is not None and (found.filters or found.missing):
-            raise found.refused(NOT_CHANGED)
+    """Raise `PermissionDenied` if policies that are newer than a change of rows restrict the caller on the table.
+
+    A change under a row filter is always newer: the statement would have been refused. A mask may be older, if the statement
+    does not change what it hides.
+    """
+    for write in transaction.writes:
+        if write.HasField("change") and (found := policies.of_table(write.table_id.id)) is not None:
+            if found.filters or found.missing:
+                raise found.refused(NOT_CHANGED)
+            if found.digest != write.change.policies:
+                raise found.refused(CHANGED_SINCE)
 
 
 def _is_changed(error: BaseException) -> bool:

@@ -170,11 +170,15 @@ def mark_ended(
 
 @dataclass(frozen=True, slots=True)
 class StagedChange:
-    """What an UPDATE or DELETE removes from a table in the state that it has read."""
+    """What an UPDATE or DELETE removes from a table in the state that it has read.
+
+    `policies` is the digest of those that restricted the caller; empty if there were none.
+    """
 
     state: TransactionState
     removed: Sequence[str] = ()
     deletes: Sequence[DataFile] = ()
+    policies: str = ""
 
     @property
     def message(self) -> v1.StagedChange:
@@ -183,6 +187,7 @@ class StagedChange:
             base_snapshot_id=self.state.base_id or 0,
             removed_files=self.removed,
             deletes=map(_staged_delete, self.deletes),
+            policies=self.policies,
         )
 
     def check_last(self, transaction: v1.Transaction, table_id: str) -> None:

@@ -99,12 +99,15 @@ class StagedChange(_message.Message):
     REMOVED_FILES_FIELD_NUMBER: _builtins.int
     DELETES_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
     base_snapshot_id: _builtins.int
     """the snapshot that the transaction reads; 0 if the table had none"""
     manifest: _builtins.str
     """The file that describes the data files. It is not in `StagedWrite.manifest`, so that a server of an older version, which
     would only add the files, rejects the commit.
     """
+    policies: _builtins.str
+    """a digest of the policies that restricted the caller on the table; empty if there were none"""
     @_builtins.property
     def removed_files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of this snapshot, or of earlier writes of the transaction"""
@@ -118,10 +121,11 @@ class StagedChange(_message.Message):
         removed_files: _abc.Iterable[_builtins.str] | None = ...,
         deletes: _abc.Iterable[Global___StagedDelete] | None = ...,
         manifest: _builtins.str = ...,
+        policies: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_snapshot_id", b"base_snapshot_id", "deletes", b"deletes", "manifest", b"manifest", "removed_files", b"removed_files"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_snapshot_id", b"base_snapshot_id", "deletes", b"deletes", "manifest", b"manifest", "policies", b"policies", "removed_files", b"removed_files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
