@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.lake.system.tables import SystemScan, arrow_table
+from skiway.lake.system.scanning import SystemScan, arrow_table
 from skiway.telemetry.audit import CATEGORIES
 
 __all__ = ["AUDIT", "audit"]

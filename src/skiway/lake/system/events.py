@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.lake.system.tables import MOMENT, SystemScan, arrow_table, moment_of
+from skiway.lake.system.scanning import MOMENT, SystemScan, arrow_table, moment_of
 from skiway.metastore import events as metastore_events
 from skiway.model import v1
 

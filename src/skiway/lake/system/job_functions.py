@@ -11,7 +11,7 @@ import pyarrow as pa
 from skiway.airport import Parameter
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.system.effects import ChangeTable, Place
-from skiway.lake.system.tables import enum_name
+from skiway.lake.system.scanning import enum_name
 from skiway.metastore import jobs
 from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.resources.hierarchy import full_path

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.lake.system.tables import DAMAGE, MOMENT, SystemScan, arrow_table, enum_name, moment_of, unknown
+from skiway.lake.system.scanning import DAMAGE, MOMENT, SystemScan, arrow_table, enum_name, moment_of, unknown
 from skiway.metastore import policies as metastore_policies
 from skiway.model import v1
 

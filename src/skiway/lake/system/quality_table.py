@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.json_format import MessageToDict
 
-from skiway.lake.system.tables import DAMAGE, MOMENT, NAMED, SystemScan, arrow_table, enum_name, moment_of, unknown
+from skiway.lake.system.scanning import DAMAGE, MOMENT, NAMED, SystemScan, arrow_table, enum_name, moment_of, unknown
 from skiway.metastore import quality as metastore_quality
 from skiway.model import v1
 

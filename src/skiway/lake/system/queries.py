@@ -17,7 +17,7 @@ from skiway.errors import InvalidArgument
 from skiway.flightsql import READING
 from skiway.lake.context import Context
 from skiway.lake.system.effects import ActingFunction
-from skiway.lake.system.tables import MOMENT, SystemScan, arrow_table, enum_name, moment_of, place_of
+from skiway.lake.system.scanning import MOMENT, SystemScan, arrow_table, enum_name, moment_of, place_of
 from skiway.metastore import queries as metastore_queries
 from skiway.model import v1
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.lake.system.tables import MOMENT, NAMED, SystemScan, arrow_table
+from skiway.lake.system.scanning import MOMENT, NAMED, SystemScan, arrow_table
 from skiway.metastore.metrics_reports import reports_of
 
 __all__ = ["REPORTS", "reports"]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA
+from skiway.lake.system import statistics_tables
 from skiway.lake.system import tables as contents
 from skiway.lake.system.audit_table import AUDIT, audit
 from skiway.lake.system.events import EVENTS, events
@@ -26,9 +27,7 @@ from skiway.lake.system.policy_table import POLICIES, policies
 from skiway.lake.system.quality_table import QUALITY, quality
 from skiway.lake.system.queries import QUERIES, EndQueryFunction, queries
 from skiway.lake.system.report_table import REPORTS, reports
-from skiway.lake.system.settings_table import SETTINGS, settings
-from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
-from skiway.lake.system.tables import (
+from skiway.lake.system.scanning import (
     DAMAGE,
     MOMENT,
     NAMED,
@@ -39,6 +38,8 @@ from skiway.lake.system.tables import (
     moment_of,
     readable,
 )
+from skiway.lake.system.settings_table import SETTINGS, settings
+from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
 from skiway.lake.system.token_table import TOKENS, tokens
 from skiway.lake.system.undrop_function import UndropFunction
 from skiway.lake.system.usage_tables import LINEAGE, USAGE, lineage, usage
@@ -283,14 +284,19 @@ _ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], 
     ("columns", "their columns", contents.COLUMNS, contents.columns),
     ("snapshots", "their snapshots", contents.SNAPSHOTS, contents.snapshots),
     ("files", "the files of their current snapshots", contents.FILES, contents.files),
-    ("column_stats", "the statistics of their columns", contents.COLUMN_STATS, contents.column_stats),
+    ("column_stats", "the statistics of their columns", statistics_tables.COLUMN_STATS, statistics_tables.column_stats),
     (
         "column_history",
         "the statistics of their columns in earlier snapshots",
-        contents.COLUMN_HISTORY,
-        contents.column_history,
+        statistics_tables.COLUMN_HISTORY,
+        statistics_tables.column_history,
     ),
-    ("partitions", "the partitions of their current snapshots", contents.PARTITIONS, contents.partitions),
+    (
+        "partitions",
+        "the partitions of their current snapshots",
+        statistics_tables.PARTITIONS,
+        statistics_tables.partitions,
+    ),
     ("views", "the views of this catalog", VIEWS, views),
     ("policies", "which rows and values callers do not see", POLICIES, policies),
     ("quality", "quality rules of their data, and the newest results", QUALITY, quality),

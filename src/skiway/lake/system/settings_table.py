@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from skiway.config import shown
 from skiway.config.settings import known
-from skiway.lake.system.tables import SystemScan, arrow_table
+from skiway.lake.system.scanning import SystemScan, arrow_table
 from skiway.security.principals import OBSERVES_PLATFORM
 
 __all__ = ["SETTINGS", "settings"]

@@ -1,145 +1,33 @@
-"""The rows of the system tables about tables: columns, snapshots, files and statistics."""
+"""The rows of the system tables about tables: their columns, snapshots and files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
-from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats.geometry import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.lake.columns import columns_of
-from skiway.lake.context import Context
+from skiway.lake.system.scanning import (
+    DAMAGE,
+    MOMENT,
+    NAMED,
+    SystemScan,
+    VisibleTable,
+    arrow_table,
+    enum_name,
+    moment_of,
+    readable,
+    unknown,
+)
 from skiway.metastore import Realm, connectors, statistics
-from skiway.metastore.records.damage import damage_of
-from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.schema_names import schema_name
 
-__all__ = [
-    "COLUMNS",
-    "COLUMN_HISTORY",
-    "COLUMN_STATS",
-    "DAMAGE",
-    "FILES",
-    "MOMENT",
-    "NAMED",
-    "PARTITIONS",
-    "SNAPSHOTS",
-    "TABLES",
-    "SystemScan",
-    "VisibleTable",
-    "arrow_table",
-    "column_history",
-    "column_stats",
-    "columns",
-    "enum_name",
-    "files",
-    "moment_of",
-    "partitions",
-    "place_of",
-    "readable",
-    "snapshots",
-    "tables",
-    "unknown",
-]
-
-T = TypeVar("T")
-
-MOMENT: Final = pa.timestamp("us", tz="UTC")
-DAMAGE: Final = pa.field("damage", pa.string())
-"""What is wrong with a row whose record is lost or corrupt; NULL for all others."""
-
-NAMED: Final = [pa.field("schema_name", pa.string()), pa.field("table_name", pa.string())]
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleTable:
-    """A table that the caller may see, and its schema."""
-
-    schema_name: str
-    table: v1.Table
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The first two columns of all tables about tables."""
-        return self.schema_name, self.table.display_name
-
-
-@dataclass(frozen=True, slots=True)
-class SystemScan:
-    """A scan of a system table: the caller's metastore, and the tables that the caller may see."""
-
-    realm: Realm
-    context: Context
-    catalog: str
-    visible: Sequence[VisibleTable]
-
-    def current_id(self, table: v1.Table) -> int | None:
-        """The id of the table's current snapshot."""
-        return metastore.snapshots.current_id(self.realm, table.resource_id.id)
-
-    def statistics_of(self, table: v1.Table, snapshot_id: int | None) -> v1.TableStats | None:
-        """The statistics of the table in a snapshot; None if there are none."""
-        return (
-            None if snapshot_id is None else statistics.table_statistics(self.realm, table.resource_id.id, snapshot_id)
-        )
-
-
-def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
-    """An Arrow table made from rows."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-def readable(read: Callable[[], T]) -> tuple[T | None, str | None]:
-    """What `read` returns; or None, and what is wrong, if it reads a damaged record."""
-    try:
-        return read(), None
-    except Internal as error:
-        damage = damage_of(error)
-        if damage is None:
-            raise
-        return None, damage
-
-
-def place_of(scan: SystemScan, table_id: str) -> tuple[str, str, str] | None:
-    """The catalog, schema and name of a table; None if it does not exist, or the caller may not see it."""
-    try:
-        table = hierarchy.table(scan.realm, v1.ResourceId(id=table_id)).value
-        namespace = hierarchy.namespace(scan.realm, table.namespace_id).value
-        catalog = hierarchy.catalog(scan.realm, table.catalog_id).value
-    except (NotFound, PermissionDenied, PreconditionFailed):
-        return None
-    return catalog.display_name, schema_name(full_path(namespace)), table.display_name
-
-
-def unknown(schema: pa.Schema, known: int) -> tuple[None, ...]:
-    """The values of all columns but `known` ones."""
-    return (None,) * (len(schema) - known)
-
-
-def moment_of(at: Timestamp) -> datetime | None:
-    """The time of a timestamp; None if it is not set."""
-    return at.ToDatetime(UTC) if at.seconds or at.nanos else None
-
-
-def enum_name(kind: Any, number: int, prefix: str) -> str:
-    """The name of an enum value, in lower case without its prefix."""
-    name: str = kind.Name(number)
-    return name.removeprefix(prefix).lower()
-
+__all__ = ["COLUMNS", "FILES", "SNAPSHOTS", "TABLES", "columns", "files", "snapshots", "tables"]
 
 # -- tables and their columns -----------------------------------------------------------------------------------------
 
@@ -337,129 +225,3 @@ def _file_rows(shown: VisibleTable, snapshot_id: int, found: pa.Table) -> pa.Tab
         pa.nulls(count, pa.string()),
     ]
     return pa.table(arrays, schema=FILES)
-
-
-COLUMN_STATS: Final = pa.schema(
-    [
-        *NAMED,
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("column_id", pa.int64()),
-        pa.field("column_name", pa.string()),
-        pa.field("type", pa.string()),
-        pa.field("value_count", pa.int64()),
-        pa.field("null_count", pa.int64()),
-        pa.field("nan_count", pa.int64()),
-        pa.field("distinct_count", pa.float64()),
-        pa.field("min", pa.string()),
-        pa.field("max", pa.string()),
-        DAMAGE,
-    ]
-)
-
-
-def column_stats(scan: SystemScan) -> pa.Table:
-    """One row per profiled column, in the current snapshot; one row without a column if the statistics are damaged."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in scan.visible:
-            number = scan.current_id(shown.table)
-            if number is None:
-                continue
-            known, damage = readable(
-                partial(statistics.column_statistics, scan.realm, shown.table.resource_id.id, number)
-            )
-            if damage:
-                yield (*shown.names, number, *unknown(COLUMN_STATS, 4), damage)
-            for column in known or ():
-                yield (*shown.names, number, *_column_row(column), None)
-
-    return arrow_table(COLUMN_STATS, rows())
-
-
-def _column_row(column: v1.ColumnStats) -> tuple[Any, ...]:
-    optional = [getattr(column, name) if column.HasField(name) else None for name in ("null_count", "nan_count")]
-    mode = column.ndv.WhichOneof("mode")
-    distinct = float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
-    bounds = [column.min if column.HasField("min") else None, column.max if column.HasField("max") else None]
-    values = (column.column_id, column.column_name, column.logical_type, column.value_count)
-    return (*values, *optional, distinct, *bounds)
-
-
-COLUMN_HISTORY: Final = pa.schema(
-    [
-        *NAMED,
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("snapshot_created_at", MOMENT),
-        pa.field("profiled_at", MOMENT),
-        pa.field("column_id", pa.int64()),
-        pa.field("column_name", pa.string()),
-        pa.field("type", pa.string()),
-        pa.field("value_count", pa.int64()),
-        pa.field("null_count", pa.int64()),
-        pa.field("nan_count", pa.int64()),
-        pa.field("distinct_count", pa.float64()),
-        pa.field("min", pa.string()),
-        pa.field("max", pa.string()),
-        pa.field("quantiles", pa.map_(pa.string(), pa.string())),
-        pa.field("top_values", pa.list_(pa.struct({"value": pa.string(), "count": pa.int64()}))),
-        DAMAGE,
-    ]
-)
-
-
-def column_history(scan: SystemScan) -> pa.Table:
-    """One row per column and profiled snapshot, the newest first; one row without a snapshot if the history is damaged."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in scan.visible:
-            known, damage = readable(partial(statistics.statistics_history, scan.realm, shown.table.resource_id.id))
-            if damage:
-                yield (*shown.names, *unknown(COLUMN_HISTORY, 3), damage)
-            for snapshot in known or ():
-                moments = moment_of(snapshot.created_at), moment_of(snapshot.profiled_at)
-                for column in snapshot.columns:
-                    yield (*shown.names, snapshot.snapshot_id, *moments, *_column_row(column), *_spread(column), None)
-
-    return arrow_table(COLUMN_HISTORY, rows())
-
-
-def _spread(column: v1.ColumnStats) -> tuple[Any, Any]:
-    """The quantiles and frequent values of a column; None if it has none."""
-    quantiles = json.loads(column.properties.get("quantiles", "{}"))
-    top = json.loads(column.properties.get("top_values", "[]"))
-    return list(quantiles.items()) or None, [{"value": value, "count": count} for value, count in top] or None
-
-
-PARTITIONS: Final = pa.schema(
-    [
-        *NAMED,
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("spec_id", pa.int32()),
-        pa.field("partition", pa.string()),
-        pa.field("row_count", pa.int64()),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("data_file_count", pa.int64()),
-        pa.field("delete_file_count", pa.int64()),
-        DAMAGE,
-    ]
-)
-
-
-def partitions(scan: SystemScan) -> pa.Table:
-    """One row per partition of each current snapshot; one row without a partition if the list of files is damaged."""
-    parts = [PARTITIONS.empty_table()]
-    for shown in scan.visible:
-        number = scan.current_id(shown.table)
-        if number is None:
-            continue
-        found, damage = readable(partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number))
-        if found is None:
-            row = (*shown.names, number, *unknown(PARTITIONS, 4), damage)
-            parts.append(arrow_table(PARTITIONS, iter([row])))
-            continue
-        counted = statistics.partition_statistics(found)
-        names = [pa.repeat(pa.scalar(each), counted.num_rows) for each in shown.names]
-        snapshot_ids = pa.repeat(pa.scalar(number, pa.int64()), counted.num_rows)
-        damages = pa.nulls(counted.num_rows, pa.string())
-        parts.append(pa.table([*names, snapshot_ids, *counted.columns, damages], schema=PARTITIONS))
-    return pa.concat_tables(parts)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.lake.system.tables import SystemScan, arrow_table
+from skiway.lake.system.scanning import SystemScan, arrow_table
 from skiway.metastore.platform import token_uses
 from skiway.security import TokenFile
 from skiway.security.token_changes import token_id

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.lake.system.tables import NAMED, SystemScan, arrow_table, place_of
+from skiway.lake.system.scanning import NAMED, SystemScan, arrow_table, place_of
 from skiway.metastore.pipelines.column_lineage import columns_by_source
 from skiway.metastore.usage import usage_of
 
