@@ -150,7 +150,7 @@ def test_definitions_cannot_be_staged(lake: Lake, db: AirportClient, statement: 
     with db.transaction(explicit=True), pytest.raises(Unsupported) as raised:
         run()
     assert raised.value.key in ("", "transaction.explicit")
-    assert "only INSERT, UPDATE and DELETE" in str(raised.value)
+    assert "only INSERT, UPDATE, DELETE and MERGE" in str(raised.value)
     assert counts(lake) == (2, 0)
 
 
