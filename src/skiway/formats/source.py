@@ -24,7 +24,7 @@ from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import file_columns
-from skiway.formats.parquet.reading import open_file
+from skiway.formats.parquet.reading import MatchingPart, matching_part, open_file
 from skiway.formats.parquet.shapes import FileShape, read_shape
 from skiway.formats.pruning import pruned
 from skiway.formats.reading import read_rows
@@ -281,6 +281,24 @@ class TableHandle(ABC):
             share=share,
         )
         return read_rows(scan, self._data_files(snapshot, chosen))
+
+    def matching_parts(
+        self,
+        snapshot: Snapshot,
+        files: pa.Table,
+        filter: Filter,  # noqa: A002
+        *,
+        schema: pa.Schema,
+    ) -> dict[int, MatchingPart]:
+        """How much of some `files` the filter leaves when they are read, by their ordinals; see `matching_part`."""
+        scan = Scan(self._files, schema, (), self._id_assigner(snapshot), filter=filter)
+        found = {}
+        for ordinal, path, etag in zip(*(files[name].to_pylist() for name in ("ordinal", "path", "etag")), strict=True):
+            if etag is not None:
+                self._files.check_unchanged(path, etag)
+            if (part := matching_part(scan, path)) is not None:
+                found[ordinal] = part
+        return found
 
     def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
         """Whole files with their local paths, for readers on this machine that find all columns in them.

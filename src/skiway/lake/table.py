@@ -28,7 +28,7 @@ from skiway.airport.conversion import to_column
 from skiway.airport.scan import with_parsed_filter
 from skiway.airport.server.bindings import table_changed
 from skiway.errors import InvalidArgument, NotFound, Unsupported
-from skiway.formats import FILE_ORDINAL, ROW_POSITION, OpenedTable, Snapshot, data_files
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, MatchingPart, OpenedTable, Snapshot, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.lake.bindings import Binding
@@ -38,7 +38,7 @@ from skiway.lake.context import Context
 from skiway.lake.direct_files import MAX_FILES, MAX_REMOTE_FILES, file_groups, is_direct
 from skiway.lake.policies import OriginalRows, RestrictedRows, masked_columns, pruning_filter, with_optional
 from skiway.lake.row_ids import RowIds, WithRowIds
-from skiway.lake.scans import Part, Plan, split
+from skiway.lake.scans import MAX_PARTS, Part, Plan, split
 from skiway.lake.time_travel import AppendedRange, snapshot_at, snapshot_with_id
 from skiway.lake.transactions import is_explicit
 from skiway.lake.usage import unit_of_work
@@ -316,9 +316,24 @@ class LakeTable(Table, TimeTravel, Planned, Bindable, HasStatistics, DirectFiles
             if calls is not None:
                 self._log_plan(options, snapshot, chosen, len(calls), reader="client")
                 return calls
-        parts = split(snapshot.id, chosen, part_bytes=self._context.part_bytes, most=most, within_files=True)
+        part_bytes = self._context.part_bytes
+        matching = self._matching_parts(snapshot, chosen, options) if options.filter else {}
+        chosen = _without_empty(chosen, matching)
+        parts = split(snapshot.id, chosen, part_bytes=part_bytes, most=most, within_files=True, matching=matching)
         self._log_plan(options, snapshot, chosen, len(parts))
         return parts
+
+    def _matching_parts(self, snapshot: Snapshot, chosen: pa.Table, options: ScanOptions) -> Mapping[int, MatchingPart]:
+        """How much of the chosen files the filter leaves, if that saves parts without matching rows.
+
+        A part without matching rows costs the client 5 ms. A lookup in a file of 100 MiB had three of them.
+        """
+        size = pc.sum(chosen["size_bytes"], min_count=0).as_py()
+        is_parquet = pc.all(pc.equal(chosen["format"], "parquet"), min_count=0).as_py()
+        if not options.filter or not is_parquet or chosen.num_rows > MAX_PARTS or size <= self._context.part_bytes:
+            return {}
+        handle = self._opened.at(snapshot)
+        return handle.matching_parts(snapshot, chosen, options.filter, schema=self._readable(snapshot))
 
     def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
         """The rows of one part, or of all."""
@@ -527,6 +542,12 @@ def _in_type(found: ColumnStatistics, stored: pa.Field, announced: pa.Field) -> 
     except InvalidArgument:
         return replace(found, min=None, max=None)
     return replace(found, min=low, max=high)
+
+
+def _without_empty(files: pa.Table, matching: Mapping[int, MatchingPart]) -> pa.Table:
+    """The files without those of which the filter leaves nothing."""
+    empty = [ordinal for ordinal, part in matching.items() if not part.row_groups]
+    return files.filter(pc.invert(pc.is_in(files["ordinal"], pa.array(empty, pa.int32())))) if empty else files
 
 
 def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -147,7 +147,7 @@ def test_files_of_all_kinds_pass(tmp_path: Path) -> None:
         with pa.OSFile(str(path)) as file:
             footer = read_footer(file, str(path), files)
         assert footer is not None
-        assert footer.equals(pq.read_metadata(path))
+        assert footer.metadata.equals(pq.read_metadata(path))
 
 
 def test_checkpoints_of_delta_tables_are_checked_too(tmp_path: Path) -> None:
