@@ -69,6 +69,8 @@ class Scan:
     filter: Filter | None = None
     positions: bool = False
     batch_rows: int = 65536
+    first_batch_rows: int | None = None
+    """The size of the batches of the first row group, for a reader that may stop early."""
     share: tuple[int, int] | None = None
     """Read only a share of each file: `(0, 3)` is the first of three. All shares together have all rows, each once."""
 

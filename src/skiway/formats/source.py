@@ -256,6 +256,7 @@ class TableHandle(ABC):
         schema: pa.Schema | None = None,
         positions: bool = False,
         batch_rows: int = 65536,
+        first_batch_rows: int | None = None,
         share: tuple[int, int] | None = None,
     ) -> pa.RecordBatchReader:
         """Read the rows of a snapshot: all that match `filter`, and possibly others that the caller must filter out.
@@ -263,8 +264,8 @@ class TableHandle(ABC):
         `files` are rows of the file table, to read fewer files than `plan` returns. `schema`, with field ids, is the
         schema to return the rows in, such as the current one of the table (`handle.schema.arrow`) or the one that a
         client has bound; columns are matched by id. With `positions`, two more columns hold the ordinal of the file and
-        the position of the row in it. `share` reads only a part of each file; see `Scan.share`. Only a few batches are
-        in memory at a time.
+        the position of the row in it. `first_batch_rows` and `share` are explained in `Scan`. Only a few batches are in
+        memory at a time.
         """
         target = self.schema_at(snapshot).arrow if schema is None else schema
         names = target.names if columns is None else list(columns)
@@ -278,6 +279,7 @@ class TableHandle(ABC):
             filter=filter,
             positions=positions,
             batch_rows=batch_rows,
+            first_batch_rows=first_batch_rows,
             share=share,
         )
         return read_rows(scan, self._data_files(snapshot, chosen))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -91,8 +92,14 @@ def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
             return
         whole = _GroupReader(scan, file, opened, source)
         probe = _Probe(scan, file, opened, source) if _is_worth_probing(scan) else None
-        for group, start in zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True):
-            yield from whole.rows(group, start) if probe is None or probe.is_futile else probe.rows(group, start)
+        first = scan.first_batch_rows or scan.batch_rows
+        sizes = chain([min(first, scan.batch_rows)], repeat(scan.batch_rows))
+        places = zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True)
+        for (group, start), size in zip(places, sizes, strict=False):
+            if probe is None or probe.is_futile:
+                yield from whole.rows(group, start, size)
+            else:
+                yield from probe.rows(group, start)
 
 
 def matching_part(scan: Scan, path: str) -> MatchingPart | None:
@@ -140,21 +147,20 @@ class _GroupReader:
         self._scan, self._parquet, self._pages = scan, opened.parquet, opened.pages
         self._rows = FileRows(scan, file, source)
 
-    def decoded(self, group: int, batch_rows: int = 0) -> Iterator[pa.RecordBatch]:
-        """Decode the batches of a row group; `batch_rows` overrides the batch size of the scan."""
-        rows = batch_rows or self._scan.batch_rows
+    def decoded(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Decode a row group in batches of so many rows."""
         self._pages.check(group, self._rows.names)
-        yield from self._parquet.iter_batches(rows, row_groups=[group], columns=self._rows.names)
+        yield from self._parquet.iter_batches(batch_rows, row_groups=[group], columns=self._rows.names)
 
-    def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
+    def rows(self, group: int, start: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read the requested rows of a row group whose first row is at position `start`; batches may be empty."""
-        for batch in self.decoded(group):
+        for batch in self.decoded(group, batch_rows):
             yield self._rows.requested(batch, start)
             start += batch.num_rows
 
     def matching(self, group: int, start: int) -> Iterator[Positions]:
         """The positions of the matching rows of a row group, for each batch of it."""
-        for batch in self.decoded(group):
+        for batch in self.decoded(group, self._scan.batch_rows):
             yield self._rows.matching(batch, start)
             start += batch.num_rows
 
