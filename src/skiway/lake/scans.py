@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from skiway.formats import MatchingPart
 from skiway.security import utc_now
 
-__all__ = ["MAX_PARTS", "PART_BYTES", "Part", "Plan", "PlanLog", "split"]
+__all__ = ["MAX_PARTS", "PART_BYTES", "Part", "Plan", "PlanLog", "split", "without_empty"]
 
 PART_BYTES: Final = 32 << 20
 MAX_PARTS: Final = 16
@@ -124,3 +124,9 @@ class PlanLog:
     def of_account(self, account_id: str) -> list[Plan]:
         """The plans for tables of an account, from old to new."""
         return [plan for plan in list(self._plans) if plan.account_id == account_id]
+
+
+def without_empty(files: pa.Table, matching: Mapping[int, MatchingPart]) -> pa.Table:
+    """The files without those of which the filter leaves nothing."""
+    empty = [ordinal for ordinal, part in matching.items() if not part.row_groups]
+    return files.filter(pc.invert(pc.is_in(files["ordinal"], pa.array(empty, pa.int32())))) if empty else files
