@@ -32,7 +32,7 @@ _CODECS = range(8)
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 0}  # of a value, by physical type
 _BOUNDS = (1, 2, 5, 6)  # the fields of the minimum and the maximum, also in their old form
 _OPTIONAL, _REPEATED = 1, 2
-_TAIL_BYTES = 64 * 1024  # read at once: most footers are shorter
+_TAIL_BYTES = 128 * 1024  # read at once: most footers are shorter
 _PARSED = 8  # how many times as large as its bytes a parsed footer is, about
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
