@@ -56,7 +56,8 @@ REFUSALS: Final = (Conflict, InvalidArgument, LimitExceeded, NotFound, Permissio
 """Errors after which a commit has certainly not happened. After other errors its files may be in use."""
 
 _TOGETHER_BYTES: Final = 4 << 20
-"""Batches are converted together from this size on."""
+_TOGETHER_BATCHES: Final = 64
+"""So much is converted together, or a single batch that is larger."""
 
 _PENDING: Final = "rows-follow:"
 
@@ -154,12 +155,13 @@ class InsertRows(Statement):
         """Write rows; with RETURNING, return them."""
         if self._returning:
             return self._write(rows)
-        # DuckDB sends 2,048 rows at a time. Together, they are converted in a fifth of the time: a CREATE TABLE AS of five
-        # million rows takes 30 % less CPU time.
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= _TOGETHER_BYTES:
+        # DuckDB sends 2,048 rows at a time. Converted together, they take a fifth of the time: a CREATE TABLE AS of five million
+        # rows takes 40 % less CPU time.
+        size = rows.nbytes
+        if self._waiting_bytes + size > _TOGETHER_BYTES or len(self._waiting) == _TOGETHER_BATCHES:
             self._write_waiting()
+        self._waiting.append(rows)
+        self._waiting_bytes += size
         return None
 
     def _write(self, rows: pa.RecordBatch) -> pa.RecordBatch:
