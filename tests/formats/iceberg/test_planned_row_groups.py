@@ -200,7 +200,7 @@ def matched(rows: pa.Table, where: Predicate) -> list[int]:
 
 
 @given(data=st.data())
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 5)
 def test_planned_parts_have_the_rows_of_a_scan_of_everything(table: LooseTable, data: st.DataObject) -> None:
     schema = table.handle.schema.arrow
     where = data.draw(predicates(tuple(schema.names)))
