@@ -201,7 +201,6 @@ def test_failed_merge_leaves_no_files(
     monkeypatch.setattr(TableFiles, "create", noted)
     for module in ("merging", "inserting"):
         monkeypatch.setattr(f"skiway.lake.{module}.BUFFER_BYTES", 1)
-    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BYTES", 1)
     source = "SELECT nullif(i, 39999) AS id, 'n' AS name, 1 AS stock FROM range(40000) AS r(i)"
     with pytest.raises(ConstraintViolation, match="NOT NULL"):
         merge(db, source)
