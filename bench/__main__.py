@@ -24,6 +24,7 @@ PARTS: Final = (
     "processes",
     "metastore",
     "planning",
+    "syncing",
     "explorer",
     "maintenance",
     "profile",

@@ -60,4 +60,5 @@ def _memory(pid: str) -> int:
 
 
 if __name__ == "__main__":
-    report("attaching", figures(int(sys.argv[1]) if len(sys.argv) > 1 else TABLES))
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else TABLES
+    report("attaching" if wanted == TABLES else f"attaching-{wanted}", figures(wanted))

@@ -80,8 +80,8 @@ def median_ms(call: Callable[[], object], times: int) -> float:
     return statistics.median(took) * 1000
 
 
-def table_of_files(folder: Path) -> Any:
-    """An Iceberg table whose metadata lists 10,000 files. They are never read, so they do not exist."""
+def table_of_files(folder: Path, files: int = FILES) -> Any:
+    """An Iceberg table whose metadata lists so many files. They are never read, so they do not exist."""
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -91,7 +91,7 @@ def table_of_files(folder: Path) -> Any:
     table = catalog.create_table("sales.orders", schema=schema)
     for commit in range(COMMITS):
         with table.transaction() as change, change.update_snapshot().fast_append() as append:
-            for number in range(commit, FILES, COMMITS):
+            for number in range(commit, files, COMMITS):
                 append.append_data_file(_data_file(table, number))
     return catalog.load_table("sales.orders")
 

@@ -10,6 +10,8 @@ import pytest
 
 from airport.filters.predicates import Client
 from skiway.airport import filters
+from skiway.airport.filters.nodes import Constant
+from skiway.airport.filters.types import BOOLEAN
 from skiway.formats.pruning import _following, pruned
 from skiway.formats.schemas import with_id
 from skiway.formats.statistics import column_stats, constant_stats, stats_struct
@@ -178,3 +180,9 @@ def test_statistics_of_constants() -> None:
     assert [each["null_count"] for each in floats] == [0, 4, 0]
     assert [each["min"] for each in floats] == [1.5, None, None]
     assert [each["exact"] for each in floats] == [True, False, False]
+
+
+@pytest.mark.parametrize(("value", "left"), [(True, [0, 1]), (False, []), (None, [])])
+def test_constant_filter_keeps_all_units_or_none(value: bool | None, left: list[int]) -> None:
+    constant = filters.Filter((Constant(value, BOOLEAN),))
+    assert pruned(units("n", unit(1, 2), unit(3, 4)), constant, SCHEMA)["unit"].to_pylist() == left

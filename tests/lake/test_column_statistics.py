@@ -20,7 +20,7 @@ from skiway.formats.schemas import with_id
 from skiway.lake import columns as lake_columns
 from skiway.lake import schema as lake_schema
 from skiway.lake import statistics as lake_statistics
-from skiway.lake import table as lake_table
+from skiway.lake import table_in_call as lake_table
 from skiway.lake.columns import Columns, columns_in, columns_of
 from skiway.lake.inserting import Incoming
 from skiway.lake.statistics import StatisticsCache
@@ -161,7 +161,7 @@ def test_creating_a_table_reads_its_schema_a_constant_number_of_times(
             with monkeypatch.context() as patch:
                 _counting(patch, calls, lake_table, "columns_of")
                 _counting(patch, calls, lake_schema, "columns_in")
-                _counting(patch, calls, lake_table.LakeTable, "_snapshot")
+                _counting(patch, calls, lake_table.TableInCall, "_snapshot")
                 db.create_table(f"s.t{width}", pa.schema({f"c{number}": pa.int64() for number in range(width)}))
             per_width.append(dict(calls))
     assert per_width[0] == per_width[1] == {"columns_in": 1}

@@ -130,6 +130,29 @@ def test_parts_of_one_file_are_read_and_changed_as_a_whole(tmp_path: Path) -> No
             assert sorted(db.scan("s.t").read_all()["id"].to_pylist()) == list(range(500, 1000))
 
 
+def test_parts_without_matching_row_groups_are_not_planned(tmp_path: Path) -> None:
+    """The ids of a file have gaps between its row groups."""
+    folder = tmp_path / "files" / "large"
+    folder.mkdir(parents=True)
+    ids = [group * 1000 + number for group in range(10) for number in range(100)]
+    rows = pa.table({"id": ids, "s": [f"text {number:05d}" for number in ids]})
+    pq.write_table(rows, folder / "one.parquet", row_group_size=100)
+    with opened_lake(tmp_path, part_bytes=1000, max_parts=4) as lake:
+        lake.mirror("parquet", str(tmp_path / "files"))
+        with lake.client("parquet") as db:
+            for where, parts, found in (
+                (None, 4, 1000),
+                (col("id") == 5055, 1, 1),
+                (col("id").isin([5055, 7000]), 2, 2),
+                (col("id") >= 5000, 4, 500),
+                (col("id") == 5500, 0, 0),
+            ):
+                assert len(db.endpoints("root.large", where=where)) == parts, where
+                assert db.scan("root.large", where=where).read_all().num_rows == found
+            plan = db.scan("skiway.plans").read_all().to_pylist()[-1]
+            assert (plan["files_considered"], plan["files_read"], plan["endpoints"]) == (1, 0, 0)
+
+
 def test_parts_have_about_equal_size() -> None:
     sizes = [100, 90, 80, 10, 10, 10, 10, 5, 5, 300]
     files = file_table(sizes)

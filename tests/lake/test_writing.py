@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import duckdb
@@ -19,6 +20,7 @@ from formats.oracles import assert_same_rows
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import ConstraintViolation, InvalidArgument
+from skiway.lake.inserting import InsertRows
 
 PEOPLE = pa.schema(
     [
@@ -281,3 +283,44 @@ def test_random_statements_match_duckdb(both: Both) -> None:
         database=None,
     )
     run_state_machine_as_test(machine, settings=few)
+
+
+@pytest.mark.parametrize("together", [1, 2000, 4 << 20])
+def test_rows_of_an_insert_are_the_same_however_many_batches_are_converted_together(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Converting each batch on its own is the simple way, and all sizes must have its result."""
+    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BYTES", together)
+    rows = people(0, 100)
+    cuts = [0, 1, 1, 8, 9, 60, 100]
+    batches = [rows.slice(start, end - start).combine_chunks() for start, end in pairwise(cuts)]
+    sent = pa.RecordBatchReader.from_batches(PEOPLE, (batch for some in batches for batch in some.to_batches()))
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", PEOPLE)
+        assert db.insert("s.t", sent).count == 100
+        assert db.scan("s.t").read_all().sort_by("id").to_pylist() == rows.to_pylist()
+        missing = pa.table({"id": pa.array([*range(200, 300), None], pa.int64())})
+        with pytest.raises(ConstraintViolation, match=r"NOT NULL constraint failed: t\.id"):
+            db.insert("s.t", pa.RecordBatchReader.from_batches(missing.schema, missing.to_batches(10)))
+        assert db.count("s.t") == 100
+
+
+@pytest.mark.parametrize(
+    ("size", "batches", "written"), [(250, 64, [30, 30, 30, 10]), (1 << 20, 4, [40, 40, 20]), (79, 64, [10] * 10)]
+)
+def test_few_rows_of_an_insert_wait_to_be_converted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, size: int, batches: int, written: list[int]
+) -> None:
+    """Ten batches of 80 bytes: so many rows are converted together."""
+    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BYTES", size)
+    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BATCHES", batches)
+    seen, write = list[int](), InsertRows._write
+    monkeypatch.setattr(InsertRows, "_write", lambda self, rows: seen.append(rows.num_rows) or write(self, rows))
+    rows = pa.table({"id": pa.array(range(100), pa.int64())})
+    sent = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(10))
+    with lake.client() as db:
+        db.create_schema("s")
+        db.create_table("s.t", rows.schema)
+        assert db.insert("s.t", sent).count == 100
+    assert seen == written

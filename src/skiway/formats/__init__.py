@@ -14,6 +14,7 @@ import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import FileCache, Found
 from skiway.formats.opening import open_source
+from skiway.formats.parquet.reading import MatchingPart
 from skiway.formats.rewriting import Packed, RewritableTable, SizedFile
 from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
 from skiway.formats.schemas import TableSchema, element_leaves, field_id, leaves
@@ -43,6 +44,7 @@ __all__ = [
     "Format",
     "Found",
     "Location",
+    "MatchingPart",
     "Namespace",
     "OpenedTable",
     "Packed",

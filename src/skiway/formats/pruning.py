@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +39,9 @@ from skiway.formats.schemas import leaves
 
 __all__ = ["pruned"]
 
+_Mask: TypeAlias = pa.Array | pa.BooleanScalar
+"""Which units may match; a scalar if the answer is the same for all."""
+
 _MAX_CONDITIONS: Final = 500
 _MAX_VALUES: Final = 50  # of an IN that are tested one by one; beyond, only their range is
 
@@ -50,55 +53,61 @@ def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Tabl
     """
     if not filter or not units.num_rows:
         return units
-    maybe = _Maybe(schema, units.schema.field("stats").type)
-    condition = translate(
+    # Conditions are computed on the arrays. As an expression for `units.filter` they would take an Acero plan: 0.7 ms.
+    maybe = translate(
         filter,
-        maybe.condition,
+        _Maybe(schema, units["stats"].combine_chunks()).condition,
         all_of=join_balanced(pc.and_kleene),
         any_of=join_balanced(pc.or_kleene),
         limit=_MAX_CONDITIONS,
     )
-    return units if condition is None else units.filter(condition)
+    if maybe is None:
+        return units
+    if isinstance(maybe, pa.Scalar):
+        return units if maybe.as_py() else units.slice(0, 0)
+    return units if pc.all(maybe, min_count=0).as_py() else units.filter(maybe)
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The statistics of a column as expressions, and the type of its bounds."""
+    """The statistics of a column in all units, and the type of its bounds."""
 
-    number: str
+    stats: pa.StructArray
     type: pa.DataType
 
-    def __getitem__(self, name: str) -> pc.Expression:
-        return pc.field("stats", self.number, name)
+    def __getitem__(self, name: str) -> pa.Array:
+        return pc.struct_field(self.stats, name)  # NULL where the statistics are
 
     @property
-    def has_values(self) -> pc.Expression:
-        return _true_if_unknown(self["null_count"] < self["value_count"])
+    def has_values(self) -> _Mask:
+        return _true_if_unknown(pc.less(self["null_count"], self["value_count"]))
 
     @property
-    def has_nulls(self) -> pc.Expression:
-        return _true_if_unknown(self["null_count"] > 0)
+    def has_nulls(self) -> _Mask:
+        return _true_if_unknown(pc.greater(self["null_count"], 0))
 
     @property
-    def has_nan(self) -> pc.Expression:
-        return _true_if_unknown(self["nan_count"] > 0) if pa.types.is_floating(self.type) else pc.scalar(False)
+    def has_nan(self) -> _Mask:
+        return (
+            _true_if_unknown(pc.greater(self["nan_count"], 0)) if pa.types.is_floating(self.type) else pa.scalar(False)
+        )
 
 
-def _true_if_unknown(condition: pc.Expression) -> pc.Expression:
-    return pc.coalesce(condition, pc.scalar(True))
+def _true_if_unknown(condition: pa.Array) -> pa.Array:
+    return pc.fill_null(condition, True)
 
 
 class _Maybe:
-    """Translates a filter node to a condition on the statistics: may it be true for some row of a unit?"""
+    """Computes for a filter node and each unit: may it be true for some row of the unit?"""
 
-    def __init__(self, schema: pa.Schema, stats: pa.StructType) -> None:
+    def __init__(self, schema: pa.Schema, stats: pa.StructArray) -> None:
         self.columns = {leaf.path: str(leaf.id) for leaf in leaves(schema)}
         self.stats = stats
 
-    def condition(self, node: Node) -> pc.Expression:
+    def condition(self, node: Node) -> _Mask:
         match node:
             case Constant(None | bool() as value, LogicalType("BOOLEAN")):
-                return pc.scalar(bool(value))
+                return pa.scalar(bool(value))
             case Comparison():
                 return self.comparison(constant_right(node))
             case ColumnRef() | Function("struct_extract") if _is_boolean(node):
@@ -118,18 +127,19 @@ class _Maybe:
 
     def column(self, node: Node) -> _Column:
         number = self.columns.get(column_path(node), "")
-        place = self.stats.get_field_index(number)
+        place = self.stats.type.get_field_index(number)
         of = type_of(node)
         if place < 0 or of is None or of.alias not in ("", "JSON") or of.collation:
             raise Inexpressible
-        return _Column(number, self.stats.field(place).type.field("min").type)
+        stats = pc.struct_field(self.stats, [place])
+        return _Column(stats, stats.type.field("min").type)
 
     def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
         of = type_of(compared_with)
         assert of is not None
         return scalar(node, literal_type(of, self.column(compared_with).type))
 
-    def comparison(self, node: Comparison) -> pc.Expression:
+    def comparison(self, node: Comparison) -> _Mask:
         column = self.column(node.left)
         match node.op, node.right:
             case Compare.NOT_DISTINCT, Constant(None):
@@ -137,9 +147,10 @@ class _Maybe:
             case Compare.DISTINCT, Constant(None):
                 return column.has_values
             case _, Constant(None):
-                return pc.scalar(False)  # NULL on every row
+                return pa.scalar(False)  # NULL on every row
             case Compare.DISTINCT, Constant():
-                return self.compared(node.left, Compare.NE, self.literal(node.right, node.left)) | column.has_nulls
+                differs = self.compared(node.left, Compare.NE, self.literal(node.right, node.left))
+                return pc.or_(differs, column.has_nulls)
             case Compare.NOT_DISTINCT, Constant():
                 return self.compared(node.left, Compare.EQ, self.literal(node.right, node.left))
             case op, Constant():
@@ -147,37 +158,40 @@ class _Maybe:
             case _:
                 raise Inexpressible
 
-    def compared(self, node: Node, op: Compare, value: pa.Scalar) -> pc.Expression:
+    def compared(self, node: Node, op: Compare, value: pa.Scalar) -> _Mask:
         column = self.column(node)
         if pa.types.is_floating(column.type) and math.isnan(value.as_py()):
             raise Inexpressible  # bounds exclude NaN
         low, high = column["min"], column["max"]
         match op:
             case Compare.EQ:
-                maybe = _true_if_unknown(low <= value) & _true_if_unknown(high >= value)
+                maybe = pc.and_(
+                    _true_if_unknown(pc.less_equal(low, value)), _true_if_unknown(pc.greater_equal(high, value))
+                )
             case Compare.LT:
-                maybe = _true_if_unknown(low < value)
+                maybe = _true_if_unknown(pc.less(low, value))
             case Compare.LE:
-                maybe = _true_if_unknown(low <= value)
+                maybe = _true_if_unknown(pc.less_equal(low, value))
             case Compare.GT:  # NaN is greater than every number
-                maybe = _true_if_unknown(high > value) | column.has_nan
+                maybe = pc.or_(_true_if_unknown(pc.greater(high, value)), column.has_nan)
             case Compare.GE:
-                maybe = _true_if_unknown(high >= value) | column.has_nan
+                maybe = pc.or_(_true_if_unknown(pc.greater_equal(high, value)), column.has_nan)
             case _:
-                maybe = _true_if_unknown((low != value) | (high != value)) | column.has_nan
-        return maybe & column.has_values
+                differs = pc.or_kleene(pc.not_equal(low, value), pc.not_equal(high, value))
+                maybe = pc.or_(_true_if_unknown(differs), column.has_nan)
+        return pc.and_(maybe, column.has_values)
 
-    def among(self, probe: Node, among: Sequence[Node]) -> pc.Expression:
+    def among(self, probe: Node, among: Sequence[Node]) -> _Mask:
         values = [self.literal(one, probe) for one in among if not (isinstance(one, Constant) and one.value is None)]
         if not values:
-            return pc.scalar(False)
+            return pa.scalar(False)
         if len(values) <= _MAX_VALUES:
             return join_balanced(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
         ends = pc.min_max(pa.array(values, values[0].type))
         least, most = ends["min"], ends["max"]
-        return self.compared(probe, Compare.GE, least) & self.compared(probe, Compare.LE, most)
+        return pc.and_(self.compared(probe, Compare.GE, least), self.compared(probe, Compare.LE, most))
 
-    def prefixed(self, node: Function) -> pc.Expression:
+    def prefixed(self, node: Function) -> _Mask:
         """Strings with a common prefix are adjacent in sort order."""
         match node:
             case Function("prefix" | "starts_with", (text, Constant(str() as prefix)), _, True):
@@ -188,9 +202,9 @@ class _Maybe:
         column = self.column(text)
         if not prefix or column.type != pa.string():
             raise Inexpressible
-        maybe = _true_if_unknown(column["max"] >= prefix) & column.has_values
+        maybe = pc.and_(_true_if_unknown(pc.greater_equal(column["max"], prefix)), column.has_values)
         after = _following(prefix)
-        return maybe if after is None else maybe & _true_if_unknown(column["min"] < after)
+        return maybe if after is None else pc.and_(maybe, _true_if_unknown(pc.less(column["min"], after)))
 
 
 def _following(prefix: str) -> str | None:

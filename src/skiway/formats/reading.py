@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from itertools import chain, repeat
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +27,9 @@ _READERS: Final[Mapping[str, Callable[[Scan, DataFile], Generator[pa.RecordBatch
 
 def read_rows(scan: Scan, files: Iterable[DataFile]) -> pa.RecordBatchReader:
     """Stream the rows of all `files`, in order, reading ahead."""
-    batches = read_ahead(files, lambda file: _batches(scan, file))
+    later = replace(scan, first_batch_rows=None)
+    scans = chain([scan], repeat(later))
+    batches = read_ahead(zip(scans, files, strict=False), lambda one: _batches(*one))
     return pa.RecordBatchReader.from_batches(scan.output_schema, (batch for batch in batches if batch.num_rows))
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters import Filter, to_arrow
+from skiway.airport.filters import Filter
+from skiway.airport.filters.masks import RowMask, row_mask
 from skiway.errors import Unsupported
 from skiway.formats.conform import Converter, converter, missing_column
 from skiway.formats.files import Files
@@ -68,13 +69,15 @@ class Scan:
     filter: Filter | None = None
     positions: bool = False
     batch_rows: int = 65536
+    first_batch_rows: int | None = None
+    """The size of the batches of the first row group, for a reader that may stop early."""
     share: tuple[int, int] | None = None
     """Read only a share of each file: `(0, 3)` is the first of three. All shares together have all rows, each once."""
 
     @cached_property
-    def condition(self) -> pc.Expression | None:
+    def mask(self) -> RowMask | None:
         """The part of the filter that Arrow can evaluate."""
-        return to_arrow(self.filter, self.schema) if self.filter else None
+        return row_mask(self.filter, self.schema) if self.filter else None
 
     @cached_property
     def input_schema(self) -> pa.Schema:
@@ -113,9 +116,17 @@ class FileRows:
         kept = self._kept(batch, start)
         if kept is not None:
             rows = rows.filter(kept)
-        if self._scan.condition is not None:
-            rows = rows.filter(self._scan.condition)
+        if self._scan.mask is not None:
+            rows = rows.filter(self._scan.mask(rows))
         return rows.select(self._scan.output_schema.names)
+
+    def matching(self, batch: pa.RecordBatch, start: int) -> Positions:
+        """The positions of the rows that the filter matches and that are not deleted, without making the rows."""
+        assert self._scan.mask is not None
+        found = self._scan.mask(self.conformed(batch, None))
+        kept = self._kept(batch, start)
+        chosen = pc.fill_null(found if kept is None else pc.and_kleene(found, kept), False)
+        return np.flatnonzero(chosen.to_numpy(zero_copy_only=False)) + start
 
     def conformed(self, batch: pa.RecordBatch, positions: pa.Array | None) -> pa.RecordBatch:
         """Convert rows of the file to the schema of the table; `positions` are those of the rows, if they are needed."""

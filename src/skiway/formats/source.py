@@ -24,7 +24,7 @@ from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import file_columns
-from skiway.formats.parquet.reading import open_file
+from skiway.formats.parquet.reading import MatchingPart, matching_part, open_file
 from skiway.formats.parquet.shapes import FileShape, read_shape
 from skiway.formats.pruning import pruned
 from skiway.formats.reading import read_rows
@@ -256,6 +256,7 @@ class TableHandle(ABC):
         schema: pa.Schema | None = None,
         positions: bool = False,
         batch_rows: int = 65536,
+        first_batch_rows: int | None = None,
         share: tuple[int, int] | None = None,
     ) -> pa.RecordBatchReader:
         """Read the rows of a snapshot: all that match `filter`, and possibly others that the caller must filter out.
@@ -263,8 +264,8 @@ class TableHandle(ABC):
         `files` are rows of the file table, to read fewer files than `plan` returns. `schema`, with field ids, is the
         schema to return the rows in, such as the current one of the table (`handle.schema.arrow`) or the one that a
         client has bound; columns are matched by id. With `positions`, two more columns hold the ordinal of the file and
-        the position of the row in it. `share` reads only a part of each file; see `Scan.share`. Only a few batches are
-        in memory at a time.
+        the position of the row in it. `first_batch_rows` and `share` are explained in `Scan`. Only a few batches are in
+        memory at a time.
         """
         target = self.schema_at(snapshot).arrow if schema is None else schema
         names = target.names if columns is None else list(columns)
@@ -278,9 +279,28 @@ class TableHandle(ABC):
             filter=filter,
             positions=positions,
             batch_rows=batch_rows,
+            first_batch_rows=first_batch_rows,
             share=share,
         )
         return read_rows(scan, self._data_files(snapshot, chosen))
+
+    def matching_parts(
+        self,
+        snapshot: Snapshot,
+        files: pa.Table,
+        filter: Filter,  # noqa: A002
+        *,
+        schema: pa.Schema,
+    ) -> dict[int, MatchingPart]:
+        """How much of some `files` the filter leaves when they are read, by their ordinals; see `matching_part`."""
+        scan = Scan(self._files, schema, (), self._id_assigner(snapshot), filter=filter)
+        found = {}
+        for ordinal, path, etag in zip(*(files[name].to_pylist() for name in ("ordinal", "path", "etag")), strict=True):
+            if etag is not None:
+                self._files.check_unchanged(path, etag)
+            if (part := matching_part(scan, path)) is not None:
+                found[ordinal] = part
+        return found
 
     def plain_files(self, snapshot: Snapshot, files: pa.Table) -> list[WholeFile] | None:
         """Whole files with their local paths, for readers on this machine that find all columns in them.

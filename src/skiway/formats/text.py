@@ -176,6 +176,7 @@ class TextTable(TableHandle):
         schema: pa.Schema | None = None,
         positions: bool = False,
         batch_rows: int = 65536,
+        first_batch_rows: int | None = None,  # noqa: ARG002 - rows are parsed in blocks of bytes
         share: tuple[int, int] | None = None,
     ) -> pa.RecordBatchReader:
         if filter is not None or share is not None:

@@ -11,6 +11,7 @@ next ATTACH, know the stored types.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -29,7 +30,7 @@ from skiway.formats.schemas import field_id, with_id
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
-__all__ = ["ROWID", "Columns", "columns_in", "columns_of"]
+__all__ = ["ROWID", "Columns", "columns_in", "columns_of", "with_nulls"]
 
 ROWID: Final = "rowid"
 _ROWID_FIELD: Final = pa.field(ROWID, pa.int64(), metadata={"is_rowid": "1"})
@@ -211,3 +212,11 @@ def _without_ids(of: pa.DataType) -> pa.DataType:
 
 def _plain(field: pa.Field) -> pa.Field:
     return pa.field(field.name, _without_ids(field.type), field.nullable)
+
+
+def with_nulls(batches: Iterator[pa.RecordBatch], gone: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
+    """The batches with the columns that the client knows and the table no longer has."""
+    for batch in batches:
+        nulls = [pa.nulls(batch.num_rows, field.type) for field in gone]
+        names = [*batch.schema.names, *(field.name for field in gone)]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *nulls], names=names)

@@ -55,6 +55,10 @@ BUFFER_BYTES: Final = 32 << 20
 REFUSALS: Final = (Conflict, InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed)
 """Errors after which a commit has certainly not happened. After other errors its files may be in use."""
 
+_TOGETHER_BYTES: Final = 4 << 20
+_TOGETHER_BATCHES: Final = 64
+"""So much is converted together, but not more than a row group; or a single batch that is larger."""
+
 _PENDING: Final = "rows-follow:"
 
 
@@ -144,16 +148,37 @@ class InsertRows(Statement):
         self._incoming = Incoming(target.name, write.schema, known=known, now=now)
         self._check_required(now, target.name)
         self._writer = DataFileWriter(target.files, target.metadata, buffer_bytes=BUFFER_BYTES)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Write rows; with RETURNING, return them."""
+        if self._returning:
+            return self._write(rows)
+        # DuckDB sends 2,048 rows at a time. Converted together, they take a fifth of the time: a CREATE TABLE AS of five million
+        # rows takes 40 % less CPU time.
+        size = rows.nbytes
+        most = min(_TOGETHER_BYTES, self._writer.group_bytes)
+        if self._waiting_bytes + size > most or len(self._waiting) == _TOGETHER_BATCHES:
+            self._write_waiting()
+        self._waiting.append(rows)
+        self._waiting_bytes += size
+        return None
+
+    def _write(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         taken = self._incoming.announced(rows)
         self._writer.write(self._incoming.stored(taken))
-        return taken if self._returning else None
+        return taken
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if waiting:
+            self._write(pa.concat_batches(waiting))
 
     def commit(self) -> int:
         """Commit the rows, and return their number."""
         with self._writer:  # deletes what it wrote if anything fails
+            self._write_waiting()
             files = self._writer.close()
         if files or self._target.also_without_rows:
             try:

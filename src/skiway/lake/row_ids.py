@@ -21,10 +21,11 @@ from skiway.airport import ScanOptions, Table
 from skiway.airport.results import record_batches
 from skiway.airport.scan import ArrowData, project_schema
 from skiway.errors import Conflict, LimitExceeded
+from skiway.formats import FILE_ORDINAL, ROW_POSITION
 from skiway.lake.columns import ROWID
 from skiway.sql.merge import MERGE_ROWID
 
-__all__ = ["RowIds", "WithRowIds"]
+__all__ = ["RowIds", "WithRowIds", "numbered"]
 
 _BITS: Final = 63
 _SHORTEST_TAG: Final = 12
@@ -102,3 +103,11 @@ class WithRowIds(Table):
         shown = pa.schema([self._schema.field(name) for name in wanted])
         for batch in record_batches(found, project_schema(self._original, read)):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=shown)
+
+
+def numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatch]:
+    """The batches with row ids instead of file ordinals and positions."""
+    for batch in rows:
+        numbers = ids.encode(batch.column(FILE_ORDINAL), batch.column(ROW_POSITION))
+        columns = [*batch.columns[:-2], numbers]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-2], ROWID])

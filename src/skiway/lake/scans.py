@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.formats import MatchingPart
 from skiway.security import utc_now
 
-__all__ = ["MAX_PARTS", "PART_BYTES", "Part", "Plan", "PlanLog", "split"]
+__all__ = ["MAX_PARTS", "PART_BYTES", "Part", "Plan", "PlanLog", "split", "without_empty"]
 
 PART_BYTES: Final = 32 << 20
 MAX_PARTS: Final = 16
@@ -49,18 +51,26 @@ def split(
     part_bytes: int = PART_BYTES,
     most: int = MAX_PARTS,
     within_files: bool = False,
+    matching: Mapping[int, MatchingPart] = MappingProxyType({}),
 ) -> list[Part]:
     """Split `files` of a snapshot into parts: each file, largest first, goes to the smallest part so far.
 
-    `within_files`, Parquet files that are larger than a part are split, too.
+    `within_files`, Parquet files that are larger than a part are split, too. `matching` says how much of a file is read, by
+    its ordinal; for other files, everything is.
     """
-    sizes: list[int] = files["size_bytes"].to_pylist()
+    ordinals: list[int] = files["ordinal"].to_pylist()
+    sizes = [
+        matching[ordinal].size_bytes if ordinal in matching else size
+        for ordinal, size in zip(ordinals, files["size_bytes"].to_pylist(), strict=True)
+    ]
     total = sum(sizes)
     wanted = min(most, -(-total // part_bytes) or 1)
     parts: list[Part] = []
     whole = []
-    for size, ordinal, kind in zip(sizes, files["ordinal"].to_pylist(), files["format"].to_pylist(), strict=True):
+    for size, ordinal, kind in zip(sizes, ordinals, files["format"].to_pylist(), strict=True):
         shares = wanted * size // total if within_files and kind == "parquet" and total else 1
+        if ordinal in matching:
+            shares = min(shares, matching[ordinal].row_groups)
         if shares > 1:
             parts += (Part(snapshot_id, [ordinal], (number, shares)) for number in range(shares))
         else:
@@ -114,3 +124,9 @@ class PlanLog:
     def of_account(self, account_id: str) -> list[Plan]:
         """The plans for tables of an account, from old to new."""
         return [plan for plan in list(self._plans) if plan.account_id == account_id]
+
+
+def without_empty(files: pa.Table, matching: Mapping[int, MatchingPart]) -> pa.Table:
+    """The files without those of which the filter leaves nothing."""
+    empty = [ordinal for ordinal, part in matching.items() if not part.row_groups]
+    return files.filter(pc.invert(pc.is_in(files["ordinal"], pa.array(empty, pa.int32())))) if empty else files

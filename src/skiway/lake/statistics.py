@@ -8,12 +8,15 @@ cached.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from skiway.airport import ColumnStatistics
+from skiway.airport.conversion import to_column
 from skiway.cache import Cache
+from skiway.errors import InvalidArgument
 from skiway.formats import Snapshot, TableHandle, data_files
 from skiway.formats.schemas import field_id
 from skiway.formats.statistics import bound_type, merged_units
@@ -22,7 +25,7 @@ from skiway.metastore import Realm, statistics
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 
-__all__ = ["StatisticsCache"]
+__all__ = ["StatisticsCache", "in_type"]
 
 _MAX_BYTES: Final = 64 << 20
 _COLUMN_BYTES: Final = 500  # of a column's statistics in memory, without the values of strings
@@ -134,3 +137,14 @@ def _distinct(ndv: v1.Ndv) -> int | None:
             return round(ndv.approx.estimate)
         case _:
             return None
+
+
+def in_type(found: ColumnStatistics, stored: pa.Field, announced: pa.Field) -> ColumnStatistics:
+    """The statistics with bounds in the announced type; without bounds if it cannot represent them."""
+    if stored.type == announced.type or None in (found.min, found.max):
+        return found
+    try:
+        low, high = (to_column(pa.repeat(bound, 1), announced)[0] for bound in (found.min, found.max))
+    except InvalidArgument:
+        return replace(found, min=None, max=None)
+    return replace(found, min=low, max=high)

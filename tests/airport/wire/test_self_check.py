@@ -13,7 +13,7 @@ import pytest
 from airport.raw import Raw
 from airport.wire.test_frames import TYPES, array_of, round_trip
 from skiway.airport import CatalogBuilder, Server
-from skiway.airport.wire import flatbuffers, messages
+from skiway.airport.wire import encoders, flatbuffers, messages, sparse
 from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient
 
@@ -40,17 +40,17 @@ def more_pieces(patch: pytest.MonkeyPatch) -> None:
 def other_order_of_fields(patch: pytest.MonkeyPatch) -> None:
     """A header whose fields have different numbers."""
     field = flatbuffers.field
-    patch.setattr(messages, "_field", lambda data, table, number: field(data, table, number ^ 1))
+    patch.setattr(sparse, "_field", lambda data, table, number: field(data, table, number ^ 1))
 
 
 def other_mark_of_uncompressed_buffers(patch: pytest.MonkeyPatch) -> None:
     """A reader that expects a different marker before uncompressed buffers."""
-    patch.setattr(messages, "_UNCOMPRESSED", b"\xfe" * 8)
+    patch.setattr(sparse, "_UNCOMPRESSED", b"\xfe" * 8)
 
 
 def failing_kernel(patch: pytest.MonkeyPatch) -> None:
     """A pyarrow version without a function that the check needs."""
-    patch.setattr(messages.SparseBatches, "message", lambda _, __: (_ for _ in ()).throw(AttributeError("gone")))
+    patch.setattr(sparse.SparseBatches, "message", lambda _, __: (_ for _ in ()).throw(AttributeError("gone")))
 
 
 LAYOUTS: list[Break] = [
@@ -65,8 +65,8 @@ LAYOUTS: list[Break] = [
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which the check has not run yet."""
-    monkeypatch.setattr(messages, "self_check", messages.SelfCheck())
-    monkeypatch.setattr(messages, "_encoded", messages._Encoded())
+    monkeypatch.setattr(encoders, "self_check", encoders.SelfCheck())
+    monkeypatch.setattr(sparse, "_encoded", sparse._Encoded())
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -75,23 +75,23 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.usefixtures("fresh")
 def test_self_check_passes_with_the_installed_pyarrow(caplog: pytest.LogCaptureFixture) -> None:
-    assert messages.self_check.passes()
-    assert isinstance(messages.message_stream(pa.schema({"a": pa.int64()}), None), messages.MessageStream)
-    assert messages.sparse_batches(pa.schema({"a": pa.int64()}), (0,)) is not None
+    assert encoders.self_check.passes()
+    assert isinstance(encoders.message_stream(pa.schema({"a": pa.int64()}), None), messages.MessageStream)
+    assert encoders.sparse_batches(pa.schema({"a": pa.int64()}), (0,)) is not None
     assert warnings(caplog) == []
 
 
 @pytest.mark.usefixtures("fresh")
 def test_self_check_runs_once_even_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
-    check = messages._run_check
-    monkeypatch.setattr(messages, "_run_check", lambda: runs.append(1) is None and check())
-    threads = [threading.Thread(target=messages.self_check.passes) for _ in range(8)]
+    check = encoders._run_check
+    monkeypatch.setattr(encoders, "_run_check", lambda: runs.append(1) is None and check())
+    threads = [threading.Thread(target=encoders.self_check.passes) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert messages.self_check.passes()
+    assert encoders.self_check.passes()
     assert runs == [1]
 
 
@@ -145,7 +145,7 @@ def test_every_type_round_trips_on_the_fallback_path(
         pa.record_batch([large.slice(3, 17_000)], names=["v"]),
     ]
     assert round_trip(batches, compression=compression) == batches
-    assert not messages.self_check.passes()
+    assert not encoders.self_check.passes()
 
 
 @pytest.mark.usefixtures("fresh")

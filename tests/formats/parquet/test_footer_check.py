@@ -16,9 +16,10 @@ from skiway.errors import PreconditionFailed
 from skiway.formats import open_source
 from skiway.formats.files import Files
 from skiway.formats.parquet import footers
-from skiway.formats.parquet.footers import _check_chunks, read_footer
+from skiway.formats.parquet.footers import _check_chunks, cached_row_groups, read_footer, row_groups
 from skiway.formats.parquet.thrift import read_struct
 from skiway.formats.reach import Reach
+from skiway.formats.schemas import leaves, with_id
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64()), "name": [str(number) for number in range(10)]})
 
@@ -147,7 +148,7 @@ def test_files_of_all_kinds_pass(tmp_path: Path) -> None:
         with pa.OSFile(str(path)) as file:
             footer = read_footer(file, str(path), files)
         assert footer is not None
-        assert footer.equals(pq.read_metadata(path))
+        assert footer.metadata.equals(pq.read_metadata(path))
 
 
 def test_checkpoints_of_delta_tables_are_checked_too(tmp_path: Path) -> None:
@@ -164,3 +165,20 @@ def test_checkpoints_of_delta_tables_are_checked_too(tmp_path: Path) -> None:
         pytest.raises(PreconditionFailed, match="unknown compression codec"),
     ):
         source.load((), "t")
+
+
+def test_cached_statistics_are_those_of_the_requested_columns(tmp_path: Path) -> None:
+    """Equal footers share an entry only if columns have the same ids and types."""
+    files, path = Files({}, Reach(())), tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"a": [1, 2, 3], "b": [7, 8, 9]}), path)
+    with pa.OSFile(str(path)) as file:
+        footer = read_footer(file, str(path), files)
+    assert footer is not None
+    for names in (("a", "b"), ("b", "a")):
+        source = pa.schema([with_id(pa.field(name, pa.int64()), names.index(name) + 1) for name in ("a", "b")])
+        for of in (pa.int64(), pa.float64()):
+            target = leaves(pa.schema([with_id(pa.field(names[0], of), 1)]))
+            for _ in range(2):
+                found = cached_row_groups(footer, source, target, files)
+                assert found.equals(row_groups(footer.metadata, source, target))
+                assert found["stats"][0]["1"]["max"].as_py() == {"a": 3, "b": 9}[names[0]]

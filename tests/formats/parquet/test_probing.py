@@ -11,7 +11,7 @@ import pytest
 
 import scope
 from formats.pushed_filters import pushed_filter
-from skiway.errors import PreconditionFailed
+from skiway.errors import Conflict, PreconditionFailed
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, TableHandle, open_source
 
 GROUP = 100
@@ -114,3 +114,43 @@ def destroy(file: Path, group: int, *, column: int) -> None:
         b"\xff" * chunk.total_compressed_size
     )
     file.write_bytes(data)
+
+
+def test_first_row_group_is_read_in_smaller_batches(tmp_path: Path) -> None:
+    everything = write_table(tmp_path / "spread")
+    table = open_table(tmp_path)
+    snapshot = table.current()
+    assert snapshot is not None
+    found = list(table.read(snapshot, batch_rows=GROUP, first_batch_rows=30))
+    assert [batch.num_rows for batch in found] == [30, 30, 30, 10, *[GROUP] * 4]
+    assert pa.Table.from_batches(found).to_pylist() == everything.to_pylist()
+    never_larger = table.read(snapshot, batch_rows=50, first_batch_rows=1000)
+    assert {batch.num_rows for batch in never_larger} == {50}
+
+
+def test_only_the_first_file_is_read_in_smaller_batches(tmp_path: Path) -> None:
+    for number in range(2):
+        folder = tmp_path / "spread"
+        folder.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": range(number * GROUP, (number + 1) * GROUP)}), folder / f"{number}.parquet")
+    table = open_table(tmp_path)
+    snapshot = table.current()
+    assert snapshot is not None
+    assert [batch.num_rows for batch in table.read(snapshot, first_batch_rows=60)] == [60, 40, GROUP]
+
+
+def test_planning_notices_a_changed_file(tmp_path: Path) -> None:
+    """The new content has no row group that matches, but rows of the listed file must not be missing silently."""
+    everything = write_table(tmp_path / "spread")
+    table = open_table(tmp_path)
+    snapshot = table.current()
+    assert snapshot is not None
+    schema = table.schema.arrow
+    condition = pushed_filter("id = 5", schema)
+    files = table.files(snapshot)
+    (part,) = table.matching_parts(snapshot, files, condition, schema=schema).values()
+    assert part.row_groups == 1
+    others = everything.slice(GROUP).drop_columns(["part"])
+    pq.write_table(others, tmp_path / "spread" / "part=3" / "rows.parquet", row_group_size=GROUP)
+    with pytest.raises(Conflict, match="has changed"):
+        table.matching_parts(snapshot, files, condition, schema=schema)

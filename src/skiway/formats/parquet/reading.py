@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,17 +16,17 @@ import pyarrow as pa
 
 from skiway.airport.layouts import without_views
 from skiway.formats.files import Files, corrupt
-from skiway.formats.parquet.footers import read_footer, row_groups
+from skiway.formats.parquet.footers import Footer, cached_row_groups, read_footer
 from skiway.formats.parquet.pages import PageCheck, PageGuard
 from skiway.formats.pruning import pruned
-from skiway.formats.scanning import ROW_POSITION, DataFile, FileRows, Positions, Scan
+from skiway.formats.scanning import DataFile, FileRows, Positions, Scan
 from skiway.formats.schemas import Leaf, leaves
 from skiway.security.source_access import location
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import ParquetFile, RowGroupMetaData
 
-__all__ = ["open_file", "parquet_batches"]
+__all__ = ["MatchingPart", "matching_part", "open_file", "parquet_batches"]
 
 _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole row group
 
@@ -34,35 +35,46 @@ _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole r
 def open_file(files: Files, path: str) -> Iterator[ParquetFile]:
     """Open a Parquet file for the duration of the block; errors in the block name the file."""
     with files.translated(path), files.open(path) as file:
-        yield _parquet(files, path, file)
+        yield _parquet(file, path, read_footer(file, path, files))
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An open file, its footer, and the check of its pages."""
+
+    parquet: ParquetFile
+    footer: Footer
+    pages: PageCheck
 
 
 @contextmanager
-def _open_checked(files: Files, path: str) -> Iterator[tuple[ParquetFile, PageCheck]]:
+def _open_checked(files: Files, path: str) -> Iterator[_Opened]:
     """Open a Parquet file as `open_file` does, with the check of its pages."""
     with files.translated(path), files.open(path) as file:
+        footer = read_footer(file, path, files)
         if _is_local(path):
-            parquet, pages = _parquet(files, path, file), PageCheck(file, path)
+            parquet, pages = _parquet(file, path, footer), PageCheck(file, path)
         else:
             pages = PageGuard(file, path)
-            parquet = _parquet(files, path, file, through=pa.PythonFile(pages, "r"))
-        pages.set_footer(parquet.metadata)
-        yield parquet, pages
+            parquet = _parquet(pa.PythonFile(pages, "r"), path, footer)
+        assert footer is not None  # without one, pyarrow has raised an error
+        pages.set_footer(footer.metadata)
+        yield _Opened(parquet, footer, pages)
 
 
 def _is_local(path: str) -> bool:
     return location(path).scheme == "file"
 
 
-def _parquet(files: Files, path: str, file: pa.NativeFile, *, through: pa.NativeFile | None = None) -> ParquetFile:
-    """Open a Parquet file whose footer is valid; pages are read `through` another file, if it is given."""
+def _parquet(file: pa.NativeFile, path: str, footer: Footer | None) -> ParquetFile:
+    """Open a Parquet file whose footer is valid."""
     from pyarrow.parquet import ParquetFile
 
     try:
         # As nanoseconds, INT96 timestamps would overflow outside of the years 1677 to 2262.
         return ParquetFile(
-            file if through is None else through,
-            metadata=read_footer(file, path, files),
+            file,
+            metadata=None if footer is None else footer.metadata,
             buffer_size=_BUFFER_BYTES,
             coerce_int96_timestamp_unit="us",
         )
@@ -72,38 +84,84 @@ def _parquet(files: Files, path: str, file: pa.NativeFile, *, through: pa.Native
 
 def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     """Read the requested rows of a file; batches may be empty."""
-    with _open_checked(scan.files, file.path) as (parquet, pages):
-        source = scan.assign_ids(parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
-        groups = pruned(row_groups(parquet.metadata, source, _filtered(scan)), scan.filter, scan.schema)
+    with _open_checked(scan.files, file.path) as opened:
+        source = scan.assign_ids(opened.parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
+        groups = _matching_groups(scan, opened.footer, source)
         groups = groups if scan.share is None else _shared(groups, *scan.share)
-        whole = _GroupReader(scan, file, parquet, source, pages)
-        probe = _Probe(scan, file, parquet, source, pages) if _is_worth_probing(scan) else None
-        for group, start in zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True):
-            yield from whole.rows(group, start) if probe is None or probe.is_futile else probe.rows(group, start)
+        if not groups.num_rows:
+            return
+        whole = _GroupReader(scan, file, opened, source)
+        probe = _Probe(scan, file, opened, source) if _is_worth_probing(scan) else None
+        first = scan.first_batch_rows or scan.batch_rows
+        sizes = chain([min(first, scan.batch_rows)], repeat(scan.batch_rows))
+        places = zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True)
+        for (group, start), size in zip(places, sizes, strict=False):
+            if probe is None or probe.is_futile:
+                yield from whole.rows(group, start, size)
+            else:
+                yield from probe.rows(group, start)
+
+
+def matching_part(scan: Scan, path: str) -> MatchingPart | None:
+    """How much of a file the filter leaves, from its footer; None for a file that is not on a local disk.
+
+    A scan skips the same row groups. This tells in advance how many there are, so that no part of a scan is without any.
+    """
+    if not _is_local(path):
+        return None  # the footer would take a request, which the parts of the scan send at the same time
+    with scan.files.translated(path), scan.files.open(path) as file:
+        footer = read_footer(file, path, scan.files)
+    if footer is None:
+        return None  # the scan raises the error
+    groups = _matching_groups(scan, footer, scan.assign_ids(footer.metadata.schema.to_arrow_schema(), path))
+    chosen = [footer.metadata.row_group(number) for number in groups["row_group"].to_pylist()]
+    return MatchingPart(len(chosen), sum(map(_compressed_bytes, chosen)))
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingPart:
+    """The row groups of a file that may have rows that match a filter: their number, and their size in the file."""
+
+    row_groups: int
+    size_bytes: int
+
+
+def _matching_groups(scan: Scan, footer: Footer, source: pa.Schema) -> pa.Table:
+    groups = cached_row_groups(footer, source, _filtered(scan), scan.files)
+    return pruned(groups, scan.filter, scan.schema)
+
+
+def _compressed_bytes(group: RowGroupMetaData) -> int:
+    return sum(group.column(place).total_compressed_size for place in range(group.num_columns))
 
 
 def _is_worth_probing(scan: Scan) -> bool:
     """Is there a filter, and are there columns that it does not need?"""
-    return scan.filter is not None and scan.condition is not None and not scan.filter.columns.issuperset(scan.columns)
+    return scan.filter is not None and scan.mask is not None and not scan.filter.columns.issuperset(scan.columns)
 
 
 class _GroupReader:
     """Reads row groups of one file, with all columns of the scan."""
 
-    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema, pages: PageCheck) -> None:
-        self._scan, self._parquet, self._pages = scan, parquet, pages
+    def __init__(self, scan: Scan, file: DataFile, opened: _Opened, source: pa.Schema) -> None:
+        self._scan, self._parquet, self._pages = scan, opened.parquet, opened.pages
         self._rows = FileRows(scan, file, source)
 
-    def decoded(self, group: int, batch_rows: int = 0) -> Iterator[pa.RecordBatch]:
-        """Decode the batches of a row group; `batch_rows` overrides the batch size of the scan."""
-        rows = batch_rows or self._scan.batch_rows
+    def decoded(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Decode a row group in batches of so many rows."""
         self._pages.check(group, self._rows.names)
-        yield from self._parquet.iter_batches(rows, row_groups=[group], columns=self._rows.names)
+        yield from self._parquet.iter_batches(batch_rows, row_groups=[group], columns=self._rows.names)
 
-    def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
+    def rows(self, group: int, start: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read the requested rows of a row group whose first row is at position `start`; batches may be empty."""
-        for batch in self.decoded(group):
+        for batch in self.decoded(group, batch_rows):
             yield self._rows.requested(batch, start)
+            start += batch.num_rows
+
+    def matching(self, group: int, start: int) -> Iterator[Positions]:
+        """The positions of the matching rows of a row group, for each batch of it."""
+        for batch in self.decoded(group, self._scan.batch_rows):
+            yield self._rows.matching(batch, start)
             start += batch.num_rows
 
     def conformed(self, batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:
@@ -118,17 +176,17 @@ class _Probe:
     group had matching rows, `is_futile` says that this does not pay.
     """
 
-    def __init__(self, scan: Scan, file: DataFile, parquet: ParquetFile, source: pa.Schema, pages: PageCheck) -> None:
+    def __init__(self, scan: Scan, file: DataFile, opened: _Opened, source: pa.Schema) -> None:
         self._scan = scan
-        self._filtered = _GroupReader(replace(scan, columns=(), positions=True), file, parquet, source, pages)
+        self._filtered = _GroupReader(replace(scan, columns=(), positions=False), file, opened, source)
         # Deleted rows are not among those that the filter matches.
         kept = replace(file, deleted=None, deleted_keys=())
-        self._requested = _GroupReader(replace(scan, filter=None), kept, parquet, source, pages)
+        self._requested = _GroupReader(replace(scan, filter=None), kept, opened, source)
         self.is_futile = False
 
     def rows(self, group: int, start: int) -> Iterator[pa.RecordBatch]:
         """Read the matching rows of a row group."""
-        found = [rows.column(ROW_POSITION).to_numpy() for rows in self._filtered.rows(group, start)]
+        found = list(self._filtered.matching(group, start))
         self.is_futile = len(found) > 1 and all(map(len, found))
         matching = np.concatenate(found)
         if len(matching):
