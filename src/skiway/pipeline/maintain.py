@@ -23,6 +23,7 @@ from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
 from skiway.pipeline.interruption import check_interrupted
+from skiway.pipeline.profile.values import quoted
 from skiway.telemetry.job_logs import conceal
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class _Calls:
 
     def attempt(self, procedure: str, name: Sequence[str], **arguments: str) -> dict[str, Any] | None:
         """The row that a procedure returns; None if other writers were faster. Arguments are SQL."""
-        table = _literal(".".join(map(_quoted, name)))
+        table = _literal(".".join(map(quoted, name)))
         given = ", ".join(f"{key} => {value}" for key, value in {"table": table, **arguments}.items())
         try:
             (row,) = self.session.sql(f"CALL {self.catalog}.system.{procedure}({given})").collect()
@@ -179,11 +180,11 @@ def _arguments(rules: CompactionRules, *, every_delete: bool, in_parts: bool) ->
         return {"strategy": "'binpack'", **given}
     if isinstance(order.order, SortedBy):
         by = ", ".join(
-            f"{_quoted(name)} {'DESC' if way == 'descending' else 'ASC'} NULLS {'FIRST' if nulls == 'at_start' else 'LAST'}"
+            f"{quoted(name)} {'DESC' if way == 'descending' else 'ASC'} NULLS {'FIRST' if nulls == 'at_start' else 'LAST'}"
             for name, way, nulls in order.order.by
         )
     else:
-        by = f"zorder({', '.join(map(_quoted, order.order.columns))})"
+        by = f"zorder({', '.join(map(quoted, order.order.columns))})"
     return {"strategy": "'sort'", "sort_order": _literal(by), **given}
 
 
@@ -228,10 +229,6 @@ def _require_lineage(version: str) -> None:
             f"{'.'.join(map(str, _KEEPS_LINEAGE))} or newer, or optimize with --engine process",
             key="maintenance.spark.lineage",
         )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _literal(text: str) -> str:
