@@ -27,6 +27,9 @@ _DEFAULTS: dict[str, Setting] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
+    # JDBC drivers take a timestamp without a time zone for one of the machine's zone, where some times do not exist.
+    "spark.driver.defaultJavaOptions": "-Duser.timezone=UTC",
+    "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
 }
 
 # In local mode nothing outside this machine needs to reach the driver. The executors of a cluster do.
