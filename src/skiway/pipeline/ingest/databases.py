@@ -1,6 +1,6 @@
 """Tables of databases over JDBC, as copies read them.
 
-Spark loads the driver by its Maven coordinates, from the cache of the machine or from Maven Central. Addresses are checked
+Spark fetches the driver by its Maven coordinates. Addresses are checked
 before a connection is made, and the JDBC URL is built here: a connector cannot name classes, files or further hosts. The
 password is an option of the driver, which Spark does not show in plans. The texts of drivers are only in the log.
 """
@@ -44,6 +44,7 @@ from skiway.pipeline.ingest.dialects import (
 )
 from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, collected, outcome_of
 from skiway.pipeline.interruption import check_interrupted
+from skiway.pipeline.jars import add_jar
 from skiway.pipeline.profile.values import quoted as quoted_in_spark
 from skiway.security.source_access.jdbc import JdbcDatabase, checked_jdbc
 
@@ -68,15 +69,22 @@ def open_database(
     options: Mapping[str, str],
     credentials: Mapping[str, str],
     access: SourceAccess,
+    fetch_driver: bool = True,
 ) -> DatabaseSource:
-    """Open the database at `uri`, if `access` permits it. Of the credentials, the property `password` is used."""
+    """Open the database at `uri`, if `access` permits it. Of the credentials, the property `password` is used.
+
+    If its driver cannot be fetched, or is not to be, it may be among Spark's own jars.
+    """
     unknown = sorted(options.keys() - {"allowed-locations"})
     if unknown:
         raise InvalidArgument(
             f"a database has no property {unknown[0]!r}: remove it, and write parameters of the connection into the address",
             key="source.option",
         )
-    return Database(spark, distribute, checked_jdbc(uri, access), credentials.get("password", ""))
+    at = checked_jdbc(uri, access)
+    if fetch_driver:
+        add_jar(spark(), DRIVERS[at.dialect][0])
+    return Database(spark, distribute, at, credentials.get("password", ""))
 
 
 class Database(DatabaseSource):
@@ -88,7 +96,6 @@ class Database(DatabaseSource):
         self._spark, self._at, self._password = spark, at, password
         self.distribute = distribute
         self._columns: dict[TableName, list[ReadColumn]] = {}
-        self._add_driver()
 
     def namespaces(self) -> list[Namespace]:
         return sorted({name.namespace for name in self._all()})
@@ -161,14 +168,6 @@ class Database(DatabaseSource):
 
     def _all(self) -> list[TableName]:
         return [TableName((row["s"],), row["t"]) for row in self.asked(LISTING[self._at.dialect])]
-
-    def _add_driver(self) -> None:
-        """Load the driver. If it cannot be fetched, it may be among Spark's own jars."""
-        coordinates, _ = DRIVERS[self._at.dialect]
-        try:
-            self._spark().sql(f"ADD JAR 'ivy://{coordinates}?transitive=false'")
-        except Exception as error:  # noqa: BLE001 - Spark and Ivy raise anything
-            log.warning("the JDBC driver %s cannot be fetched: %s", coordinates, str(error).partition("\n")[0])
 
     def _translated(self) -> _Translated:
         return _Translated(self._at)

@@ -19,9 +19,10 @@ __all__ = ["SparkCopies"]
 
 @dataclass(frozen=True, slots=True)
 class SparkCopies:
-    """Copies on Spark. `spark` is called only if there is something to do."""
+    """Copies on Spark. `spark` is called only if there is something to do. With `fetch_drivers`, drivers of databases are fetched."""
 
     spark: Callable[[], SparkSession]
+    fetch_drivers: bool = True
 
     @property
     def distribute(self) -> SparkDistribution:
@@ -34,4 +35,12 @@ class SparkCopies:
         """Open the database at `uri`, if `access` permits it."""
         from skiway.pipeline.ingest.databases import open_database
 
-        return open_database(self.spark, self.distribute, uri, options=options, credentials=credentials, access=access)
+        return open_database(
+            self.spark,
+            self.distribute,
+            uri,
+            options=options,
+            credentials=credentials,
+            access=access,
+            fetch_driver=self.fetch_drivers,
+        )
