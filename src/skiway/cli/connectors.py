@@ -39,6 +39,7 @@ class Kind(StrEnum):
     parquet = "parquet"
     iceberg = "iceberg"
     glue = "glue"
+    unity = "unity"
     delta = "delta"
     csv = "csv"
     json = "json"

@@ -30,7 +30,6 @@ APPEND, UPSERT, REPLACE = v1.COM_APPEND, v1.COM_UPSERT, v1.COM_REPLACE
         (v1.CK_JDBC, {"mode": REPLACE, "cursor_column": "id"}, "copy.cursor_column", "COM_APPEND or COM_UPSERT"),
         (v1.CK_PARQUET, {"mode": APPEND, "schema_changes": 9}, "copy.schema_changes", "SCH_FOLLOW or SCH_REJECT"),
         (v1.CK_PARQUET, {"mode": APPEND, "read_partitions": 65}, "copy.read_partitions", "1 to 64"),
-        (v1.CK_UNITY, {"mode": APPEND}, "kind", "cannot be copied yet"),
         (v1.CK_PARQUET, {"mode": APPEND, "tables": {"t": {"mode": UPSERT}}}, "copy.tables.t.key_columns", ""),
         (v1.CK_PARQUET, {"tables": {"t": {"sort_by": "id"}}}, "copy.tables.t.mode", ""),
         (v1.CK_PARQUET, {"mode": APPEND, "tables": {"t": {"tables": {"u": {}}}}}, "copy.tables.t.tables", ""),

@@ -119,8 +119,6 @@ def check_access(connector: v1.Connector, access: SourceAccess) -> None:
     if connector.kind == v1.CK_JDBC:
         check_named_database(connector.uri, access)
         return
-    if connector.kind not in (v1.CK_ICEBERG, v1.CK_GLUE, v1.CK_DELTA, v1.CK_PARQUET, v1.CK_CSV, v1.CK_JSON):
-        return
     allowed = connector.properties.get("allowed-locations", "").split(",")
     for text in filter(None, map(str.strip, (connector.uri, connector.properties.get("warehouse", ""), *allowed))):
         if text.startswith(("http:", "https:")):

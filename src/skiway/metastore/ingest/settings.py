@@ -64,8 +64,6 @@ def check_copy(connector: v1.Connector) -> None:
             kind = v1.ConnectorKind.Name(connector.kind).removeprefix("CK_").lower()
             raise failure(InvalidArgument, "connector.copy.required", field="copy", kind=kind)
         return
-    if connector.kind == v1.CK_UNITY:
-        raise invalid_field("kind", v1.ConnectorKind.Name(connector.kind), "this kind cannot be copied yet")
     for name, own in connector.copy.tables.items():
         if own.tables:
             raise invalid_field(
