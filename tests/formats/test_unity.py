@@ -47,7 +47,7 @@ def service(folder: Path) -> Iterator[UnityService]:
         running.add("main.sales.orders", f"file://{folder}/orders")
         running.add("main.sales.events", f"file://{folder}/events/", "PARQUET")
         running.add("main.sales.texts", f"file://{folder}/texts", "CSV")
-        running.add("main.sales.seen", "", "DELTA", "VIEW")
+        running.add("main.sales.seen", f"file://{folder}/orders", "DELTA", "VIEW")
         running.add("main.hr.people", f"file://{folder}/orders", table_type="MANAGED")
         running.add("other.a.t", f"file://{folder}/orders")
         running.add("third.a.t", f"file://{folder}/orders")
