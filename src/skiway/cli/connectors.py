@@ -40,6 +40,7 @@ class Kind(StrEnum):
     iceberg = "iceberg"
     glue = "glue"
     unity = "unity"
+    airport = "airport"
     delta = "delta"
     csv = "csv"
     json = "json"

@@ -26,6 +26,7 @@ APPEND, UPSERT, REPLACE = v1.COM_APPEND, v1.COM_UPSERT, v1.COM_REPLACE
         (v1.CK_PARQUET, {"mode": UPSERT, "key_columns": ["id", "ID"]}, "copy.key_columns", "each column once"),
         (v1.CK_PARQUET, {"mode": UPSERT, "key_columns": [" "]}, "copy.key_columns", ""),
         (v1.CK_PARQUET, {"mode": APPEND, "cursor_column": "id"}, "copy.cursor_column", "only for databases"),
+        (v1.CK_AIRPORT, {"mode": APPEND}, "copy.mode", "use COM_REPLACE"),
         (v1.CK_JDBC, {"mode": APPEND}, "copy.cursor_column", "that grows with every new or changed row"),
         (v1.CK_JDBC, {"mode": REPLACE, "cursor_column": "id"}, "copy.cursor_column", "COM_APPEND or COM_UPSERT"),
         (v1.CK_PARQUET, {"mode": APPEND, "schema_changes": 9}, "copy.schema_changes", "SCH_FOLLOW or SCH_REJECT"),

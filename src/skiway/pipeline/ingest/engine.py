@@ -32,7 +32,11 @@ class SparkCopies:
     def database(
         self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
     ) -> DatabaseSource:
-        """Open the database at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it."""
+        if uri.startswith("grpc"):
+            from skiway.pipeline.ingest.airport import open_airport
+
+            return open_airport(uri, options=options, credentials=credentials, access=access)
         from skiway.pipeline.ingest.databases import open_database
 
         return open_database(
