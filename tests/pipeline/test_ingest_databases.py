@@ -6,13 +6,11 @@ import logging
 import random
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from metastore.managed_table_factory import ManagedTableFactory
-from metastore.resource_factory import ResourceFactory, expect_error
+from metastore.resource_factory import expect_error
 from metastore.upstreams import SECRETS
 from pipeline.ingest_sources import (
     PASSWORD,
@@ -31,7 +29,6 @@ from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.security.source_access import SourceAccess
-from skiway.storage import open_stores, utc_now
 
 pytestmark = SPARK
 
@@ -42,14 +39,6 @@ def postgres() -> Iterator[Postgres]:
         yield running
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[ManagedTableFactory]:
-    with open_stores("memory://") as stores:
-        factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
-        factory.catalog()
-        yield ManagedTableFactory.at(factory, tmp_path)
-
-
 def source(schema: str, *include: str) -> v1.ConnectorSource:
     return v1.ConnectorSource(namespace=v1.NamespacePath(segments=[schema]), include_tables=include)
 
@@ -58,14 +47,14 @@ def appending(**more: object) -> v1.CopySettings:
     return v1.CopySettings(mode=v1.COM_APPEND, cursor_column="id", **more)  # type: ignore[arg-type]
 
 
-def test_append_reads_new_rows_with_several_connections(postgres, lake, spark):
+def test_append_reads_new_rows_with_several_connections(postgres, managed_lake, spark):
     schema = postgres.new_schema("appended")
     postgres.run(
         f"CREATE TABLE {schema}.orders (id bigint, name text)",
         f"INSERT INTO {schema}.orders SELECT n, 'n' || n FROM generate_series(-50, 1000) n",
     )
     copy = CopyingConnector.create(
-        lake, spark, v1.CK_JDBC, postgres.uri, appending(read_partitions=4), source=source(schema)
+        managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(read_partitions=4), source=source(schema)
     )
     assert copy.run().failures == {}
     assert copy.rows(f"{schema}.orders") == sorted(postgres.rows(f"SELECT * FROM {schema}.orders"), key=repr)
@@ -75,14 +64,14 @@ def test_append_reads_new_rows_with_several_connections(postgres, lake, spark):
     assert copy.rows(f"{schema}.orders") == sorted(postgres.rows(f"SELECT * FROM {schema}.orders"), key=repr)
 
 
-def test_upsert_follows_random_changes(postgres, lake, spark):
+def test_upsert_follows_random_changes(postgres, managed_lake, spark):
     """The cursor is a timestamp with microseconds, set by each change. Rows with two key columns are changed and added."""
     schema = postgres.new_schema("upserted")
     postgres.run(
         f"CREATE TABLE {schema}.stock (shop int, item text, amount numeric(9,2), at timestamptz, PRIMARY KEY (shop, item))"
     )
     copy = CopyingConnector.create(
-        lake,
+        managed_lake,
         spark,
         v1.CK_JDBC,
         postgres.uri,
@@ -104,7 +93,7 @@ def test_upsert_follows_random_changes(postgres, lake, spark):
         assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
-def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, lake, spark):
+def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, managed_lake, spark):
     schema = postgres.new_schema("during")
     postgres.run(f"CREATE TABLE {schema}.t (id int)", f"INSERT INTO {schema}.t VALUES (1), (3)")
     source_ = SparkCopies(lambda: spark).database(
@@ -114,17 +103,17 @@ def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, lake
     table = source_.copied(TableName((schema,), "t"))
     changes = table.changes(rules, None)
     postgres.run(f"INSERT INTO {schema}.t VALUES (2), (4)")  # one of them is late
-    made = lake.create("t", pa.schema({"id": pa.int32()}))
+    made = managed_lake.create("t", pa.schema({"id": pa.int32()}))
     written = changes.write(Target(made.files, made.metadata), pa.schema([]))
     assert written.position == {"kind": "cursor", "column": "id", "value": "3", "rows": 3}
     assert table.changes(rules, written.position).chosen == CursorRange("id", "3", "4", 3)
 
 
-def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, lake, spark):
+def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, managed_lake, spark):
     schema = postgres.new_schema("backward")
     for name in ("a", "b", "c", "d"):
         postgres.run(f"CREATE TABLE {schema}.{name} (id int)", f"INSERT INTO {schema}.{name} VALUES (10), (20)")
-    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
     assert copy.run().failures == {}
     postgres.run(
         f"INSERT INTO {schema}.a VALUES (15), (30)",  # below the position
@@ -143,7 +132,7 @@ def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, lake,
     assert copy.rows(f"{schema}.a") == [(10,), (15,), (20,), (30,)]
 
 
-def test_keys_that_are_not_unique_or_null_are_errors(postgres, lake, spark):
+def test_keys_that_are_not_unique_or_null_are_errors(postgres, managed_lake, spark):
     schema = postgres.new_schema("keys")
     postgres.run(
         f"CREATE TABLE {schema}.twice (id int, k int)",
@@ -152,14 +141,14 @@ def test_keys_that_are_not_unique_or_null_are_errors(postgres, lake, spark):
         f"INSERT INTO {schema}.unset VALUES (1, NULL)",
     )
     settings = v1.CopySettings(mode=v1.COM_UPSERT, cursor_column="id", key_columns=["k"])
-    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, settings, source=source(schema))
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, settings, source=source(schema))
     outcome = copy.run()
     assert "2 rows have 1 different keys" in outcome.failures[f"{schema}.twice"]
     assert "'k' is NULL in 1 rows" in outcome.failures[f"{schema}.unset"]
     assert copy.rows(f"{schema}.twice") == []
 
 
-def test_types_of_postgresql_are_mapped_as_documented(postgres, lake, spark):
+def test_types_of_postgresql_are_mapped_as_documented(postgres, managed_lake, spark):
     schema = postgres.new_schema("types")
     columns = {
         "id": ("bigint", "1", pa.int64()),
@@ -184,7 +173,7 @@ def test_types_of_postgresql_are_mapped_as_documented(postgres, lake, spark):
         f"CREATE TABLE {schema}.every ({defined})",
         f"INSERT INTO {schema}.every VALUES ({', '.join(value for _, value, _ in columns.values())})",
     )
-    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
     assert copy.run().failures == {}
     found = copy.arrow(f"{schema}.every")
     for name, (_, _, expected) in columns.items():
@@ -199,10 +188,10 @@ def test_types_of_postgresql_are_mapped_as_documented(postgres, lake, spark):
     )
 
 
-def test_wrong_password_is_reported_without_it(postgres, lake, spark, caplog):
+def test_wrong_password_is_reported_without_it(postgres, managed_lake, spark, caplog):
     wrong = "another-secret-that-nobody-sees"
     copy = CopyingConnector.create(
-        lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source("public"), auth=password(wrong)
+        managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source("public"), auth=password(wrong)
     )
     with caplog.at_level(logging.DEBUG), expect_error(Unauthorized, "ingest.database.login") as raised:
         copy.run()
@@ -210,7 +199,7 @@ def test_wrong_password_is_reported_without_it(postgres, lake, spark, caplog):
     assert wrong not in f"{raised.value}{raised.value.__cause__}{caplog.text}"
 
 
-def test_password_is_not_in_the_plan(postgres, lake, spark, capsys):
+def test_password_is_not_in_the_plan(postgres, managed_lake, spark, capsys):
     schema = postgres.new_schema("planned")
     postgres.run(f"CREATE TABLE {schema}.t (id int)")
     database = SparkCopies(lambda: spark).database(
@@ -223,23 +212,28 @@ def test_password_is_not_in_the_plan(postgres, lake, spark, capsys):
     assert PASSWORD not in shown
 
 
-def test_database_that_sources_may_not_reach_is_refused(postgres, lake, spark):
-    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source("public"))
+def test_database_that_sources_may_not_reach_is_refused(postgres, managed_lake, spark):
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source("public"))
     closed = Reconciler(
-        SECRETS, warehouse=lake.warehouse, access=SourceAccess(addresses=()), copies=SparkCopies(lambda: spark)
+        SECRETS, warehouse=managed_lake.warehouse, access=SourceAccess(addresses=()), copies=SparkCopies(lambda: spark)
     )
     with expect_error(PermissionDenied, "address.refused"):
-        closed.run(lake.home, copy.connector.resource_id, mode=v1.CAP_METADATA_ONLY_CORE)
+        closed.run(managed_lake.home, copy.connector.resource_id, mode=v1.CAP_METADATA_ONLY_CORE)
 
 
-def test_sqlite_is_replaced_as_a_whole(lake, spark, tmp_path):
+def test_sqlite_is_replaced_as_a_whole(managed_lake, spark, tmp_path):
     file = tmp_path / "shop.db"
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE items (id INTEGER, name TEXT)")
         database.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
     database.close()
     copy = CopyingConnector.create(
-        lake, spark, v1.CK_JDBC, f"sqlite:///{file}", v1.CopySettings(mode=v1.COM_REPLACE), source=source("main")
+        managed_lake,
+        spark,
+        v1.CK_JDBC,
+        f"sqlite:///{file}",
+        v1.CopySettings(mode=v1.COM_REPLACE),
+        source=source("main"),
     )
     assert copy.run().failures == {}
     with sqlite3.connect(file) as database:
@@ -250,12 +244,14 @@ def test_sqlite_is_replaced_as_a_whole(lake, spark, tmp_path):
     assert copy.rows("main.items") == [(2, "b"), (3, None)]
 
 
-def test_sqlite_is_loaded_by_a_cursor(lake, spark, tmp_path):
+def test_sqlite_is_loaded_by_a_cursor(managed_lake, spark, tmp_path):
     file = tmp_path / "shop.db"
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE items (id INTEGER, name TEXT)")
         database.execute("INSERT INTO items VALUES (9, 'a'), (10, 'b')")
-    copy = CopyingConnector.create(lake, spark, v1.CK_JDBC, f"sqlite:///{file}", appending(), source=source("main"))
+    copy = CopyingConnector.create(
+        managed_lake, spark, v1.CK_JDBC, f"sqlite:///{file}", appending(), source=source("main")
+    )
     assert copy.run().failures == {}
     with database:
         database.execute("INSERT INTO items VALUES (11, 'c'), (100, 'd')")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from formats.foreign_tables import make_fixtures
 from metastore.ingest.copies import FolderCopy
-from metastore.managed_table_factory import ManagedTableFactory
-from metastore.resource_factory import ResourceFactory
 from pipeline.lakes import SPARK
 from pipeline.shared_spark import session_with_jars
 from skiway.metastore.ingest.settings import CopyMode
 from skiway.pipeline.ingest.distribution import SparkDistribution
-from skiway.storage import open_stores, utc_now
 
 pytestmark = SPARK
 
@@ -29,22 +24,16 @@ TABLES = {
 }
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[ManagedTableFactory]:
-    with open_stores("memory://") as stores:
-        factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
-        factory.catalog()
-        yield ManagedTableFactory.at(factory, tmp_path)
-
-
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
-def test_upsert_equals_the_source_after_random_changes_by_spark(lake, spark, tmp_path, kind):
+def test_upsert_equals_the_source_after_random_changes_by_spark(managed_lake, spark, tmp_path, kind):
     session = session_with_jars(make_fixtures.spark_catalogs(tmp_path))
     name = {"iceberg": "ice.sales.orders", "delta": f"delta.`{tmp_path}/delta/sales/orders`"}[kind]
     session.sql(TABLES[kind].format(folder=tmp_path))
     options = {f"{kind}.source": "filesystem", "namespace": "sales", "uri": str(tmp_path / kind)}
     distribute = SparkDistribution(lambda: spark)
-    copy = FolderCopy(lake, tmp_path, kind, options=options, distribute=distribute).in_mode(CopyMode.UPSERT, "id")
+    copy = FolderCopy(managed_lake, tmp_path, kind, options=options, distribute=distribute).in_mode(
+        CopyMode.UPSERT, "id"
+    )
     rng = random.Random(3)
 
     def rows() -> list[tuple[Any, ...]]:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from metastore.managed_table_factory import ManagedTableFactory
-from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import SECRETS, connector, parquet
 from pipeline.lakes import SPARK
 from skiway.errors import Cancelled, Unavailable
@@ -27,7 +26,6 @@ from skiway.pipeline.interruption import interruptible, joined
 from skiway.pipeline.profile import scanning
 from skiway.pipeline.profile.scanning import run_scan
 from skiway.pipeline.worker import Worker, jobs_of
-from skiway.storage import Stores, open_stores, utc_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,12 +149,6 @@ def test_interrupted_profile_does_not_count_files_as_unreadable(
 # --- as a job of a worker ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stores() -> Iterator[Stores]:
-    with open_stores("memory://") as opened:
-        yield opened
-
-
 @dataclass
 class SlowCopies:
     """Copies whose tasks take long."""
@@ -169,11 +161,9 @@ class SlowCopies:
 
 
 def test_copy_that_is_cancelled_stops_in_all_of_its_threads(
-    spark: SparkSession, stores: Stores, tmp_path: Path
+    spark: SparkSession, managed_lake: ManagedTableFactory, tmp_path: Path
 ) -> None:
-    factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
-    factory.catalog()
-    home = ManagedTableFactory.at(factory, tmp_path / "lake")
+    factory = managed_lake.factory
     for name in ("a", "b", "c"):
         parquet(tmp_path / "files" / name, "f", id=[1, 2])
     made = connector(
@@ -183,8 +173,8 @@ def test_copy_that_is_cancelled_stops_in_all_of_its_threads(
         policy=v1.ConnectorPolicy(max_parallel=2),
     )
     job_id = connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=made.resource_id)).job_id
-    reconciler = Reconciler(SECRETS, warehouse=home.warehouse, copies=SlowCopies(lambda: joined(spark)))
-    queue = JobQueue(stores, rules=JobRules(lease_s=3.0))
+    reconciler = Reconciler(SECRETS, warehouse=managed_lake.warehouse, copies=SlowCopies(lambda: joined(spark)))
+    queue = JobQueue(factory.stores, rules=JobRules(lease_s=3.0))
     worker = Worker(queue, jobs_of(lambda _account: factory.home, reconciler), name="w")
 
     def cancel() -> None:

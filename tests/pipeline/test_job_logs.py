@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,6 @@ from skiway.pipeline.java_output import log_output
 from skiway.pipeline.maintain import SparkOptimizer
 from skiway.pipeline.spark_uses import GRACE_S, SparkUses
 from skiway.pipeline.worker import Worker
-from skiway.storage import Stores, open_stores, utc_now
 from skiway.telemetry.job_logs import CollectedLog, collecting
 
 if TYPE_CHECKING:
@@ -39,50 +38,37 @@ RULES = JobRules(max_attempts=2, base_backoff_s=0.0, max_backoff_s=0.0)
 log = logging.getLogger("skiway.test")
 
 
-@pytest.fixture
-def stores() -> Iterator[Stores]:
-    with open_stores("memory://") as opened:
-        yield opened
+def triggered(live_lake: ResourceFactory, name: str = "files", **more: object) -> str:
+    made = connector(live_lake, "/nowhere", name=name, **more)
+    return connectors.trigger(live_lake.home, v1.TriggerReconcileRequest(connector_id=made.resource_id)).job_id
 
 
-@pytest.fixture
-def factory(stores: Stores) -> ResourceFactory:
-    factory = ResourceFactory(stores, utc_now)  # type: ignore[arg-type]
-    factory.catalog()
-    return factory
-
-
-def triggered(factory: ResourceFactory, name: str = "files", **more: object) -> str:
-    made = connector(factory, "/nowhere", name=name, **more)
-    return connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=made.resource_id)).job_id
-
-
-def worked(factory: ResourceFactory, run: Run) -> None:
+def worked(live_lake: ResourceFactory, run: Run) -> None:
     """Run a job once."""
-    assert Worker(JobQueue(factory.stores, rules=RULES), run, name="w").work_once()
+    assert Worker(JobQueue(live_lake.stores, rules=RULES), run, name="w").work_once()
 
 
-def log_of(factory: ResourceFactory, job_id: str) -> str:
-    return jobs.get_log(factory.home, v1.GetReconcileJobLogRequest(job_id=job_id)).text
+def log_of(live_lake: ResourceFactory, job_id: str) -> str:
+    return jobs.get_log(live_lake.home, v1.GetReconcileJobLogRequest(job_id=job_id)).text
 
 
-def state_of(factory: ResourceFactory, job_id: str) -> str:
-    job = jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+def state_of(live_lake: ResourceFactory, job_id: str) -> str:
+    job = jobs.get(live_lake.home, v1.GetReconcileJobRequest(job_id=job_id)).job
     return v1.JobState.Name(job.state).removeprefix("JS_").lower()
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def test_succeeded_job_has_its_log(factory: ResourceFactory) -> None:
-    job_id = triggered(factory)
+def test_succeeded_job_has_its_log(live_lake: ResourceFactory) -> None:
+    job_id = triggered(live_lake)
 
     def run(_job: v1.Job, _control: Control) -> Outcome:
         log.warning("half of it")
         return Outcome(scanned=3, changed=1, failures={"s.t": "it is corrupt" + "!" * 2000}, note="as planned")
 
-    worked(factory, run)
-    first, middle, *summary = log_of(factory, job_id).splitlines()
+    worked(live_lake, run)
+    first, middle, *summary = log_of(live_lake, job_id).splitlines()
     assert first.startswith("--- attempt 1 on w, 20")
     assert middle.endswith("WARNING skiway.test  half of it")
     assert summary == ["ended: 3 scanned, 1 changed, 1 failed", "  as planned", "  s.t: it is corrupt" + "!" * 2000]
@@ -99,53 +85,53 @@ def test_succeeded_job_has_its_log(factory: ResourceFactory) -> None:
     ],
 )
 def test_log_is_kept_however_the_attempt_ends(
-    factory: ResourceFactory, error: Exception, state: str, text: str
+    live_lake: ResourceFactory, error: Exception, state: str, text: str
 ) -> None:
-    job_id = triggered(factory)
+    job_id = triggered(live_lake)
 
     def run(_job: v1.Job, _control: Control) -> Outcome:
         log.warning("begun")
         raise error
 
-    worked(factory, run)
-    assert state_of(factory, job_id) == state
-    assert "begun" in log_of(factory, job_id)
-    assert text in log_of(factory, job_id)
+    worked(live_lake, run)
+    assert state_of(live_lake, job_id) == state
+    assert "begun" in log_of(live_lake, job_id)
+    assert text in log_of(live_lake, job_id)
 
 
-def test_cause_of_a_failure_is_in_the_log(factory: ResourceFactory) -> None:
-    job_id = triggered(factory)
+def test_cause_of_a_failure_is_in_the_log(live_lake: ResourceFactory) -> None:
+    job_id = triggered(live_lake)
 
     def run(_job: v1.Job, _control: Control) -> Outcome:
         raise InvalidArgument("cannot be read") from OSError("disk full")
 
-    worked(factory, run)
-    assert "OSError: disk full" in log_of(factory, job_id)
+    worked(live_lake, run)
+    assert "OSError: disk full" in log_of(live_lake, job_id)
 
 
-def test_retried_job_has_the_logs_of_all_attempts(factory: ResourceFactory) -> None:
-    job_id = triggered(factory)
+def test_retried_job_has_the_logs_of_all_attempts(live_lake: ResourceFactory) -> None:
+    job_id = triggered(live_lake)
     for _ in range(2):
-        worked(factory, lambda *_: Outcome(1, 0, {"t": "busy"}, transient=True))
-    found = log_of(factory, job_id)
+        worked(live_lake, lambda *_: Outcome(1, 0, {"t": "busy"}, transient=True))
+    found = log_of(live_lake, job_id)
     assert ("--- attempt 1 " in found, "--- attempt 2 " in found, found.count("  t: busy")) == (True, True, 2)
 
 
-def test_credentials_of_the_connector_are_masked(factory: ResourceFactory) -> None:
+def test_credentials_of_the_connector_are_masked(live_lake: ResourceFactory) -> None:
     given = v1.ConnectorCredentials(
         client=v1.ClientCredentials(endpoint="https://sso.example.com", client_id="lake", client_secret="swordfish"),
         properties={"jdbc.password": "opensesame", "jdbc.user": "ada-l"},
         headers={"x-anything": "headervalue"},
     )
-    job_id = triggered(factory, auth=v1.ConnectorAuthSpec(scheme="oauth2", credentials=given))
+    job_id = triggered(live_lake, auth=v1.ConnectorAuthSpec(scheme="oauth2", credentials=given))
 
     def run(job: v1.Job, _control: Control) -> Outcome:
-        assert credentials(factory.home, SECRETS, job.connector_id.id) == given
+        assert credentials(live_lake.home, SECRETS, job.connector_id.id) == given
         log.warning("swordfish of lake and ada-l at https://sso.example.com")
         raise InvalidArgument("opensesame, headervalue")
 
-    worked(factory, run)
-    found = log_of(factory, job_id)
+    worked(live_lake, run)
+    found = log_of(live_lake, job_id)
     for secret in ("swordfish", "opensesame", "headervalue"):
         assert secret not in found
     assert "**** of lake and ada-l at https://sso.example.com" in found
@@ -166,8 +152,8 @@ def test_token_of_an_optimization_is_masked() -> None:
     assert "swordfish" not in found.text
 
 
-def test_jobs_that_run_at_once_have_separate_logs(factory: ResourceFactory) -> None:
-    ids = [triggered(factory, name) for name in ("one", "two")]
+def test_jobs_that_run_at_once_have_separate_logs(live_lake: ResourceFactory) -> None:
+    ids = [triggered(live_lake, name) for name in ("one", "two")]
     together = threading.Barrier(2, timeout=20)
 
     def run(job: v1.Job, _control: Control) -> Outcome:
@@ -176,26 +162,26 @@ def test_jobs_that_run_at_once_have_separate_logs(factory: ResourceFactory) -> N
         together.wait()
         return Outcome()
 
-    threads = [threading.Thread(target=worked, args=(factory, run)) for _ in ids]
+    threads = [threading.Thread(target=worked, args=(live_lake, run)) for _ in ids]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for own, other in (ids, reversed(ids)):
-        assert f"this is {own}" in log_of(factory, own)
-        assert other not in log_of(factory, own)
+        assert f"this is {own}" in log_of(live_lake, own)
+        assert other not in log_of(live_lake, own)
 
 
 def test_log_that_cannot_be_kept_does_not_fail_the_job(
-    factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    live_lake: ResourceFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
         raise Unavailable("the store is full")
 
     monkeypatch.setattr(worker_module, "keep_log", broken)
-    job_id = triggered(factory)
-    worked(factory, lambda *_: Outcome())
-    assert state_of(factory, job_id) == "succeeded"
+    job_id = triggered(live_lake)
+    worked(live_lake, lambda *_: Outcome())
+    assert state_of(live_lake, job_id) == "succeeded"
     assert f"the log of job {job_id} was not kept: the store is full" in caplog.text
 
 
@@ -284,9 +270,9 @@ def test_output_of_java_is_in_the_log_of_its_job(uses: SparkUses) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_job_has_the_messages_of_its_tasks_on_spark(
-    spark: SparkSession, factory: ResourceFactory, uses: SparkUses
+    spark: SparkSession, live_lake: ResourceFactory, uses: SparkUses
 ) -> None:
-    job_id = triggered(factory)
+    job_id = triggered(live_lake)
 
     def fail(_item: object) -> None:
         raise ValueError("the planted failure")
@@ -299,8 +285,8 @@ def test_job_has_the_messages_of_its_tasks_on_spark(
                 spark.sparkContext._jvm.java.lang.System.err.println("26/01/02 03:04:05 ERROR Test: the last words")
         raise AssertionError("the task did not fail")
 
-    worked(factory, run)
-    found = log_of(factory, job_id)
+    worked(live_lake, run)
+    found = log_of(live_lake, job_id)
     spark_lines = [line for line in found.splitlines() if " spark." in line]
     assert any("ERROR   spark.Executor" in line for line in spark_lines), found
     assert "the planted failure" in found

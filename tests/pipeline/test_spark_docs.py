@@ -98,13 +98,14 @@ def test_setting_that_is_not_a_pair_is_rejected(tmp_path: Path, conf: str):
 def test_session_is_created_at_the_configured_place(monkeypatch):
     sessions_requested = []
     monkeypatch.setattr(sessions, "session", lambda *place, **how: sessions_requested.append((place, how)))
+    monkeypatch.setattr(sessions, "iceberg_settings", lambda conf, *, fetch: {"fetch": fetch})
     SparkPlace("local[3]", conf={"spark.driver.memory": "3g"}).session()
     SparkPlace(remote="sc://host:15002").session()
     SparkPlace().session()
     assert sessions_requested == [
-        (("skiway", "local[3]"), {"remote": "", "spark.driver.memory": "3g"}),
-        (("skiway", "local[*]"), {"remote": "sc://host:15002"}),
-        (("skiway", "local[*]"), {"remote": ""}),
+        (("skiway", "local[3]"), {"remote": "", "jars": {"fetch": False}, "spark.driver.memory": "3g"}),
+        (("skiway", "local[*]"), {"remote": "sc://host:15002", "jars": {}}),
+        (("skiway", "local[*]"), {"remote": "", "jars": {"fetch": False}}),
     ]
 
 

@@ -63,10 +63,7 @@ def test_old_iceberg_would_lose_row_lineage_and_is_refused(version: str) -> None
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "SparkException: Cannot find catalog plugin class for catalog 'x'",
-            "Spark has no Iceberg: add spark.jars.packages",
-        ),
+        ("SparkException: Cannot find catalog plugin class for catalog 'x'", "there is no Iceberg"),
         ("java.net.ConnectException: Connection refused", "cannot reach the REST door at http://a/iceberg"),
         ("RuntimeException: planted-token", "the log of the worker says why"),
     ],
@@ -76,7 +73,7 @@ def test_failure_on_spark_is_explained_without_the_token(
 ) -> None:
     with (
         pytest.raises(SkiwayError, match=re.escape(expected)) as failure,
-        _explained("http://a/iceberg", "planted-token"),
+        _explained("http://a/iceberg", "planted-token", lambda: PreconditionFailed("there is no Iceberg")),
     ):
         raise RuntimeError(text)
     assert "planted-token" not in f"{failure.value!r}{failure.value.detail}{caplog.text}"

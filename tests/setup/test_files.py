@@ -39,6 +39,9 @@ def test_every_text_survives(texts: list[str]) -> None:
     assert read(write(setup)).setup == setup
 
 
+KINDS = "kind must be iceberg, delta, glue, unity, parquet, csv, json, jdbc or airport"
+
+
 @pytest.mark.parametrize("word", ["on", "yes", "no", "2026-01-01", "y", "=", "~x"])
 def test_words_that_look_like_other_types_are_text(word: str) -> None:
     (catalog,) = read(f"version: 1\ncatalogs: [{{name: {word}}}]").setup.catalogs or ()
@@ -78,7 +81,7 @@ def test_words_that_look_like_other_types_are_text(word: str) -> None:
         ("version: 1\n" + CONNECTOR + "  schedule:\n    every: often", 8, "every must be a duration above zero"),
         ("version: 1\n" + CONNECTOR + "  schedule:\n    max_parallel: -1", 8, "must be a whole number, 0 or more"),
         ("version: 1\n" + CONNECTOR + "  schedule: {not_before: 2026-01-01}", 7, "must be a time with a zone"),
-        ("version: 1\n" + CONNECTOR.replace("parquet", "xml"), 4, "kind must be iceberg, delta, glue, unity, parquet, csv, json or jdbc"),
+        ("version: 1\n" + CONNECTOR.replace("parquet", "xml"), 4, KINDS),
         ("version: 1\ngrants:\n- to: user:a\n  privilege: read\n  on: {}", 5, "a reference names one object"),
         ("version: 1\nviews:\n- name: a.b.c\n  sql: {}", 4, "view a.b.c has no SQL"),
         ("version: 1\npolicies:\n- name: p\n  to: [everyone]", 3, "policy p needs one rule: row_filter or mask"),

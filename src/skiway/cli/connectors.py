@@ -39,6 +39,8 @@ class Kind(StrEnum):
     parquet = "parquet"
     iceberg = "iceberg"
     glue = "glue"
+    unity = "unity"
+    airport = "airport"
     delta = "delta"
     csv = "csv"
     json = "json"

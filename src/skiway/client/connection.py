@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from skiway.airport.wire import headers
 from skiway.client.errors import airport_error
-from skiway.errors import Cancelled, Internal, InvalidArgument
+from skiway.errors import Cancelled, Internal, InvalidArgument, PermissionDenied
 
 __all__ = [
     "Channel",
@@ -54,11 +54,15 @@ def current_token(token: Token) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """PEM files for `grpc+tls://`: root certificates in place of gRPC's defaults, and a client certificate."""
+    """PEM files for `grpc+tls://`: root certificates in place of gRPC's defaults, and a client certificate.
+
+    The certificate of the server must have the name `server_name`, or else the host of the location.
+    """
 
     root_certificates: Path | str | None = None
     client_certificate: Path | str | None = None
     client_key: Path | str | None = None
+    server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Return the credentials for grpcio."""
@@ -156,7 +160,7 @@ class Channel:
                 self._channel.close()
 
     def _dial(self) -> grpc.Channel:
-        options = [
+        options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", 64 * 1024),
@@ -165,7 +169,10 @@ class Channel:
             *self._options,
         ]
         if self.location.is_tls:
-            return grpc.secure_channel(self.location.target, (self.tls or TlsOptions()).credentials(), options)
+            tls = self.tls or TlsOptions()
+            if tls.server_name:
+                options.append(("grpc.ssl_target_name_override", tls.server_name))
+            return grpc.secure_channel(self.location.target, tls.credentials(), options)
         return grpc.insecure_channel(self.location.target, options)
 
 
@@ -269,13 +276,23 @@ C = TypeVar("C", Stream, Duplex)
 
 
 class Connection(Channel):
-    """A channel for Airport calls: Flight's methods, a timeout for each call, errors of `skiway.errors`."""
+    """A channel for Airport calls: Flight's methods, a timeout for each call, errors of `skiway.errors`.
+
+    If the server is not `trusted`, nothing that it sends leads to another place, and its data is validated.
+    """
 
     def __init__(
-        self, location: Location, *, tls: TlsOptions | None, timeout_s: float | None, max_message_bytes: int
+        self,
+        location: Location,
+        *,
+        tls: TlsOptions | None,
+        timeout_s: float | None,
+        max_message_bytes: int,
+        trusted: bool = True,
     ) -> None:
         super().__init__(location, tls=tls, max_message_bytes=max_message_bytes)
         self.timeout_s = timeout_s
+        self.trusted = trusted
         self._running: WeakSet[Stream | Duplex] = WeakSet()
         self._running_lock = threading.Lock()
 
@@ -316,6 +333,14 @@ class Connection(Channel):
         return Connection(
             Location.parse(uri), tls=self.tls, timeout_s=self.timeout_s, max_message_bytes=self.max_message_bytes
         )
+
+    def refuse_elsewhere(self, what: str) -> None:
+        """Raise `PermissionDenied` if the server refers to `what`, but is not trusted."""
+        if not self.trusted:
+            raise PermissionDenied(
+                f"{self.location.text} refers to {what}, which is refused, because this server is not trusted",
+                key="airport.elsewhere",
+            )
 
     def _call_options(self, metadata: Metadata) -> dict[str, Any]:
         for name, value in metadata:

@@ -311,6 +311,11 @@ class Spark:
     conf: tuple[str, ...] = setting(
         (), SPARK_CONF, "Spark configuration, which overrides what Skiway sets; in TOML it may also be a list."
     )
+    fetch_jars: bool = setting(
+        True,
+        FLAG,
+        "Fetch the jars that jobs need by their Maven coordinates: drivers of databases, and Iceberg to optimize.",
+    )
 
 
 @section

@@ -24,6 +24,7 @@ __all__ = ["KINDS", "FolderLayout", "FolderSource", "SourceRequest", "is_hidden"
 KINDS: Final = {
     "iceberg": "skiway.formats.iceberg.sources:open_iceberg",
     "glue": "skiway.formats.iceberg.glue:open_glue",
+    "unity": "skiway.formats.unity:open_unity",
     "delta": "skiway.formats.delta.table:open_delta",
     "parquet": "skiway.formats.parquet.table:open_parquet",
     "csv": "skiway.formats.text:open_csv_files",

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import PreconditionFailed, SkiwayError, Unavailable, Unsupported
@@ -23,6 +24,8 @@ from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
 from skiway.pipeline.interruption import check_interrupted
+from skiway.pipeline.jars import ICEBERG, fetched
+from skiway.pipeline.profile.values import quoted
 from skiway.telemetry.job_logs import conceal
 
 if TYPE_CHECKING:
@@ -44,13 +47,15 @@ log = logging.getLogger("skiway.maintenance")
 @dataclass(frozen=True, slots=True)
 class SparkOptimizer:
     """Optimizes tables on Spark. `rest_uri` is asked for the REST door, and `token` for the token of a job: it gets the ids of the
-    account, the job and the table. Without `from_bytes`, Spark is used on request only.
+    account, the job and the table. Without `from_bytes`, Spark is used on request only. With `fetch_jars`, Iceberg is fetched if a
+    session lacks it.
     """
 
     spark: Callable[[], SparkSession]
     rest_uri: Callable[[], str]
     token: Callable[[str, str, str], str] = field(repr=False)
     from_bytes: int | None = None
+    fetch_jars: bool = True
 
     def optimize(
         self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job_id: str, control: Control
@@ -60,7 +65,8 @@ class SparkOptimizer:
         token = self.token(table.table.resource_id.account_id, job_id, table.id)
         conceal(token)
         report = OptimizeReport()
-        with _catalog(self.spark(), at, name[0], token) as call, _explained(at, token):
+        spark = self.spark()
+        with _catalog(spark, at, name[0], token) as call, _explained(at, token, partial(self._without_iceberg, spark)):
             if table.metadata.format_version >= 3:
                 _require_lineage(call.version())
             every_delete = not rules.max_deleted or _has_equality_deletes(table)
@@ -77,6 +83,21 @@ class SparkOptimizer:
                 report.manifests_before = manifests["rewritten_manifests_count"]
                 report.manifests_after = manifests["added_manifests_count"]
         return report
+
+    def _without_iceberg(self, spark: SparkSession) -> SkiwayError:
+        """The error of a session without Iceberg. It is fetched for the next session, since it cannot be added to a running one."""
+        if self.fetch_jars and fetched(spark, ICEBERG):
+            advice = "it was fetched now: restart the worker once, and run the job again"
+        else:
+            advice = (
+                f"fetch {ICEBERG} on a machine with a network, add the jar as spark.jars and "
+                "spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions to reconciler.spark.conf, and "
+                "restart the worker"
+            )
+        return PreconditionFailed(
+            f"this Spark was started without Iceberg; {advice}, or optimize with --engine process",
+            key="maintenance.spark.jars",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +130,7 @@ class _Calls:
 
     def attempt(self, procedure: str, name: Sequence[str], **arguments: str) -> dict[str, Any] | None:
         """The row that a procedure returns; None if other writers were faster. Arguments are SQL."""
-        table = _literal(".".join(map(_quoted, name)))
+        table = _literal(".".join(map(quoted, name)))
         given = ", ".join(f"{key} => {value}" for key, value in {"table": table, **arguments}.items())
         try:
             (row,) = self.session.sql(f"CALL {self.catalog}.system.{procedure}({given})").collect()
@@ -179,16 +200,16 @@ def _arguments(rules: CompactionRules, *, every_delete: bool, in_parts: bool) ->
         return {"strategy": "'binpack'", **given}
     if isinstance(order.order, SortedBy):
         by = ", ".join(
-            f"{_quoted(name)} {'DESC' if way == 'descending' else 'ASC'} NULLS {'FIRST' if nulls == 'at_start' else 'LAST'}"
+            f"{quoted(name)} {'DESC' if way == 'descending' else 'ASC'} NULLS {'FIRST' if nulls == 'at_start' else 'LAST'}"
             for name, way, nulls in order.order.by
         )
     else:
-        by = f"zorder({', '.join(map(_quoted, order.order.columns))})"
+        by = f"zorder({', '.join(map(quoted, order.order.columns))})"
     return {"strategy": "'sort'", "sort_order": _literal(by), **given}
 
 
 @contextmanager
-def _explained(uri: str, token: str) -> Iterator[None]:
+def _explained(uri: str, token: str, without_iceberg: Callable[[], SkiwayError]) -> Iterator[None]:
     """A block in which Spark works. What it says is only in the log, since it can contain anything."""
     try:
         yield
@@ -198,17 +219,10 @@ def _explained(uri: str, token: str) -> Iterator[None]:
         check_interrupted()
         text = str(error).replace(token, "***")
         log.warning("Spark could not optimize a table: %s", text[:600])
-        raise _translated(text, uri) from None
+        raise (without_iceberg() if _NO_ICEBERG.search(text) else _translated(text, uri)) from None
 
 
 def _translated(text: str, uri: str) -> SkiwayError:
-    if _NO_ICEBERG.search(text):
-        return PreconditionFailed(
-            "Spark has no Iceberg: add spark.jars.packages=org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 and "
-            "spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions to reconciler.spark.conf and "
-            "restart the worker, or optimize with --engine process",
-            key="maintenance.spark.jars",
-        )
     if _NO_DOOR.search(text):
         return Unavailable(
             f"Spark cannot reach the REST door at {uri}: set maintenance.spark.rest_uri to an address that Spark can reach",
@@ -228,10 +242,6 @@ def _require_lineage(version: str) -> None:
             f"{'.'.join(map(str, _KEEPS_LINEAGE))} or newer, or optimize with --engine process",
             key="maintenance.spark.lineage",
         )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _literal(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.interruption import joined
+from skiway.pipeline.jars import iceberg_settings
 from skiway.pipeline.java import ensure_java
 from skiway.pipeline.java_output import launch_java
 
@@ -20,13 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Setting", "SparkPlace", "session", "settings_for", "spark_ui"]
 
+log = logging.getLogger("skiway.spark")
+
 Setting: TypeAlias = bool | int | float | str
+
+# JDBC drivers take a timestamp without a time zone for one of the machine's zone, where some times do not exist.
+_UTC = "-Duser.timezone=UTC"
+
+# Otherwise fetching a jar would wait for minutes if a firewall drops the packets.
+_TIMEOUTS = "-Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.defaultReadTimeout=60000"
 
 _DEFAULTS: dict[str, Setting] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
+    "spark.driver.defaultJavaOptions": f"{_UTC} {_TIMEOUTS}",
+    "spark.executor.defaultJavaOptions": _UTC,
 }
 
 # In local mode nothing outside this machine needs to reach the driver. The executors of a cluster do.
@@ -38,11 +49,15 @@ _LOOPBACK: dict[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Where Spark runs: on a master, or on a Spark Connect server if `remote` is set. `conf` are Spark settings."""
+    """Where Spark runs: on a master, or on a Spark Connect server if `remote` is set. `conf` are Spark settings.
+
+    With `fetch_jars`, jars that jobs need are fetched (see `skiway.pipeline.jars`).
+    """
 
     master: str = "local[*]"
     remote: str = ""
     conf: Mapping[str, Setting] = field(default_factory=dict)
+    fetch_jars: bool = True
 
     def __post_init__(self) -> None:
         settings_for(self.master, **self.conf)  # raises InvalidArgument for a wrong name
@@ -52,15 +67,31 @@ class SparkPlace:
 
         If this thread runs a job, what it starts in the session is interrupted when the job is cancelled.
         """
-        return joined(session("skiway", self.master, remote=self.remote, **self.conf))
+        return self._session(fetch=False)
+
+    def session_with_iceberg(self) -> SparkSession:
+        """The same session. If it is started here, Iceberg is fetched for it; a running one stays as it is."""
+        return self._session(fetch=True)
+
+    def _session(self, *, fetch: bool) -> SparkSession:
+        jars = iceberg_settings(self.conf, fetch=fetch) if self.fetch_jars and not self.remote else {}
+        return joined(session("skiway", self.master, remote=self.remote, jars=jars, **self.conf))
 
 
-def session(app: str, master: str = "local[*]", *, remote: str = "", **settings: Setting) -> SparkSession:
+def session(
+    app: str,
+    master: str = "local[*]",
+    *,
+    remote: str = "",
+    jars: Mapping[str, Setting] | None = None,
+    **settings: Setting,
+) -> SparkSession:
     """Return the Spark session of this process, starting one if there is none.
 
-    `settings` are Spark settings (`**{"spark.driver.memory": "2g"}`) and override `settings_for(master)`. No jars are
-    needed. A running session is reused, with its runtime settings changed. If it differs in a setting that cannot be
-    changed at run time, PreconditionFailed names the setting.
+    `settings` are Spark settings (`**{"spark.driver.memory": "2g"}`) and override `settings_for(master)`. `jars` are further
+    settings for a session that is started here; if their packages cannot be fetched, Spark starts without them. A running
+    session is reused, with its runtime settings changed. If it differs in a setting that cannot be changed at run time,
+    PreconditionFailed names the setting.
 
     With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session runs on that server. This
     process then needs no Java, `master` is ignored, and only runtime settings are applied.
@@ -73,10 +104,35 @@ def session(app: str, master: str = "local[*]", *, remote: str = "", **settings:
     from pyspark.sql import SparkSession
 
     _check_running({"spark.master": master, **settings})
-    launch_java(
-        {"spark.app.name": app, "spark.master": master, **{name: _as_text(each) for name, each in wanted.items()}}
-    )
+    if jars and _running_session() is None:
+        wanted = _launched_with_jars(app, master, wanted, jars)
+    else:
+        _launch(app, master, wanted)
     return SparkSession.builder.appName(app).master(master).config(map={**wanted}).getOrCreate()
+
+
+def _launch(app: str, master: str, settings: Mapping[str, Setting]) -> None:
+    launch_java(
+        {"spark.app.name": app, "spark.master": master, **{name: _as_text(each) for name, each in settings.items()}}
+    )
+
+
+def _launched_with_jars(
+    app: str, master: str, settings: Mapping[str, Setting], jars: Mapping[str, Setting]
+) -> dict[str, Setting]:
+    """Start Java with these jars, or without them if they cannot be fetched. Returns the settings that it has."""
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        _launch(app, master, {**settings, **jars})
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        named = jars.get("spark.jars.packages") or jars.get("spark.jars")
+        log.warning("Java did not start with %s, which may not be reachable: starting it without", named)
+        _launch(app, master, settings)
+        return {**settings}
+    return {**settings, **jars}
 
 
 def _remote_session(remote: str, settings: dict[str, Setting]) -> SparkSession:

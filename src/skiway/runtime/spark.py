@@ -21,7 +21,7 @@ __all__ = ["job_tokens", "optimizer_of", "spark_place"]
 def spark_place(settings: Spark) -> SparkPlace:
     """The location and configuration of the Spark session."""
     conf = dict(each.split("=", 1) for each in settings.conf)
-    return SparkPlace(settings.master, settings.remote or "", conf)
+    return SparkPlace(settings.master, settings.remote or "", conf, settings.fetch_jars)
 
 
 def job_tokens(stores: Stores, secrets: SecretsStore) -> JobTokens:
@@ -45,5 +45,11 @@ def optimizer_of(
             )
         return own_uri()
 
-    session = spark_place(settings.reconciler.spark).session
-    return SparkOptimizer(session, rest_uri, job_tokens(stores, secrets).issue, settings.maintenance.spark.from_bytes)
+    place = spark_place(settings.reconciler.spark)
+    return SparkOptimizer(
+        place.session_with_iceberg,
+        rest_uri,
+        job_tokens(stores, secrets).issue,
+        settings.maintenance.spark.from_bytes,
+        fetch_jars=place.fetch_jars,
+    )

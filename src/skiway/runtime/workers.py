@@ -77,7 +77,8 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
 
 def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehouse, sources: SourceAccess) -> Reconciler:
     """What syncs, profiles and copies tables."""
-    copies = SparkCopies(spark_place(settings.reconciler.spark).session)
+    place = spark_place(settings.reconciler.spark)
+    copies = SparkCopies(place.session, fetch_drivers=place.fetch_jars)
     opener = opener_of(warehouse, sources)
     return Reconciler(secrets, spark_profile(settings), opener, warehouse, sources, copies)
 

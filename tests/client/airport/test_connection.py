@@ -97,6 +97,21 @@ def test_tls_server_is_reached_with_its_root_certificate(authority: Authority) -
             assert db.count("s.t") == 3
 
 
+@pytest.mark.parametrize(("name", "is_reached"), [("127.0.0.1", True), ("other.example", False)])
+def test_certificate_must_have_the_given_server_name(authority: Authority, name: str, is_reached: bool) -> None:
+    certificate, key = authority.sign("server")
+    tls = TlsOptions(root_certificates=authority.folder / "authority.pem", server_name=name)
+    with (
+        Server(catalog(), port=0, tls=Tls(certificate, key)) as server,
+        AirportClient(server.location, "demo", tls=tls, timeout_s=20) as db,
+    ):
+        if is_reached:
+            assert db.count("s.t") == 3
+        else:
+            with pytest.raises(Unavailable, match="cannot reach"):
+                db.schemas()
+
+
 def test_tls_server_of_unknown_authority_is_not_trusted(authority: Authority) -> None:
     certificate, key = authority.sign("server")
     with (

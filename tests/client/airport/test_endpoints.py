@@ -226,3 +226,16 @@ def test_call_without_duckdb_is_rejected_with_what_to_install(
 
 def test_client_runs_every_function_our_server_may_send() -> None:
     assert READERS == ALLOWED
+
+
+# -- servers that are not trusted ----------------------------------------------------------------------------------------
+
+
+def test_data_of_a_server_is_validated_unless_it_is_trusted(server: Scripted) -> None:
+    not_utf8 = pa.array([b"\xff", b"y", None]).view(pa.string())
+    server.answers["DoGet"] = frames(pa.table({"a": [1, 2, 3], "b": not_utf8}))
+    with server.serving() as location, AirportClient(location, "c", trusted=False) as db:
+        with pytest.raises(Internal, match="UTF8"):
+            db.scan("s.t").read_all()
+        with AirportClient(location, "c") as trusting:
+            assert trusting.scan("s.t").read_all().num_rows == 3

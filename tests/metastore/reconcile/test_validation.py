@@ -82,7 +82,7 @@ def _schema() -> Any:
             spec("http://127.0.0.1:9/", v1.CK_ICEBERG, source=v1.ConnectorSource(namespace={"segments": ["a"]})),
             "127.0.0.1:9",
         ),
-        (spec("/tmp", v1.CK_UNITY, source=v1.ConnectorSource(namespace={"segments": ["a"]})), "unity"),
+        (spec("/tmp", v1.CK_UNITY, source=v1.ConnectorSource(namespace={"segments": ["a"]})), "begins with http"),
         (spec("file:///a/../etc"), "'..'"),
         (spec(""), "uri"),
         (v1.ConnectorSpec(), "kind"),

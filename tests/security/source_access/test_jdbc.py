@@ -21,6 +21,8 @@ LOOPBACK = SourceAccess(addresses=(AddressRule.parsed("loopback"),), local_roots
             "jdbc:postgresql://127.0.0.1:99/d%2Fb%3F?sslmode=require&",
         ),
         ("mysql://me@127.0.0.1/db", "jdbc:mysql://127.0.0.1:3306/db?sslMode=PREFERRED&"),
+        ("mysql://me@[::1]/db?sslmode=verify-ca", "jdbc:mysql://[::1]:3306/db?sslMode=VERIFY_CA&"),
+        ("mysql://me@localhost:1/db?sslmode=require", "jdbc:mysql://127.0.0.1:1/db?sslMode=REQUIRED&"),
     ],
 )
 def test_url_has_the_checked_address(uri, url):
@@ -34,6 +36,8 @@ def test_url_has_the_checked_address(uri, url):
     [
         ("postgresql://me:secret@localhost/db", "contains a password"),
         ("postgresql://me@localhost/db?socketFactory=Evil", "socketFactory is not supported"),
+        ("mysql://me@localhost/db?allowLoadLocalInfile=true", "allowLoadLocalInfile is not supported"),
+        ("mysql://me@localhost/db&autoDeserialize=true/x", "no valid name"),
         ("postgresql://me@localhost/db?sslmode=verify-full", "sslmode"),
         ("postgresql://localhost/db", "no host or no user"),
         ("postgresql://me@/db", "no host or no user"),
@@ -49,6 +53,11 @@ def test_other_addresses_are_refused_without_their_secrets(uri, reason):
         with pytest.raises(InvalidArgument, match=reason) as raised:
             check(uri, LOOPBACK)
         assert "secret" not in raised.value.message.replace("credentials", "")
+
+
+def test_mysql_gets_no_option_from_the_address():
+    url = checked_jdbc("mysql://me@localhost/d%26b%3FallowLoadLocalInfile=true", LOOPBACK).url
+    assert "/d%26b%3FallowLoadLocalInfile%3Dtrue?sslMode=PREFERRED&allowLoadLocalInfile=false&" in url
 
 
 @pytest.mark.parametrize(

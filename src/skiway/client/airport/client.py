@@ -40,6 +40,9 @@ class AirportClient:
     with calls about the catalog only, as DuckDB does with a token that was given to ATTACH. A `token` can be a function,
     which is called for every call.
 
+    The client follows a server to other servers, files and web addresses, and does not validate its data, as DuckDB does. With
+    `trusted=False` it validates what it receives and raises `PermissionDenied` instead of connecting to another place.
+
     Tables and functions are named `"schema.table"`, with double quotes where needed (`'csv."two words"'`), or by a tuple of
     both. Names are case-insensitive. All methods raise
     errors of `skiway.errors`.
@@ -57,11 +60,18 @@ class AirportClient:
         tls: TlsOptions | None = None,
         timeout_s: float | None = None,
         max_message_bytes: int = 512 * MIB,
+        trusted: bool = True,
         ids: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         address, url_catalog, url_token = split_url(location)
         calls = Calls(
-            Connection(Location.parse(address), tls=tls, timeout_s=timeout_s, max_message_bytes=max_message_bytes),
+            Connection(
+                Location.parse(address),
+                tls=tls,
+                timeout_s=timeout_s,
+                max_message_bytes=max_message_bytes,
+                trusted=trusted,
+            ),
             catalog=(url_catalog or "") if catalog is None else catalog,
             token=url_token if token is None else token,
             token_on_scans=token_on_scans,

@@ -174,6 +174,7 @@ class _Contents:
     """Fetches and verifies the contents of schemas: inline, from the bundle of all schemas, or from a URL."""
 
     def __init__(self, connection: Connection, bundle: ContentsMessage) -> None:
+        self._connection = connection
         self._location = connection.location.text
         self._timeout_s = connection.timeout_s or WEB_TIMEOUT_S
         self._bundle = bundle
@@ -204,6 +205,7 @@ class _Contents:
             return self._checked(data, contents.sha256, what)
         if not contents.sha256:
             raise Internal(f"{self._location} refers to {what} at {contents.url!r} without a hash to verify them")
+        self._connection.refuse_elsewhere("a web address")
         return self._checked(_download(contents.url or "", what, self._timeout_s), contents.sha256, what)
 
     def _checked(self, data: bytes, sha256: str, what: str) -> bytes:

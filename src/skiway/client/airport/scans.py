@@ -346,6 +346,8 @@ class BoundScan:
 
     def _batches(self, endpoints: Sequence[Endpoint]) -> Generator[pa.RecordBatch]:
         for endpoint in endpoints:
+            if endpoint.call is not None:
+                self.calls.connection.refuse_elsewhere(f"files that {endpoint.call.name}() reads")
             source = self._run_function(endpoint.call) if endpoint.call is not None else self._stream(endpoint)
             with contextlib.closing(source) as batches:
                 for batch in batches:
@@ -357,7 +359,9 @@ class BoundScan:
         stream = self.calls.get(self.trace, endpoint.ticket, connection)
         try:
             with blame_server(connection.location.text, "DoGet"):
-                reader = BatchReader(stream, trusted=True)  # skips validation: the user chose this server
+                reader = BatchReader(
+                    stream, trusted=connection.trusted
+                )  # without validation if the user chose the server
                 self._check_schema(reader.schema)
                 yield from reader
         finally:
@@ -366,6 +370,7 @@ class BoundScan:
                 connection.close()
 
     def _connect(self, uri: str) -> Connection:
+        self.calls.connection.refuse_elsewhere("another server")
         with blame_server(self._location, "endpoints"):
             return self.calls.connection.to(uri)
 

@@ -24,6 +24,7 @@ KINDS: Final = {
     "csv": v1.CK_CSV,
     "json": v1.CK_JSON,
     "jdbc": v1.CK_JDBC,
+    "airport": v1.CK_AIRPORT,
 }
 AUTH_WITHOUT_CREDENTIALS: Final = ("auth.scheme", "auth.header_hints", "auth.properties")
 

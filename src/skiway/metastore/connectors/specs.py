@@ -21,6 +21,7 @@ from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.resources.ownership import is_managed
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess, location
+from skiway.security.source_access.airport import airport_address
 from skiway.security.source_access.databases import POSTGRESQL, SQLITE, sqlite_file
 from skiway.security.source_access.jdbc import check_named_database
 
@@ -119,7 +120,8 @@ def check_access(connector: v1.Connector, access: SourceAccess) -> None:
     if connector.kind == v1.CK_JDBC:
         check_named_database(connector.uri, access)
         return
-    if connector.kind not in (v1.CK_ICEBERG, v1.CK_GLUE, v1.CK_DELTA, v1.CK_PARQUET, v1.CK_CSV, v1.CK_JSON):
+    if connector.kind == v1.CK_AIRPORT:
+        access.check_named(airport_address(connector.uri).url)
         return
     allowed = connector.properties.get("allowed-locations", "").split(",")
     for text in filter(None, map(str.strip, (connector.uri, connector.properties.get("warehouse", ""), *allowed))):

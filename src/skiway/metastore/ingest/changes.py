@@ -56,7 +56,7 @@ class CopiedTable(Protocol):
 
 
 class DatabaseSource(Source):
-    """The tables of a database. They are copied and not mirrored, so `load` has no meaning for them."""
+    """The tables of a database or of an Airport server. They are copied and not mirrored, so `load` has no meaning for them."""
 
     @abstractmethod
     def copied(self, name: TableName) -> CopiedTable:
@@ -72,7 +72,7 @@ class CopyEngine(Protocol):
     def database(
         self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
     ) -> DatabaseSource:
-        """Open the database at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,12 @@ from skiway.errors import InvalidArgument
 from skiway.metastore.records.errors import failure, invalid_field
 from skiway.model import v1
 
-__all__ = ["COPIED_ONLY", "CopyMode", "CopyRules", "check_copy", "rules_for"]
+__all__ = ["COPIED_ONLY", "ROWS_ONLY", "CopyMode", "CopyRules", "check_copy", "rules_for"]
 
-COPIED_ONLY: Final = (v1.CK_CSV, v1.CK_JSON, v1.CK_JDBC)
+ROWS_ONLY: Final = (v1.CK_JDBC, v1.CK_AIRPORT)
+"""Sources without files, which the engine of copies opens."""
+
+COPIED_ONLY: Final = (v1.CK_CSV, v1.CK_JSON, *ROWS_ONLY)
 """The kinds of sources that cannot be mirrored."""
 
 MOST_READ_PARTITIONS: Final = 64
@@ -64,8 +67,6 @@ def check_copy(connector: v1.Connector) -> None:
             kind = v1.ConnectorKind.Name(connector.kind).removeprefix("CK_").lower()
             raise failure(InvalidArgument, "connector.copy.required", field="copy", kind=kind)
         return
-    if connector.kind == v1.CK_UNITY:
-        raise invalid_field("kind", v1.ConnectorKind.Name(connector.kind), "this kind cannot be copied yet")
     for name, own in connector.copy.tables.items():
         if own.tables:
             raise invalid_field(
@@ -106,6 +107,9 @@ def _check_together(connector: v1.Connector, table: str) -> None:
         raise invalid_field(_field("key_columns", table), "none", "name the columns that identify a row")
     if rules.mode != CopyMode.UPSERT and own.key_columns:
         raise invalid_field(_field("key_columns", table), ", ".join(own.key_columns), "they are only for COM_UPSERT")
+    if connector.kind == v1.CK_AIRPORT and rules.mode != CopyMode.REPLACE:
+        wanted = "an Airport server does not say which rows have changed; use COM_REPLACE"
+        raise invalid_field(_field("mode", table), v1.CopyMode.Name(own.mode or copy.mode), wanted)
     if connector.kind == v1.CK_JDBC and rules.mode != CopyMode.REPLACE and not rules.cursor:
         wanted = "name a column that grows with every new or changed row, or use COM_REPLACE"
         raise invalid_field(_field("cursor_column", table), "none", wanted)

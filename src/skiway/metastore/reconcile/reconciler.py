@@ -25,7 +25,7 @@ from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
 from skiway.metastore.ingest.changes import CopyEngine, DatabaseSource, FileTable
 from skiway.metastore.ingest.copying import Copy
-from skiway.metastore.ingest.settings import rules_for
+from skiway.metastore.ingest.settings import ROWS_ONLY, rules_for
 from skiway.metastore.ingest.targets import CopyPlace
 from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.managed import states
@@ -244,7 +244,7 @@ class _Pass:
         return self.before.and_then(self.outcome)
 
     def _open(self) -> Source:
-        if self.connector.kind != v1.CK_JDBC:
+        if self.connector.kind not in ROWS_ONLY:
             return self.upstream.open(self.reconciler.opener)
         access = (self.reconciler.access or SourceAccess()).of_account(self.realm.account_id)
         given = self.upstream

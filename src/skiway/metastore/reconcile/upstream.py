@@ -16,6 +16,7 @@ from skiway.errors import InvalidArgument, SkiwayError, TimedOut, Unsupported
 from skiway.formats import Source, open_source
 from skiway.metastore.connectors.credentials import check_credentials, credentials
 from skiway.metastore.connectors.specs import check
+from skiway.metastore.ingest.settings import ROWS_ONLY
 from skiway.metastore.jobs.attempts import clipped
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.kinds import CONNECTOR
@@ -43,6 +44,7 @@ KINDS: Mapping[int, str] = {
     v1.CK_CSV: "csv",
     v1.CK_JSON: "json",
     v1.CK_JDBC: "jdbc",
+    v1.CK_AIRPORT: "airport",
     v1.CK_GLUE: "glue",
     v1.CK_UNITY: "unity",
 }
@@ -147,9 +149,10 @@ def validate(
         check(candidate.connector)
         if candidate.credentials is not None:
             check_credentials(candidate.credentials)
-        if candidate.connector.kind == v1.CK_JDBC:
+        if candidate.connector.kind in ROWS_ONLY:
             raise Unsupported(
-                "a database cannot be checked, because only Spark opens it: sync the connector", key="source.kind"
+                "a database or an Airport server cannot be checked, because only workers open it: sync the connector",
+                key="source.kind",
             )
         tested = upstream(candidate.connector, candidate.credentials, account_id=realm.account_id)
         found = within(patience_s, lambda: _explored(candidate.connector, tested, opener))

@@ -63,6 +63,7 @@ from skiway.model.v1.common_pb2 import (
     SpecialSnapshot,
 )
 from skiway.model.v1.connector_pb2 import (
+    CK_AIRPORT,
     CK_CSV,
     CK_DELTA,
     CK_GLUE,
@@ -597,6 +598,7 @@ __all__ = [
     "CID_PATH_ORDINAL",
     "CID_UNKNOWN",
     "CID_UNSPECIFIED",
+    "CK_AIRPORT",
     "CK_CSV",
     "CK_DELTA",
     "CK_GLUE",

@@ -37,9 +37,10 @@ class _ConnectorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Connect
     CK_UNITY: _ConnectorKind.ValueType  # 4
     CK_PARQUET: _ConnectorKind.ValueType  # 5
     CK_CSV: _ConnectorKind.ValueType  # 6
-    """this one and the next two: only to copy"""
+    """this one and the following: only to copy"""
     CK_JSON: _ConnectorKind.ValueType  # 7
     CK_JDBC: _ConnectorKind.ValueType  # 8
+    CK_AIRPORT: _ConnectorKind.ValueType  # 9
 
 class ConnectorKind(_ConnectorKind, metaclass=_ConnectorKindEnumTypeWrapper): ...
 
@@ -50,9 +51,10 @@ CK_GLUE: ConnectorKind.ValueType  # 3
 CK_UNITY: ConnectorKind.ValueType  # 4
 CK_PARQUET: ConnectorKind.ValueType  # 5
 CK_CSV: ConnectorKind.ValueType  # 6
-"""this one and the next two: only to copy"""
+"""this one and the following: only to copy"""
 CK_JSON: ConnectorKind.ValueType  # 7
 CK_JDBC: ConnectorKind.ValueType  # 8
+CK_AIRPORT: ConnectorKind.ValueType  # 9
 Global___ConnectorKind: _TypeAlias = ConnectorKind  # noqa: Y015
 
 class _ConnectorState:

@@ -1,6 +1,6 @@
 """Tables of databases over JDBC, as copies read them.
 
-Spark loads the driver by its Maven coordinates, from the cache of the machine or from Maven Central. Addresses are checked
+Spark fetches the driver by its Maven coordinates. Addresses are checked
 before a connection is made, and the JDBC URL is built here: a connector cannot name classes, files or further hosts. The
 password is an option of the driver, which Spark does not show in plans. The texts of drivers are only in the log.
 """
@@ -21,10 +21,8 @@ import pyarrow as pa
 from skiway.errors import (
     ConstraintViolation,
     InvalidArgument,
-    NotFound,
     PreconditionFailed,
     SkiwayError,
-    Unauthorized,
     Unavailable,
     Unsupported,
 )
@@ -34,37 +32,30 @@ from skiway.metastore.ingest.cursors import CursorFacts, CursorRange, cursor_ran
 from skiway.metastore.ingest.positions import Position
 from skiway.metastore.ingest.rows import Target, Written, keys_of_files, looked_up, write_rows
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
+from skiway.pipeline.ingest.dialects import (
+    DRIVERS,
+    LISTING,
+    ReadColumn,
+    as_text,
+    database_error,
+    literal,
+    mysql_column,
+    quoted,
+)
 from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, collected, outcome_of
 from skiway.pipeline.interruption import check_interrupted
-from skiway.security.source_access.jdbc import Dialect, JdbcDatabase, checked_jdbc
+from skiway.pipeline.jars import add_jar
+from skiway.pipeline.profile.values import quoted as quoted_in_spark
+from skiway.security.source_access.jdbc import JdbcDatabase, checked_jdbc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from skiway.security.source_access import SourceAccess
 
-__all__ = ["DRIVERS", "open_database"]
-
-DRIVERS: Final[Mapping[Dialect, tuple[str, str]]] = {
-    "postgresql": ("org.postgresql:postgresql:42.7.8", "org.postgresql.Driver"),
-    "mysql": ("com.mysql:mysql-connector-j:9.4.0", "com.mysql.cj.jdbc.Driver"),
-    "sqlite": ("org.xerial:sqlite-jdbc:3.50.3.0", "org.sqlite.JDBC"),
-}
-"""The Maven coordinates and the class of each driver."""
+__all__ = ["open_database"]
 
 _FETCHED_ROWS: Final = "10000"
-_LISTING: Final[Mapping[Dialect, str]] = {
-    "postgresql": "SELECT table_schema AS s, table_name AS t FROM information_schema.tables WHERE table_schema NOT IN "
-    "('information_schema', 'pg_catalog')",
-    "mysql": "SELECT table_schema AS s, table_name AS t FROM information_schema.tables WHERE table_schema = DATABASE()",
-    "sqlite": "SELECT 'main' AS s, name AS t FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' "
-    "ESCAPE '~'",
-}
-_TEXT: Final[Mapping[Dialect, str]] = {"postgresql": "TEXT", "mysql": "CHAR", "sqlite": "TEXT"}
-_WRONG_LOGIN: Final = re.compile(
-    r"password authentication failed|no password was provided|Access denied for user", re.I
-)
-_NO_DRIVER: Final = re.compile(r"ClassNotFoundException|unresolved dependency|No suitable driver")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
 log = logging.getLogger("skiway.ingest")
@@ -78,15 +69,22 @@ def open_database(
     options: Mapping[str, str],
     credentials: Mapping[str, str],
     access: SourceAccess,
+    fetch_driver: bool = True,
 ) -> DatabaseSource:
-    """Open the database at `uri`, if `access` permits it. Of the credentials, the property `password` is used."""
+    """Open the database at `uri`, if `access` permits it. Of the credentials, the property `password` is used.
+
+    If its driver cannot be fetched, or is not to be, it may be among Spark's own jars.
+    """
     unknown = sorted(options.keys() - {"allowed-locations"})
     if unknown:
         raise InvalidArgument(
             f"a database has no property {unknown[0]!r}: remove it, and write parameters of the connection into the address",
             key="source.option",
         )
-    return Database(spark, distribute, checked_jdbc(uri, access), credentials.get("password", ""))
+    at = checked_jdbc(uri, access)
+    if fetch_driver:
+        add_jar(spark(), DRIVERS[at.dialect][0])
+    return Database(spark, distribute, at, credentials.get("password", ""))
 
 
 class Database(DatabaseSource):
@@ -97,7 +95,7 @@ class Database(DatabaseSource):
     ) -> None:
         self._spark, self._at, self._password = spark, at, password
         self.distribute = distribute
-        self._add_driver()
+        self._columns: dict[TableName, list[ReadColumn]] = {}
 
     def namespaces(self) -> list[Namespace]:
         return sorted({name.namespace for name in self._all()})
@@ -113,19 +111,29 @@ class Database(DatabaseSource):
 
     def quoted(self, *names: str) -> str:
         """An identifier in SQL."""
-        mark = "`" if self._at.dialect == "mysql" else '"'
-        return ".".join(f"{mark}{name.replace(mark, mark * 2)}{mark}" for name in names)
+        return quoted(self._at.dialect, *names)
 
     def literal(self, value: str, *, is_number: bool) -> str:
         """A value of a column in SQL, given as text."""
-        if is_number:
-            return value
-        escaped = value.replace("\\", "\\\\") if self._at.dialect == "mysql" else value
-        return "'" + escaped.replace("'", "''") + "'"
+        return literal(self._at.dialect, value, is_number=is_number)
 
     def as_text(self, expression: str) -> str:
         """An expression as text in SQL."""
-        return f"CAST({expression} AS {_TEXT[self._at.dialect]})"
+        return as_text(self._at.dialect, expression)
+
+    def columns(self, table: TableName) -> list[ReadColumn]:
+        """The columns of a table that cannot be read as they are. A run uses those that the table had at first."""
+        if self._at.dialect != "mysql":
+            return []
+        if table not in self._columns:
+            (schema,) = (self.literal(each, is_number=False) for each in table.namespace)
+            found = self.asked(
+                "SELECT column_name AS name, data_type AS type, numeric_precision AS digits FROM information_schema.columns "  # noqa: S608
+                f"WHERE table_schema = {schema} AND table_name = {self.literal(table.name, is_number=False)} "
+                "ORDER BY ordinal_position"
+            )
+            self._columns[table] = [mysql_column(each["name"], each["type"], each["digits"]) for each in found]
+        return self._columns[table]
 
     def frame(self, sql: str, conditions: Iterable[str] = ()) -> DataFrame:
         """The rows of a query; one connection reads those of each condition."""
@@ -159,15 +167,7 @@ class Database(DatabaseSource):
             return collected(frame)
 
     def _all(self) -> list[TableName]:
-        return [TableName((row["s"],), row["t"]) for row in self.asked(_LISTING[self._at.dialect])]
-
-    def _add_driver(self) -> None:
-        """Load the driver. If it cannot be fetched, it may be among Spark's own jars."""
-        coordinates, _ = DRIVERS[self._at.dialect]
-        try:
-            self._spark().sql(f"ADD JAR 'ivy://{coordinates}?transitive=false'")
-        except Exception as error:  # noqa: BLE001 - Spark and Ivy raise anything
-            log.warning("the JDBC driver %s cannot be fetched: %s", coordinates, str(error).partition("\n")[0])
+        return [TableName((row["s"],), row["t"]) for row in self.asked(LISTING[self._at.dialect])]
 
     def _translated(self) -> _Translated:
         return _Translated(self._at)
@@ -209,31 +209,7 @@ class _Translated:
         check_interrupted()
         text = str(cause)
         log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
-        raise self._error(text) from None
-
-    def _error(self, text: str) -> SkiwayError:
-        dialect = self._at.dialect
-        if _WRONG_LOGIN.search(text):
-            return Unauthorized(
-                f"the {dialect} database refused user {self._at.user!r} with the password of the connector: correct the "
-                "credentials",
-                key="ingest.database.login",
-            )
-        if _NO_DRIVER.search(text):
-            return Unavailable(
-                f"the JDBC driver {DRIVERS[dialect][0]} could not be fetched: check the network, or give its jar to Spark with "
-                "spark.jars",
-                key="ingest.database.driver",
-            )
-        if re.search(r"does not exist|doesn't exist|no such (table|column)|Unknown column", text):
-            return NotFound(
-                f"the {dialect} database does not have a table or column that was asked for; the log of the worker says which",
-                key="ingest.database.missing",
-            )
-        return Unavailable(
-            f"the {dialect} database does not answer as expected; the log of the worker has its message",
-            key="ingest.database",
-        )
+        raise database_error(self._at, text) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +232,13 @@ class DatabaseTable:
     def rows(self, where: str, conditions: Iterable[str] = ()) -> DataFrame:
         """The rows that match a condition, if there is one."""
         table = self.database.quoted(*self.name.namespace, self.name.name)
-        sql = f"SELECT * FROM {table}{f' WHERE {where}' if where else ''}"  # noqa: S608 - names are quoted
-        return self.database.frame(sql, conditions)
+        columns = self.database.columns(self.name)
+        selected = ", ".join(each.sql for each in columns) or "*"
+        sql = f"SELECT {selected} FROM {table}{f' WHERE {where}' if where else ''}"  # noqa: S608 - names are quoted
+        found = self.database.frame(sql, conditions)
+        return found.withColumns(
+            {each.name: found[quoted_in_spark(each.name)].cast("timestamp_ntz") for each in columns if each.is_datetime}
+        )
 
     def _cursor(self, frame: DataFrame, name: str) -> str:
         found = [each for each in frame.columns if each == name] or [
@@ -311,12 +292,15 @@ class DatabaseChanges:
 
     def write(self, target: Target, keys: pa.Schema) -> Written:
         """Read and write the rows, with as many connections as the settings say. Keys must be unique."""
+        rows_of = self._rows()
+        names = rows_of.columns
+        numbered = rows_of.toDF(*(f"c{place}" for place in range(len(names))))  # any name can be that of a column
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-            outcome = outcome_of(lambda: write_rows(target, batches))
+            outcome = outcome_of(lambda: write_rows(target, (each.rename_columns(names) for each in batches)))
             yield pa.record_batch({"place": pa.array([0], pa.int64()), "outcome": pa.array([outcome], pa.binary())})
 
-        made = self.table.database.collected(self._rows().mapInArrow(run, RESULT))
+        made = self.table.database.collected(numbered.mapInArrow(run, RESULT))
         rows = sum(each.rows for each in made)
         position: Position = {"kind": "all"} if self.chosen is None else self.chosen.position(rows)
         written = Written.all(made, position)

@@ -19,9 +19,10 @@ __all__ = ["SparkCopies"]
 
 @dataclass(frozen=True, slots=True)
 class SparkCopies:
-    """Copies on Spark. `spark` is called only if there is something to do."""
+    """Copies on Spark. `spark` is called only if there is something to do. With `fetch_drivers`, drivers of databases are fetched."""
 
     spark: Callable[[], SparkSession]
+    fetch_drivers: bool = True
 
     @property
     def distribute(self) -> SparkDistribution:
@@ -31,7 +32,19 @@ class SparkCopies:
     def database(
         self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
     ) -> DatabaseSource:
-        """Open the database at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it."""
+        if uri.startswith("grpc"):
+            from skiway.pipeline.ingest.airport import open_airport
+
+            return open_airport(uri, options=options, credentials=credentials, access=access)
         from skiway.pipeline.ingest.databases import open_database
 
-        return open_database(self.spark, self.distribute, uri, options=options, credentials=credentials, access=access)
+        return open_database(
+            self.spark,
+            self.distribute,
+            uri,
+            options=options,
+            credentials=credentials,
+            access=access,
+            fetch_driver=self.fetch_drivers,
+        )

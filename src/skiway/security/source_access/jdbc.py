@@ -20,6 +20,14 @@ __all__ = ["Dialect", "JdbcDatabase", "check_named_database", "checked_jdbc"]
 Dialect = Literal["postgresql", "mysql", "sqlite"]
 
 _PORTS: Final = {"postgresql": 5432, "mysql": 3306}
+_MYSQL_OPTIONS: Final = "&".join(
+    [
+        *("allowLoadLocalInfile=false", "autoDeserialize=false"),
+        "useCursorFetch=true",  # otherwise the driver reads a whole table into memory
+        *("connectionTimeZone=UTC", "forceConnectionTimeZoneToSession=true"),
+        *("tinyInt1isBit=false", "yearIsDateType=false"),  # a tinyint(1) can have any small number
+    ]
+)
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca")
 
 
@@ -88,7 +96,7 @@ def _options(parts: SplitResult, dialect: Dialect) -> str:
     if dialect == "postgresql":
         return f"?sslmode={mode}&gssEncMode=disable&ApplicationName=skiway"
     modes = {"disable": "DISABLED", "allow": "PREFERRED", "prefer": "PREFERRED", "require": "REQUIRED"}
-    return f"?sslMode={modes.get(mode, 'VERIFY_CA')}&allowLoadLocalInfile=false&autoDeserialize=false"
+    return f"?sslMode={modes.get(mode, 'VERIFY_CA')}&{_MYSQL_OPTIONS}"
 
 
 def _invalid(reason: str) -> InvalidArgument:

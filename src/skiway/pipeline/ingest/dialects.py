@@ -1,0 +1,144 @@
+"""What differs among the databases that copies read: drivers, SQL, types, and the meaning of their errors.
+
+MySQL has types that no JDBC driver and no other system has in the same way. Such columns are converted in the query, so that
+nothing is lost without notice: see `mysql_column`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized, Unavailable
+from skiway.security.source_access.jdbc import Dialect, JdbcDatabase
+
+__all__ = ["DRIVERS", "LISTING", "ReadColumn", "as_text", "database_error", "literal", "mysql_column", "quoted"]
+
+DRIVERS: Final[Mapping[Dialect, tuple[str, str]]] = {
+    "postgresql": ("org.postgresql:postgresql:42.7.8", "org.postgresql.Driver"),
+    "mysql": ("com.mysql:mysql-connector-j:9.4.0", "com.mysql.cj.jdbc.Driver"),
+    "sqlite": ("org.xerial:sqlite-jdbc:3.50.3.0", "org.sqlite.JDBC"),
+}
+"""The Maven coordinates and the class of each driver."""
+
+LISTING: Final[Mapping[Dialect, str]] = {
+    "postgresql": "SELECT table_schema AS s, table_name AS t FROM information_schema.tables WHERE table_schema NOT IN "
+    "('information_schema', 'pg_catalog')",
+    "mysql": "SELECT table_schema AS s, table_name AS t FROM information_schema.tables WHERE table_schema = DATABASE()",
+    "sqlite": "SELECT 'main' AS s, name AS t FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' "
+    "ESCAPE '~'",
+}
+"""The queries that list tables and views by schema."""
+
+_TEXT: Final[Mapping[Dialect, str]] = {"postgresql": "TEXT", "mysql": "CHAR", "sqlite": "TEXT"}
+_MOST_DIGITS: Final = 38
+"""The precision of Iceberg's decimals."""
+
+_DENIED: Final = re.compile(
+    r"Access denied for user \S+ to database|command denied to user|permission denied for", re.I
+)
+_WRONG_LOGIN: Final = re.compile(
+    r"password authentication failed|no password was provided|Access denied for user|Public Key Retrieval is not allowed",
+    re.I,
+)
+_NO_DRIVER: Final = re.compile(r"ClassNotFoundException|unresolved dependency|No suitable driver")
+_MISSING: Final = re.compile(r"does not exist|doesn't exist|no such (table|column)|Unknown (column|database)")
+_UNTRUSTED: Final = re.compile(r"CertPath|PKIX|SSLHandshakeException|SSL root certificate|CertificateException")
+
+
+def quoted(dialect: Dialect, *names: str) -> str:
+    """An identifier in SQL."""
+    mark = "`" if dialect == "mysql" else '"'
+    return ".".join(f"{mark}{name.replace(mark, mark * 2)}{mark}" for name in names)
+
+
+def literal(dialect: Dialect, value: str, *, is_number: bool) -> str:
+    """A value of a column in SQL, given as text."""
+    if is_number:
+        return value
+    if dialect == "mysql":  # the mode of the server decides whether a backslash in a quoted text is one
+        return f"_utf8mb4 X'{value.encode().hex()}'"
+    return "'" + value.replace("'", "''") + "'"
+
+
+def as_text(dialect: Dialect, expression: str) -> str:
+    """An expression as text in SQL."""
+    return f"CAST({expression} AS {_TEXT[dialect]})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumn:
+    """A column in the list of a SELECT. If it `is_datetime`, it arrives as text that Spark has to convert."""
+
+    name: str
+    sql: str
+    is_datetime: bool = False
+
+
+def mysql_column(name: str, data_type: str, precision: int | None) -> ReadColumn:
+    """A column of MySQL, in a type that Spark reads without losing or changing values.
+
+    - `datetime` becomes text: its driver changes dates before 1582.
+    - `time` has up to 838 hours, also negative ones. It becomes text.
+    - `bit(2)` and longer would arrive as text in bytes. They become decimals, like `bigint unsigned`.
+    - `char` would be padded with spaces by Spark, which MySQL does not return.
+    - Decimals with more digits than Iceberg has become text.
+    - Dates that do not exist, such as 0000-00-00 and 2026-02-00, become NULL.
+    """
+    column = quoted("mysql", name)
+    exists = f"DAYOFMONTH({column}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({column}))"
+    match data_type.lower():
+        case "time" | "char":
+            chosen = as_text("mysql", column)
+        case "bit" if (precision or 1) > 1:
+            chosen = f"CAST({column} AS DECIMAL(20, 0))"
+        case "decimal" if (precision or 0) > _MOST_DIGITS:
+            chosen = as_text("mysql", column)
+        case "date" | "timestamp":
+            chosen = f"IF({exists}, {column}, NULL)"
+        case "datetime":
+            chosen = f"IF({exists}, {as_text('mysql', column)}, NULL)"
+        case _:
+            return ReadColumn(name, column)
+    return ReadColumn(name, f"{chosen} AS {column}", is_datetime=data_type.lower() == "datetime")
+
+
+def database_error(at: JdbcDatabase, text: str) -> SkiwayError:
+    """The error for what a driver says, without its text, which can contain anything."""
+    dialect = at.dialect
+    if _DENIED.search(text):
+        return PermissionDenied(
+            f"the {dialect} database does not let user {at.user!r} read a table, or use the database of the address: grant SELECT "
+            "on them to the user, or correct the address",
+            key="ingest.database.denied",
+        )
+    if _WRONG_LOGIN.search(text):
+        return Unauthorized(
+            f"the {dialect} database refused user {at.user!r} with the password of the connector: correct the credentials, or, if "
+            "the user may connect only with TLS, use sslmode=require in the address",
+            key="ingest.database.login",
+        )
+    if _NO_DRIVER.search(text):
+        return Unavailable(
+            f"the JDBC driver {DRIVERS[dialect][0]} could not be fetched: check the network, or give its jar to Spark with "
+            "spark.jars",
+            key="ingest.database.driver",
+        )
+    if _UNTRUSTED.search(text):
+        return Unavailable(
+            f"the certificate of the {dialect} database is not trusted on the machine of the worker: add its authority to the "
+            "certificates that Java trusts, or use sslmode=require in the address, which does not check certificates",
+            key="ingest.database.certificate",
+        )
+    if _MISSING.search(text):
+        return NotFound(
+            f"the {dialect} database does not have a table, a column or a database that was asked for; the log of the worker says "
+            "which",
+            key="ingest.database.missing",
+        )
+    return Unavailable(
+        f"the {dialect} database does not answer as expected; the log of the worker has its message",
+        key="ingest.database",
+    )
