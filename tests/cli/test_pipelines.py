@@ -56,9 +56,14 @@ def test_commands_of_the_page_run(run: Run, tmp_path: Path, monkeypatch: pytest.
     page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sales").mkdir()
-    for name, body in re.findall(r"```(?:yaml|sql)\n(?:#|--) (\S+)\n(.*?)```", page, re.DOTALL):
+    for name, body in re.findall(r"```(?:yaml|sql|python)\n(?:#|--) (\S+)\n(.*?)```", page, re.DOTALL):
         (tmp_path / "sales" / name).write_text(body)
-    assert {each.name for each in (tmp_path / "sales").iterdir()} == {"pipeline.yml", "big_orders.sql", "totals.sql"}
+    assert {each.name for each in (tmp_path / "sales").iterdir()} == {
+        "pipeline.yml",
+        "big_orders.sql",
+        "totals.sql",
+        "shares.py",
+    }
     found = re.findall(r"^skiway (pipelines .*?)(?:#.*)?$", page, re.MULTILINE)
     assert len(found) >= 7
     for line in found:

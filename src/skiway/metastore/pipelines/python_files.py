@@ -16,12 +16,10 @@ function tries to read without showing it does not exist for the function.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
-
-import sqlglot
-from sqlglot import exp
 
 from skiway.errors import InvalidArgument
 from skiway.formats import TableName
@@ -34,6 +32,9 @@ _ARGUMENTS: Final = ("name", "comment", "partition_cols")
 _MODULE: Final = "pyspark.pipelines"
 _NOT_PYTHON: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python's parser raises. Code that is nested too deeply causes the last two."""
+
+_PART: Final = re.compile(r"`((?:[^`]|``)+)`|([^\s.`()]+)")
+_NAME: Final = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))*")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -69,13 +70,13 @@ def parse_python(source: str, *, file: str) -> list[PythonFunction]:
     except _NOT_PYTHON as error:
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         _invalid(file, f"it is not valid Python{line}: {_reason(error)}")
-    names = _PipelineNames.of(module)
-    uses = {id(each): _Uses.of(each, names, file) for each in module.body}
+    imports = _Imports.of(module)
+    uses = {id(each): _Uses.of(each, imports, file) for each in module.body}
     defined = {each.name: uses[id(each)] for each in module.body if isinstance(each, Function | ast.ClassDef)}
     shared = [uses[id(each)] for each in module.body if not isinstance(each, Function | ast.ClassDef)]
     found = []
     for function in (each for each in module.body if isinstance(each, Function)):
-        arguments = _decorated(function, names, file)
+        arguments = _decorated(function, imports, file)
         if arguments is None:
             continue
         used = _reachable([*shared, uses[id(function)]], defined)
@@ -100,23 +101,25 @@ def parse_python(source: str, *, file: str) -> list[PythonFunction]:
 
 
 @dataclass(frozen=True)
-class _PipelineNames:
-    """The names by which a file knows `pyspark.pipelines`, and what it has imported from there."""
+class _Imports:
+    """The names by which a file knows `pyspark.pipelines`, what it has imported from there, and other modules."""
 
     modules: frozenset[str]
     members: Mapping[str, str]
+    others: frozenset[str]
 
     @classmethod
-    def of(cls, module: ast.Module) -> _PipelineNames:
-        modules, members = set[str](), dict[str, str]()
+    def of(cls, module: ast.Module) -> _Imports:
+        modules, members, others = set[str](), dict[str, str](), set[str]()
         for node in ast.walk(module):
             if isinstance(node, ast.Import):
                 modules |= {each.asname or each.name for each in node.names if each.name == _MODULE}
+                others |= {each.asname or each.name.partition(".")[0] for each in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module == "pyspark":
                 modules |= {each.asname or each.name for each in node.names if each.name == "pipelines"}
             elif isinstance(node, ast.ImportFrom) and node.module == _MODULE:
                 members |= {each.asname or each.name: each.name for each in node.names}
-        return cls(frozenset(modules), members)
+        return cls(frozenset(modules), members, frozenset(others))
 
     def member(self, node: ast.expr) -> str:
         """The member of `pyspark.pipelines` that an expression names; empty if it is something else."""
@@ -136,11 +139,11 @@ def _dotted(node: ast.expr) -> str:
     return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
 
 
-def _decorated(function: Function, names: _PipelineNames, file: str) -> dict[str, Any] | None:
+def _decorated(function: Function, imports: _Imports, file: str) -> dict[str, Any] | None:
     """The arguments of the decorator that makes a table; None for a function without it."""
     for decorator in function.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
-        member = names.member(decorator if call is None else call.func)
+        member = imports.member(decorator if call is None else call.func)
         if not member:
             continue
         if member != DECORATOR:
@@ -193,12 +196,12 @@ class _Uses:
     is_changing: bool
 
     @classmethod
-    def of(cls, statement: ast.stmt, names: _PipelineNames, file: str) -> _Uses:
+    def of(cls, statement: ast.stmt, imports: _Imports, file: str) -> _Uses:
         nodes = list(ast.walk(statement))
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         return cls(
             frozenset(node.id for node in nodes if isinstance(node, ast.Name)),
-            _tables(calls, names, file),
+            _tables(calls, imports, file),
             any(_called(each) in CHANGING_FUNCTIONS for each in calls),
         )
 
@@ -221,12 +224,14 @@ def _called(call: ast.Call) -> str:
     return str(name).lower()
 
 
-def _tables(calls: Iterable[ast.Call], names: _PipelineNames, file: str) -> dict[str, TableName]:
+def _tables(calls: Iterable[ast.Call], imports: _Imports, file: str) -> dict[str, TableName]:
     """The tables in calls of `spark.table` and `spark.read.table`, by the text of the name."""
     found: dict[str, TableName] = {}
     for call in calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "table" or names.member(call.func):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "table" or imports.member(call.func):
             continue
+        if _dotted(call.func.value).partition(".")[0] in imports.others:
+            continue  # a function of a module, such as pyarrow.table
         given = [*call.args, *(each.value for each in call.keywords if each.arg == "tableName")]
         if len(given) != 1 or not isinstance(given[0], ast.Constant) or not isinstance(given[0].value, str):
             _invalid(
@@ -239,11 +244,8 @@ def _tables(calls: Iterable[ast.Call], names: _PipelineNames, file: str) -> dict
 
 
 def _name(text: str, file: str, line: int) -> TableName:
-    try:
-        parts = [each.name for each in exp.to_table(text, dialect="spark").parts]
-    except (sqlglot.ParseError, ValueError):
-        parts = []
-    if not parts or not all(parts):
+    parts = [quoted.replace("``", "`") or plain for quoted, plain in _PART.findall(text)]
+    if not _NAME.fullmatch(text):
         _invalid(file, f"{text!r} is not the name of a table, in line {line}")
     return TableName(tuple(parts[:-1]), parts[-1])
 
