@@ -11,10 +11,12 @@ import pytest
 from lake.lakes import ByToken, Lake, opened_lake
 from skiway.client import AirportClient
 from skiway.errors import NotFound, SkiwayError, Unauthorized
+from skiway.lake.context import Callers
 from skiway.metastore import grants
 from skiway.metastore.resources import catalogs, namespaces, policies, tables
 from skiway.model import v1
-from skiway.security import IssuedTokenAuthenticator, JobTokens, TokenHeaders
+from skiway.requests import Access
+from skiway.security import IssuedTokenAuthenticator, JobTokens, PermissionAuthorizer, TokenHeaders
 from skiway.sql import QueryEngine
 
 
@@ -104,3 +106,16 @@ def test_it_ends_with_its_job(db: Lake, jobs: Jobs) -> None:
         jobs.running = False
         with pytest.raises(Unauthorized, match="job-1 has ended"):
             client.scan("s.a")
+
+
+def test_tokens_of_one_job_for_other_tables_have_other_rights(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server remembers for the calls of a scan, it remembers by these rights."""
+    callers = Callers(Access(lambda _: pytest.fail("no store is needed"), ByToken(), PermissionAuthorizer()))
+
+    def rights(*tables: str) -> object:
+        principal = jobs.tokens.principal(jobs.tokens.issue_reader("a1", "job-1", tables))
+        monkeypatch.setattr(Callers, "principal", principal)
+        return callers.rights
+
+    assert rights("t-1") == rights("t-1")
+    assert rights("t-1") != rights("t-2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -140,13 +141,15 @@ def test_process_that_moves_on_to_new_processes_all_the_time_is_killed() -> None
 import os, sys, time
 print(sys.argv[-1], flush=True)
 if os.fork() == 0:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         if os.fork():
             os._exit(0)
 """
     with supervised(program) as process:
         assert process.stdout is not None
-        folder = process.stdout.readline().strip()
+        process.stdout.readline()
         process.wait(60)
-    assert sleepers(folder) == []
+        began = time.monotonic()
+        process.stdout.read()  # until the last process that has it open has ended
+        assert time.monotonic() - began < 5
