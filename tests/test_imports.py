@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"airport.filters", "airport.layouts", "client", "security.secret_shapes", "security.source_access"},
     "metastore": {"storage", "security", "formats"},
     "pipeline": {"client", "metastore", "formats", "security"},
-    "spark_queries": {"pipeline", "spark", "client", "metastore", "formats", "security"},
+    "spark_queries": {"pipeline", "spark", "client", "airport.wire", "metastore", "formats", "security"},
     "requests": {"metastore", "security"},
     "sql": {"airport", "client"},
     "flightsql": {"airport"},

@@ -21,6 +21,14 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
+CODE = """from pyspark import pipelines as dp
+
+@dp.materialized_view
+def coded():
+\treturn spark.table("ones")  # \x1b[2J
+"""
+
+
 def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path) -> None:
     plan = run("pipelines", "apply", folder, "--dry-run", "-o", "json").json
     assert [(each["table"], each["action"]) for each in plan] == [("shop.big", "fail"), ("shop.ones", "replace")]
@@ -43,6 +51,25 @@ def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path)
     assert run("pipelines", "list", "-o", "json").json == []
 
 
+def test_python_files_are_planned_and_shown_without_control_characters(run: Run, folder: Path) -> None:
+    (folder / "big.sql").unlink()
+    (folder / "functions").mkdir()
+    (folder / "functions" / "coded.py").write_text(CODE)
+    plan = run("pipelines", "create", folder, "--dry-run", "-o", "json").json
+    assert [(each["table"], each["action"], each["reads"]) for each in plan] == [
+        ("shop.ones", "replace", []),
+        ("shop.coded", "fail", ["shop.ones"]),
+    ]
+    assert "pipelines.python.enabled=true" in plan[1]["reason"]
+    assert run("pipelines", "create", folder).code == 0
+    shown = run("pipelines", "show", "sales", "--file", "functions/coded.py")
+    assert shown.out.splitlines()[3:] == ["def coded():", '    return spark.table("ones")  # \\x1B[2J']
+    assert run("pipelines", "show", "sales", "--file", "functions/coded.py", "-o", "json").json["text"] == CODE
+    missing = run("pipelines", "show", "sales", "--file", "nothing.py")
+    assert (missing.code, "it has functions/coded.py, ones.sql, pipeline.yml" in missing.err) == (1, True)
+    assert run("pipelines", "delete", "sales").code == 0
+
+
 def test_mistakes_are_explained(run: Run, folder: Path, tmp_path: Path) -> None:
     wrong = run("pipelines", "create", tmp_path)
     assert (wrong.code, "it has no pipeline.yml" in wrong.err) == (1, True)
@@ -56,9 +83,14 @@ def test_commands_of_the_page_run(run: Run, tmp_path: Path, monkeypatch: pytest.
     page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sales").mkdir()
-    for name, body in re.findall(r"```(?:yaml|sql)\n(?:#|--) (\S+)\n(.*?)```", page, re.DOTALL):
+    for name, body in re.findall(r"```(?:yaml|sql|python)\n(?:#|--) (\S+)\n(.*?)```", page, re.DOTALL):
         (tmp_path / "sales" / name).write_text(body)
-    assert {each.name for each in (tmp_path / "sales").iterdir()} == {"pipeline.yml", "big_orders.sql", "totals.sql"}
+    assert {each.name for each in (tmp_path / "sales").iterdir()} == {
+        "pipeline.yml",
+        "big_orders.sql",
+        "totals.sql",
+        "shares.py",
+    }
     found = re.findall(r"^skiway (pipelines .*?)(?:#.*)?$", page, re.MULTILINE)
     assert len(found) >= 7
     for line in found:

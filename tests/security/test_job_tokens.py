@@ -44,6 +44,16 @@ def test_job_is_a_member_of_its_account_with_one_table(jobs: Jobs) -> None:
     assert found.permissions == {"account.read"}
 
 
+def test_reader_reads_its_tables_and_has_no_role(jobs: Jobs) -> None:
+    found = jobs.call(jobs.tokens.issue_reader("a1", "job-1", ["t-2", "t-1", "t-2"]))
+    assert (found.subject, found.account_id, found.reads) == ("job:job-1", "a1", {"t-1", "t-2"})
+    assert (found.table_id, found.roles, found.permissions, found.read_only) == ("", frozenset(), frozenset(), True)
+    token = jobs.tokens.issue_reader("a1", "job-1", ["t-1"])
+    jobs.running.clear()
+    with pytest.raises(Unauthorized, match="job-1 has ended"):
+        jobs.call(token)
+
+
 def test_token_ends_with_its_job(jobs: Jobs) -> None:
     token = jobs.tokens.issue("a1", "job-1", "t-1")
     jobs.running.clear()

@@ -196,6 +196,11 @@ def everything(folder: Path) -> dict[str, Any]:
                 "files": {
                     "pipeline.yml": json.dumps({"name": name, "catalog": "lake", "namespace": "sales"}),
                     "marts/ids.sql": f"-- @description: {HOSTILE}\nSELECT id\nFROM people\nWHERE id > 3",
+                    "marts/coded.py": (
+                        "from pyspark import pipelines as dp\n\n\n"
+                        f"@dp.materialized_view(comment={HOSTILE!r})\n"
+                        f"def coded():\n\treturn spark.table('ids')  # {HOSTILE}: {{}}\n"
+                    ),
                 },
             }
             for name in ("derived", HOSTILE)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from runtime.servers import eventually
-from skiway.spark_queries.supervisor import OUT_OF_MEMORY
+from skiway.spark_queries.supervisor import OUT_OF_MEMORY, TOO_MANY_PROCESSES
 
 DAEMON = """
 import os, subprocess, sys, time
@@ -113,3 +114,42 @@ def test_input_reaches_the_worker(text: str) -> None:
         process.stdin.write(text)
         process.stdin.flush()
         assert process.stdout.readline().strip() == str(len(text))
+
+
+def test_number_of_processes_is_limited() -> None:
+    """Also if they leave the session, and their parents have ended."""
+    program = """
+import os, sys, time
+print(sys.argv[-1], flush=True)
+if os.fork() == 0:
+    os.setsid()
+    for _ in range(300):
+        if os.fork() == 0:
+            time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+    with supervised(program) as process:
+        assert process.stdout is not None
+        folder = process.stdout.readline().strip()
+        assert process.wait(60) == TOO_MANY_PROCESSES
+    assert sleepers(folder) == []
+
+
+def test_process_that_moves_on_to_new_processes_all_the_time_is_killed() -> None:
+    program = """
+import os, sys, time
+print(sys.argv[-1], flush=True)
+if os.fork() == 0:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if os.fork():
+            os._exit(0)
+"""
+    with supervised(program) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.wait(60)
+        began = time.monotonic()
+        process.stdout.read()  # until the last process that has it open has ended
+        assert time.monotonic() - began < 5

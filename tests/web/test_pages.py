@@ -34,6 +34,12 @@ PIPELINE = {
     "adults.sql": f"-- @description: {SCRIPT}\nSELECT id FROM people WHERE name <> '{SCRIPT}'",
     "counted.sql": "SELECT count(*) AS n FROM adults",
     "planted.sql": f"-- @table: {SCRIPT}\nSELECT * FROM `{SCRIPT}s`",
+    "coded.py": (
+        "from pyspark import pipelines as dp\n"
+        f"@dp.materialized_view(comment='{SCRIPT}')\n"
+        "def coded():\n"
+        f"    return spark.table('people')  # <img src=x> {SCRIPT}\n"
+    ),
 }
 NOTE = {"type": "struct", "fields": [{"id": 1, "name": "note", "required": False, "type": "string"}]}
 
@@ -488,16 +494,21 @@ def test_pipeline_shows_its_tables_and_why_they_are_refreshed(visitor: Visitor) 
     assert sorted((each["table"], each["action"], each["last_action"]) for each in data["tables"]) == [
         (f"sales.{SCRIPT}", "fail", None),
         ("sales.adults", "replace", None),
+        ("sales.coded", "fail", None),
         ("sales.counted", "replace", None),
     ]
     assert [sorted(layer) for layer in data["layers"]] == [
         [f"sales.{SCRIPT}s", "sales.people"],
-        [f"sales.{SCRIPT}", "sales.adults"],
+        [f"sales.{SCRIPT}", "sales.adults", "sales.coded"],
         ["sales.counted"],
     ]
     page = visitor.page(f"/pipelines/{quote(SCRIPT, safe='')}")
     assert "the table does not exist yet" in page
-    assert page.count('<path class="line"') == 3
+    assert page.count('<path class="line"') == 4
+    assert "# &lt;img src=x&gt; &lt;script&gt;alert" in page
+    assert "pipelines.python.enabled=true" in page
+    assert "<img" not in page
+    assert "<script>alert" not in page
 
 
 def test_tables_in_the_graph_of_a_pipeline_are_links() -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "Row",
     "TableWriter",
     "has_colors",
+    "one_line",
     "write_columns",
     "write_documents",
     "write_texts",
@@ -166,7 +167,7 @@ def _write_markdown(columns: Sequence[Column], pages: Iterable[Sequence[Row]]) -
 
 def _markdown(text: str) -> str:
     """Escape what would end the cell or the row."""
-    return _one_line(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r\n", "<br>").replace("\n", "<br>"))
+    return one_line(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r\n", "<br>").replace("\n", "<br>"))
 
 
 class TableWriter:
@@ -185,7 +186,7 @@ class TableWriter:
 
     def write(self, page: Sequence[Row]) -> None:
         """Write rows."""
-        rows = [[_one_line(NULL if cell is None else cell) for cell in row] for row in page]
+        rows = [[one_line(NULL if cell is None else cell) for cell in row] for row in page]
         if self._widths is None:
             self._begin(rows)
         for row in rows:
@@ -299,7 +300,7 @@ def _shortened(text: str, room: int) -> str:
     return f"{text[:end]}{shown_symbols(ELLIPSIS)}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Escape control characters, which could break the table or change the terminal, and symbols that it cannot show."""
     shown = shown_symbols(text)
     return (

@@ -12,6 +12,7 @@ import typer
 
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import INTERRUPTED, JobRecord, describe_progress
+from skiway.cli.output import one_line
 from skiway.errors import NotFound, SkiwayError
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = group("pipelines", "Derive tables from other tables by queries in files.")
+app = group("pipelines", "Derive tables from other tables by queries and Python functions in files.")
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a pipeline.")]
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with pipeline.yml and .sql files.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with pipeline.yml, .sql and .py files.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what a run would do to each table, and why.")]
 
 
@@ -65,9 +66,17 @@ def list_pipelines(call: Call) -> None:
 
 
 @command(app, "show")
-def show(call: Call, name: PipelineName) -> None:
+def show(
+    call: Call,
+    name: PipelineName,
+    file: Annotated[str | None, typer.Option("--file", metavar="PATH", help="Print only this file.")] = None,
+) -> None:
     """Show a pipeline: its files, and from which columns the columns of its tables were computed."""
-    found = PipelineRecord.of(call.lake.pipelines.get(name))
+    pipeline = call.lake.pipelines.get(name)
+    if file is not None:
+        _print_file(call, pipeline, file)
+        return
+    found = PipelineRecord.of(pipeline)
     try:
         tables = call.lake.pipelines.plan(name)
     except SkiwayError as error:
@@ -141,6 +150,18 @@ def delete(call: Call, name: PipelineName) -> None:
     """Delete a pipeline. Its tables stay, and are no longer refreshed."""
     call.lake.pipelines.delete(name)
     call.print_result(f"deleted pipeline {name}", {"name": name})
+
+
+def _print_file(call: Call, pipeline: Pipeline, file: str) -> None:
+    """Print a file. Its control characters, which could change the terminal, are escaped for people."""
+    if file not in pipeline.files:
+        raise NotFound(f"pipeline {pipeline.name} has no file {file}; it has {', '.join(pipeline.files)}")
+    text = pipeline.files[file]
+    if not call.is_for_people:
+        call.print_record({"file": file, "text": text})
+        return
+    for line in text.splitlines():
+        typer.echo(one_line(line.expandtabs(4)))
 
 
 def _files(folder: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ from skiway.config.fields import (
     setting,
     whole,
 )
+from skiway.config.sql import MEMORY
 
 __all__ = [
     "Events",
@@ -33,6 +34,7 @@ __all__ = [
     "MaintenanceSpark",
     "Metadata",
     "Metrics",
+    "PipelinePython",
     "Pipelines",
     "Profiles",
     "Quality",
@@ -259,12 +261,28 @@ class Webhooks:
 
 
 @section
+class PipelinePython:
+    """Python functions of pipelines, each in processes of its own. Where they run is set by `sql.spark.*`."""
+
+    enabled: bool = setting(
+        False, FLAG, "Run Python functions of pipelines, on servers and workers. Read docs/pipelines.md first."
+    )
+    timeout_seconds: float = setting(
+        3600.0,
+        number(at_least=1, of=" of seconds"),
+        "How long a function may take, including the start of Spark and the transfer of its rows.",
+    )
+    memory_limit: str = setting("4GB", MEMORY, "Memory of all processes of a function on this machine.")
+
+
+@section
 class Pipelines:
     """Pipelines: tables that Spark derives with SQL of callers."""
 
     enabled: bool = setting(
         False, FLAG, "Run pipelines. The SQL of their owners runs in Spark, in the process of the worker."
     )
+    python: PipelinePython = PipelinePython()
 
 
 @section

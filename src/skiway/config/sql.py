@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skiway.config.fields import COUNT, FLAG, PATH, TEXT, number, pairs, pattern, section, setting
 
-__all__ = ["SparkSql", "Sql"]
+__all__ = ["MEMORY", "SparkSql", "Sql"]
 
 MEMORY = pattern(r"\d+(\.\d+)?\s*([KMG]i?B)", "an amount of memory, such as 512MB or 1GiB")
 

@@ -246,7 +246,8 @@ class Callers:
         """Equal for calls that, in the same state of the store, may see the same: grants and policies are stored."""
         decision, caller = self._decision(), self.principal
         by_roles = None if decision is None else decision.by_roles
-        return (caller.account_id, caller.subject, caller.roles, caller.groups, repr(caller.claims), by_roles)
+        of_job = (caller.table_id, caller.reads)
+        return (caller.account_id, caller.subject, caller.roles, caller.groups, repr(caller.claims), by_roles, of_job)
 
     def _decision(self) -> AccessDecision | None:
         call = _acting.get() or _call.get()

@@ -27,7 +27,7 @@ from skiway.metastore.jobs.queue import JobQueue, Lease
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.owners import CurrentRoles
-from skiway.metastore.pipelines.refreshing import QueryEngine
+from skiway.metastore.pipelines.refreshing import FunctionEngine, QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -104,13 +104,14 @@ def jobs_of(
     *,
     large: LargeOptimizer | None = None,
     current_roles: CurrentRoles | None = None,
+    functions: Callable[[v1.Job], FunctionEngine] | None = None,
 ) -> Callable[[v1.Job, Control], Outcome]:
     """The function that runs a job in the realm of its account.
 
     `queries` runs those of pipelines, and `large` optimizes large tables. `current_roles` tells the roles of the owners of
-    pipelines, if this process knows them.
+    pipelines, if this process knows them. `functions` returns what runs Python functions for a job, if they are allowed.
     """
-    area = PipelineArea(reconciler, current_roles)
+    area = PipelineArea(reconciler, current_roles, allows_python=functions is not None)
 
     def run(job: v1.Job, control: Control) -> Outcome:
         with interruptible(job.job_id, control):
@@ -119,7 +120,7 @@ def jobs_of(
     def run_here(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
         if job.HasField("pipeline"):
-            return run_job(realm, area, job.pipeline, queries, control)
+            return run_job(realm, area, job.pipeline, queries, control, functions(job) if functions else None)
         if job.HasField("maintenance"):
             if reconciler.warehouse is None:
                 raise Unsupported(

@@ -66,15 +66,17 @@ class Access:
             principal.account_id,
             allows=allows,
             grantees=grantees_of(principal.subject, sorted(principal.roles)),
-            # A job that maintains a table rewrites all rows: policies are about people.
+            # A job that maintains a table rewrites all rows, and one that runs a function of a pipeline has an owner without
+            # policies: policies are about people.
             policies=None
-            if principal.table_id
+            if principal.table_id or principal.reads
             else CallerPolicies(
                 lambda: self.realm_of(principal).stores,
                 principal.account_id,
                 Subject(principal.subject, principal.roles, principal.groups, principal.claims),
             ),
             table_id=principal.table_id,
+            reads=principal.reads,
             read_only=principal.read_only,
         )
 

@@ -89,6 +89,7 @@ def all_services(
     staging: StagingArea | None = None,
     maintenance: MaintenanceArea | None = None,
     current_roles: CurrentRoles | None = None,
+    allows_python: bool = False,
 ) -> tuple[Service, ...]:
     """All services.
 
@@ -97,6 +98,7 @@ def all_services(
     tables on request, by default without profiles. `planner` plans scans. `create_table` creates tables, by default only
     their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows,
     `maintenance` where tables are maintained. `current_roles` are those of the owners of pipelines, if known.
+    `allows_python` says whether pipelines may have Python functions.
     Add new services of the model here.
     """
     secrets_of_webhooks = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()
@@ -118,7 +120,7 @@ def all_services(
         maintenance_of(maintenance or MaintenanceArea()),
         QUALITY,
         webhooks_of(secrets_of_webhooks, None if reconciler is None else reconciler.access),
-        pipelines_of(PipelineArea(reconciles, current_roles)),
+        pipelines_of(PipelineArea(reconciles, current_roles, allows_python=allows_python)),
         EVENTS,
         system_objects_of(engines or EngineCatalogs()),
     )

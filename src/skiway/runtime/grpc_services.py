@@ -117,6 +117,7 @@ def _metastore(parts: Parts, queries: Queries) -> RpcDoor:
             staging=staging_area(warehouse, settings.server.grpc),
             maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms, SourceTables(parts.reconciler)),
             current_roles=current_roles(settings),
+            allows_python=settings.pipelines.python.enabled,
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

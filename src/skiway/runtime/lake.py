@@ -17,6 +17,7 @@ from skiway.config import Settings
 from skiway.config.server import Grpc, Http
 from skiway.config.sql import SparkSql as SparkSqlSettings
 from skiway.config.sql import Sql
+from skiway.errors import PreconditionFailed
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -29,6 +30,7 @@ from skiway.pipeline.session import settings_for
 from skiway.requests import Access, Observers
 from skiway.rest import RestApp, RestOptions, TokenIssuer
 from skiway.runtime.authentication import token_headers
+from skiway.runtime.spark import job_tokens
 from skiway.sandbox.processes import memory_bytes
 from skiway.sandbox.queries import Queries
 from skiway.security import IssuedTokenAuthenticator, SecretsStore
@@ -36,17 +38,20 @@ from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
 from skiway.security.source_access import SourceAccess
 from skiway.spark_queries.confinement import NEEDED_ABI, landlock_abi, unconfinable
 from skiway.spark_queries.engine import SparkEngine, SparkLimits, SparkPlacement
+from skiway.spark_queries.functions import SparkFunctions
 from skiway.sql import QueryEngine
 from skiway.storage import Stores
 from skiway.vending import Vending
 
 __all__ = [
+    "functions_of",
     "handles_of",
     "iceberg_rest",
     "lake_over_airport",
     "on_loopback",
     "opener_of",
     "queries_of",
+    "spark_placement",
     "spark_queries_of",
     "staging_area",
     "warehouse_of",
@@ -136,14 +141,51 @@ def spark_queries_of(settings: SparkSqlSettings) -> SparkEngine | None:
     """What runs queries of callers on Spark, if the operator allows it."""
     if not settings.enabled:
         return None
-    extras.require("pyspark", extra="spark", purpose="queries on Spark")
+    return SparkEngine(
+        spark_placement(settings, purpose="queries on Spark"),
+        SparkLimits(settings.queries, settings.timeout_seconds, settings.max_rows, memory_bytes(settings.memory_limit)),
+    )
+
+
+def spark_placement(settings: SparkSqlSettings, *, purpose: str) -> SparkPlacement:
+    """Where code of callers runs on Spark. Raise if it cannot be confined there."""
+    extras.require("pyspark", extra="spark", purpose=purpose)
     if settings.confined and landlock_abi() < NEEDED_ABI:
         raise unconfinable()
     conf = dict(each.split("=", 1) for each in settings.conf)
     settings_for(settings.master, **conf)  # raises for a wrong name
-    return SparkEngine(
-        SparkPlacement(settings.master, conf, shlex.split(settings.command), settings.confined),
-        SparkLimits(settings.queries, settings.timeout_seconds, settings.max_rows, memory_bytes(settings.memory_limit)),
+    return SparkPlacement(settings.master, conf, shlex.split(settings.command), settings.confined)
+
+
+def functions_of(
+    settings: Settings, stores: Stores, secrets: SecretsStore, own_location: Callable[[], str] | None = None
+) -> SparkFunctions | None:
+    """What runs Python functions of pipelines, if the operator allows it.
+
+    `own_location` returns the address at which this process serves Airport, if it does.
+    """
+    given, spark = settings.pipelines.python, settings.sql.spark
+    if not (settings.pipelines.enabled and given.enabled):
+        return None
+
+    def location() -> str:
+        if spark.location:
+            return spark.location
+        if own_location is None:
+            raise PreconditionFailed(
+                "Python functions of pipelines read tables over Airport, and this worker serves none: set sql.spark.location to "
+                "the address of a server, such as grpc://10.0.0.2:50051",
+                key="pipeline.python.location",
+            )
+        return on_loopback(own_location())
+
+    return SparkFunctions(
+        spark_placement(spark, purpose="Python functions of pipelines"),
+        location,
+        job_tokens(stores, secrets).issue_reader,
+        given.timeout_seconds,
+        memory_bytes(given.memory_limit),
+        str(spark.root_certificates.resolve()) if spark.root_certificates else "",
     )
 
 

@@ -39,7 +39,7 @@ from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_services import grpc_services, serving_calls
 from skiway.runtime.http_door import HttpDoor, web_app
-from skiway.runtime.lake import iceberg_rest
+from skiway.runtime.lake import functions_of, iceberg_rest
 from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
 from skiway.runtime.parts import Parts, opened_parts
 from skiway.runtime.quality import quality_sweep
@@ -99,7 +99,8 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         measure_usage(metrics, stores, settings.metrics.storage)
         ends.enter_context(collecting(stores.pointers, sweeps_of(parts), GcMetrics(metrics)))
         large = optimizer_of(settings, stores, parts.secrets, lambda: rest_address(parts.addresses))
-        worker = ends.enter_context(working(settings, stores, parts.reconciler, metrics, large))
+        functions = functions_of(settings, stores, parts.secrets, lambda: airport_address(parts.addresses))
+        worker = ends.enter_context(working(settings, stores, parts.reconciler, metrics, large, functions))
         ends.enter_context(delivering(settings, stores, parts.secrets, parts.sources, metrics))
         measure_queue(metrics, JobQueue(stores))
         services = ends.enter_context(grpc_services(parts, worker))
@@ -159,6 +160,13 @@ def rest_address(addresses: Mapping[str, str]) -> str:
     if "http" not in addresses:
         raise Unavailable("the HTTP door is not open yet: try again", key="server.starting")
     return f"{addresses['http']}/iceberg"
+
+
+def airport_address(addresses: Mapping[str, str]) -> str:
+    """The address of Airport. Raise `Unavailable` if it is not open yet."""
+    if "airport" not in addresses:
+        raise Unavailable("the gRPC door is not open yet: try again", key="server.starting")
+    return addresses["airport"]
 
 
 def guarded(web: ASGIApp, settings: Settings) -> ASGIApp:

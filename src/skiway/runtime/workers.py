@@ -26,7 +26,7 @@ from skiway.pipeline.derive import SparkQueries
 from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.runtime.authentication import current_roles
-from skiway.runtime.lake import opener_of, warehouse_of
+from skiway.runtime.lake import functions_of, opener_of, warehouse_of
 from skiway.runtime.lifecycle import StopSignals, repeating
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.spark import optimizer_of, spark_place
@@ -34,6 +34,7 @@ from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import count_attempts, logging_as_configured, measuring
 from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
+from skiway.spark_queries.functions import SparkFunctions
 from skiway.storage import Stores
 from skiway.telemetry.metrics import Metrics
 
@@ -69,7 +70,8 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
         secrets = secrets_of(settings)
         reconciler = reconciler_of(settings, secrets, warehouse, sources)
         large = optimizer_of(settings, stores, secrets)
-        parts.enter_context(at_work(settings, stores, reconciler, metrics, large))
+        functions = functions_of(settings, stores, secrets)
+        parts.enter_context(at_work(settings, stores, reconciler, metrics, large, functions))
         on_ready()
         log.info("worker %s is waiting for jobs", worker_name())
         log.info("received %s: returning unfinished jobs to the queue", signals.wait().name)
@@ -90,6 +92,7 @@ def working(
     reconciler: Reconciler,
     metrics: Metrics,
     large: LargeOptimizer | None = None,
+    functions: SparkFunctions | None = None,
 ) -> Iterator[Worker | None]:
     """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs.
 
@@ -98,7 +101,7 @@ def working(
     if settings.reconciler.backend != "local":
         yield None
         return
-    with at_work(settings, stores, reconciler, metrics, large) as worker:
+    with at_work(settings, stores, reconciler, metrics, large, functions) as worker:
         yield worker
 
 
@@ -109,14 +112,19 @@ def at_work(
     reconciler: Reconciler,
     metrics: Metrics,
     large: LargeOptimizer | None = None,
+    functions: SparkFunctions | None = None,
 ) -> Iterator[Worker]:
     """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
     realm_of = realms_of(settings, stores)
     schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
     if settings.pipelines.enabled and reconciler.warehouse is not None:
-        schedules.append(PipelineSchedule(stores, realm_of, PipelineArea(reconciler, current_roles(settings))))
+        area = PipelineArea(reconciler, current_roles(settings), allows_python=functions is not None)
+        schedules.append(PipelineSchedule(stores, realm_of, area))
     every_s = settings.reconciler.poll_every.total_seconds()
-    with worker_of(settings, stores, reconciler, metrics, large) as worker, scheduling(schedules, every_s=every_s):
+    with (
+        worker_of(settings, stores, reconciler, metrics, large, functions) as worker,
+        scheduling(schedules, every_s=every_s),
+    ):
         yield worker
 
 
@@ -155,12 +163,20 @@ def worker_of(
     reconciler: Reconciler,
     metrics: Metrics,
     large: LargeOptimizer | None = None,
+    functions: SparkFunctions | None = None,
 ) -> Worker:
     """A worker for the jobs of all accounts."""
     queries = SparkQueries(spark_place(settings.reconciler.spark).session) if settings.pipelines.enabled else None
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(realms_of(settings, stores), reconciler, queries, large=large, current_roles=current_roles(settings)),
+        jobs_of(
+            realms_of(settings, stores),
+            reconciler,
+            queries,
+            large=large,
+            current_roles=current_roles(settings),
+            functions=None if functions is None else lambda job: functions.for_job(job.account_id, job.job_id),
+        ),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,

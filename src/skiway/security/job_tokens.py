@@ -1,12 +1,13 @@
-"""Tokens of jobs: with them, a job that maintains a table uses a door of the servers, for example from Spark.
+"""Tokens of jobs: with them, a job uses a door of the servers, for example from Spark.
 
-A token is signed with the key that the servers share. It names the account, the job and the table, and is valid while the job runs,
-for a day at most. Its owner may read and write this table, and nothing else.
+A token is signed with the key that the servers share. It names the account, the job and its tables, and is valid while the job runs,
+for a day at most. The token of a job that maintains a table may read and write this table, and nothing else. The token for a
+Python function of a pipeline may read the tables that the function reads, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -29,6 +30,7 @@ class _JobToken(msgspec.Struct, array_like=True, frozen=True):
     job_id: str
     table_id: str
     until: int
+    reads: tuple[str, ...] = ()
 
 
 class JobTokens:
@@ -51,8 +53,15 @@ class JobTokens:
 
     def issue(self, account_id: str, job_id: str, table_id: str) -> str:
         """A token for a job that maintains a table."""
+        return self._issue(account_id, job_id, table_id, ())
+
+    def issue_reader(self, account_id: str, job_id: str, table_ids: Iterable[str]) -> str:
+        """A token for a job, with which these tables can be read."""
+        return self._issue(account_id, job_id, "", tuple(sorted(set(table_ids))))
+
+    def _issue(self, account_id: str, job_id: str, table_id: str, reads: tuple[str, ...]) -> str:
         until = int((self._clock() + _LIFETIME).timestamp())
-        content = msgspec.json.encode(_JobToken(account_id, job_id, table_id, until))
+        content = msgspec.json.encode(_JobToken(account_id, job_id, table_id, until, reads))
         return f"{JOB_PREFIX}{self._signed.seal(content)}"
 
     def principal(self, token: str) -> Principal:
@@ -64,6 +73,16 @@ class JobTokens:
         ends = datetime.fromtimestamp(read.until, UTC)
         if self._clock() >= ends or not self._runs(read.account_id, read.job_id):
             raise Unauthorized(f"the job {read.job_id} has ended, so its token is no longer valid", key="token.expired")
+        if not read.table_id:
+            return Principal(
+                f"job:{read.job_id}",
+                read.account_id,
+                frozenset(),
+                frozenset(),
+                expires_at=ends,
+                reads=frozenset(read.reads),
+                read_only=True,
+            )
         return Principal(
             f"job:{read.job_id}",
             read.account_id,

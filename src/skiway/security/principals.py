@@ -53,7 +53,8 @@ class Principal:
     """An authenticated caller. Only `permissions` decide. `roles` are in lower case and include unknown ones.
 
     Policies can name `groups`, and read `claims`, which are those of the caller's token. A job that maintains a table has its
-    `table_id`: it may read and write this table, whatever grants and policies say.
+    `table_id`: it may read and write this table, whatever grants and policies say. A function of a pipeline `reads` tables in the
+    same way.
     """
 
     subject: str
@@ -65,6 +66,7 @@ class Principal:
     groups: frozenset[str] = frozenset()
     claims: Mapping[str, Claim] = field(default_factory=dict, hash=False)
     table_id: str = ""
+    reads: frozenset[str] = frozenset()
     read_only: bool = False
     """Whether it can only read, also what was granted to it for writing."""
 

@@ -439,7 +439,9 @@ class Pipeline(Declaration, frozen=True):
     """A pipeline, which derives tables. Whoever applies a change of it becomes its owner."""
 
     name: Annotated[str, Meta(description="The name in pipeline.yml.")]
-    files: Annotated[Properties, Meta(description="Texts by path: pipeline.yml, and a .sql file for each table.")]
+    files: Annotated[
+        Properties, Meta(description="Texts by path: pipeline.yml, and .sql and .py files that make tables.")
+    ]
 
 
 class Grant(Declaration, frozen=True):

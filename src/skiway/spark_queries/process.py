@@ -1,4 +1,4 @@
-"""The server's end of the process of a query."""
+"""The server's end of the process of a query or a function."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.airport.wire.sizes import check_message, check_values
 from skiway.errors import InvalidArgument, LimitExceeded, Unavailable
 from skiway.sandbox.messages import read_until
-from skiway.spark_queries.supervisor import OUT_OF_MEMORY
+from skiway.spark_queries.supervisor import MOST_PROCESSES, OUT_OF_MEMORY, TOO_MANY_PROCESSES
 
 __all__ = ["QueryProcess"]
 
 _MAX_MESSAGE: Final = 1 << 30
 _END_S: Final = 20.0
 _LOG_LINES: Final = 40
+_MALFORMED: Final = (pa.ArrowException, ValueError, IndexError, OSError)
+_MAX_LINE: Final = 1000
+_MAX_ERROR: Final = 2000
 _VARIABLES: Final = ("PATH", "JAVA_HOME", "PYTHONPATH", "TMPDIR")
 """What the processes get of the server's environment. None of it is secret."""
 
@@ -33,11 +37,25 @@ log = logging.getLogger("skiway.spark_queries")
 
 
 class QueryProcess:
-    """A query that runs in processes of its own. The query begins at once, and sends its rows when they are read."""
+    """A query or function that runs in processes of its own. It begins at once, and sends its rows when they are read.
 
-    def __init__(self, query: Mapping[str, Any], *, command: Sequence[str], memory_bytes: int, seconds: float) -> None:
+    Errors call it `noun`, and `section` has the settings that limit it. `on_line` gets each line that the processes print.
+    """
+
+    def __init__(
+        self,
+        query: Mapping[str, Any],
+        *,
+        command: Sequence[str],
+        memory_bytes: int,
+        seconds: float,
+        noun: str = "query",
+        section: str = "sql.spark",
+        on_line: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.deadline = time.monotonic() + seconds
         self._seconds, self._memory_bytes = seconds, memory_bytes
+        self._noun, self._section, self._on_line = noun, section, on_line
         python = list(command) or [sys.executable]
         self._process = subprocess.Popen(  # noqa: S603 - the operator's command
             [*python, "-P", "-m", "skiway.spark_queries.supervisor", str(memory_bytes)],
@@ -72,10 +90,13 @@ class QueryProcess:
                 kind, payload = self._message()
                 if kind != b"S":
                     raise self._broken()
-                self._columns = pa.ipc.read_schema(pa.py_buffer(payload))
+                try:
+                    self._columns = pa.ipc.read_schema(pa.py_buffer(payload))
+                except _MALFORMED:
+                    raise self._broken() from None
             return self._columns
 
-    def rows(self, most: int) -> Iterator[pa.RecordBatch]:
+    def rows(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows, at most so many."""
         columns, seen = self.columns(), 0
         self._send(b"\n")
@@ -85,10 +106,12 @@ class QueryProcess:
                 return
             if kind != b"B":
                 raise self._broken()
-            batch = pa.ipc.read_record_batch(pa.py_buffer(payload), columns)
-            batch.validate(full=True)  # it was made by a process that runs SQL of callers
+            try:
+                batch = _batch(payload, columns)
+            except _MALFORMED:
+                raise self._broken() from None
             seen += batch.num_rows
-            if seen > most:
+            if most is not None and seen > most:
                 raise LimitExceeded(
                     f"the query returns more than {most} rows, the limit of this server (sql.spark.max_rows): aggregate, or "
                     "write a condition or LIMIT",
@@ -137,40 +160,70 @@ class QueryProcess:
         except (EOFError, TimeoutError, OSError, ValueError) as error:
             raise self._ended() from error
         if kind == b"E":
-            raise InvalidArgument(f"Spark rejects the query: {payload.decode(errors='replace')}", key="spark.query")
+            raise InvalidArgument(f"Spark rejects the {self._noun}: {_line(payload)}", key="spark.query")
+        if kind == b"F":
+            raise InvalidArgument(f"the {self._noun} failed: {_line(payload)}", key="spark.code")
         return kind, payload
 
     def _ended(self) -> Exception:
         if self._is_late:
             return LimitExceeded(
-                f"the query took longer than {self._seconds:g} s, the limit of this server (sql.spark.timeout_seconds)",
+                f"the {self._noun} took longer than {self._seconds:g} s, the limit of this server "
+                f"({self._section}.timeout_seconds)",
                 key="spark.time",
             )
         if self._is_cancelled:
-            return Unavailable("the query was cancelled", key="spark.cancelled")
+            return Unavailable(f"the {self._noun} was cancelled", key="spark.cancelled")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         self._reader.join(1.0)
         if self._process.returncode == OUT_OF_MEMORY:
             return LimitExceeded(
-                f"the query used more than {self._memory_bytes // 1_000_000} MB of memory, the limit of this server "
-                "(sql.spark.memory_limit)",
+                f"the {self._noun} used more than {self._memory_bytes // 1_000_000} MB of memory, the limit of this server "
+                f"({self._section}.memory_limit)",
                 key="spark.memory",
+            )
+        if self._process.returncode == TOO_MANY_PROCESSES:
+            return LimitExceeded(
+                f"the {self._noun} started more than {MOST_PROCESSES} processes, the limit of this server",
+                key="spark.processes",
             )
         return self._broken()
 
     def _broken(self) -> Unavailable:
         log.warning(
-            "the process of a query on Spark ended with %s: %s", self._process.returncode, " | ".join(self._said)
+            "the process of a %s on Spark ended with %s: %s",
+            self._noun,
+            self._process.returncode,
+            " | ".join(self._said),
         )
         return Unavailable(
-            "the process of the query on Spark did not start, or has failed: the log of the server says why",
+            f"the process of the {self._noun} on Spark did not start, or has failed: the log of the server says why",
             key="spark.process",
         )
 
     def _drain(self) -> None:
-        """Keep the last lines that the processes print, for the log."""
+        """Keep the last lines that the processes print, for the log. Of a long line, each part counts as one."""
         assert self._process.stderr is not None
         with self._process.stderr as lines:
-            for line in lines:
-                self._said.append(line[:1000].decode(errors="replace").strip().replace(self._secret, "****"))
+            while line := lines.readline(_MAX_LINE):
+                said = line.decode(errors="replace").strip().replace(self._secret, "****")
+                self._said.append(said)
+                self._on_line(said)
+
+
+def _batch(payload: bytes, columns: pa.Schema) -> pa.RecordBatch:
+    """A batch that was made by a process that runs code of callers. Raise if it is malformed, or too large when decoded."""
+    start = 8 if payload[:4] == b"\xff\xff\xff\xff" else 4
+    size = int.from_bytes(payload[start - 4 : start], "little")
+    check_message(payload[start : start + size], memoryview(payload)[start + size :], _MAX_MESSAGE)
+    batch = pa.ipc.read_record_batch(pa.py_buffer(payload), columns)
+    batch.validate(full=True)
+    check_values(batch.columns, _MAX_MESSAGE)
+    return batch
+
+
+def _line(payload: bytes) -> str:
+    """An error that arrived from a process, as one line without characters that could change a terminal or a log."""
+    text = " ".join(payload[:_MAX_ERROR].decode(errors="replace").split())
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -1,9 +1,9 @@
-"""The supervisor of a query: `python -m skiway.spark_queries.supervisor MEMORY_BYTES` starts the worker and ends it.
+"""The supervisor of a query or function: `python -m skiway.spark_queries.supervisor MEMORY_BYTES` starts the worker and ends it.
 
 It passes its input on to the worker. The query ends when the input ends, because the server has closed it or was killed, when
-the worker ends, or when the query uses too much memory. Then the supervisor kills all processes of the query, also those that
-left its session, because they become its own children; and it removes the files of the query. The worker is confined and the
-supervisor is not, so no code of the query can stop the supervisor.
+the worker ends, or when the query uses too much memory or too many processes. Then the supervisor kills all processes of the
+query, also those that left its session, because they become its own children; and it removes the files of the query. The worker
+is confined and the supervisor is not, so no code of the query can stop the supervisor.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["OUT_OF_MEMORY", "main"]
+__all__ = ["MOST_PROCESSES", "OUT_OF_MEMORY", "TOO_MANY_PROCESSES", "main"]
 
 OUT_OF_MEMORY: Final = 70
 """The exit code after a query has used too much memory."""
+
+TOO_MANY_PROCESSES: Final = 71
+"""The exit code after a query has started too many processes."""
+
+MOST_PROCESSES: Final = 200
+"""How many processes a query may have. Spark has one for Java, and a few for Python in each task."""
 
 _WATCH_S: Final = 0.25
 _ADOPT_ORPHANS: Final = 36
@@ -48,7 +54,12 @@ def main(arguments: Sequence[str]) -> None:
     code: int | None = None
     while code is None and not ended.wait(_WATCH_S):
         code = worker.poll()
-        if code is None and _used_bytes() > most:
+        if code is not None:
+            break
+        running = _descendants()
+        if len(running) > MOST_PROCESSES:
+            code = TOO_MANY_PROCESSES
+        elif _used_bytes(running) > most:
             code = OUT_OF_MEMORY
     _kill_all()
     worker.wait()
@@ -92,10 +103,10 @@ def _descendants() -> list[int]:
     return found
 
 
-def _used_bytes() -> int:
-    """The memory of all processes below this one. Pages that they share are counted for each of them."""
+def _used_bytes(processes: Iterable[int]) -> int:
+    """The memory of processes. Pages that they share are counted for each of them."""
     pages = 0
-    for each in _descendants():
+    for each in processes:
         try:
             pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):
@@ -104,13 +115,17 @@ def _used_bytes() -> int:
 
 
 def _kill_all() -> None:
-    """Kill everything below this process, until nothing is left that could start more."""
+    """Kill everything below this process, until nothing is left that could start more.
+
+    Processes are stopped before any is killed. So they start no new ones while others are killed.
+    """
     while left := _descendants():
-        for each in left:
-            try:
-                os.kill(each, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for each in left:
+                try:
+                    os.kill(each, number)
+                except ProcessLookupError:
+                    continue
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -1,7 +1,7 @@
-"""The worker of a query: `python -m skiway.spark_queries.worker FOLDER` confines itself and runs one query on Spark.
+"""The worker of a query or function: `python -m skiway.spark_queries.worker FOLDER` confines itself and runs it on Spark.
 
-The query arrives on the standard input: its SQL, the options of each table, the token, and where Spark runs. The worker answers
-on the standard output with the columns, waits for a line, and sends the rows.
+The query arrives on the standard input: its SQL or the Python code of a function, the options of each table, the token, and where
+Spark runs. The worker answers on the standard output with the columns, waits for a line, and sends the rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from skiway.pipeline.java import ensure_java
 from skiway.pipeline.session import Setting, SparkPlace
 from skiway.spark_queries.confinement import confine, ephemeral_ports
+from skiway.spark_queries.python_code import CodeError, empty_frame, frame_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str]) -> None:
         for batch in _batches(frame, schema):
             _write(answers, b"B", batch)
         _write(answers, b".", b"")
+    except CodeError as error:
+        _write(answers, b"F", str(error).encode(errors="replace"))
     except (PySparkException, NotImplementedError) as error:
         _write(answers, b"E", _explained(error).encode())
     except Exception as error:  # noqa: BLE001 - errors of Java have no class of Spark
@@ -89,9 +92,14 @@ def _frame(spark: SparkSession, query: Mapping[str, Any]) -> DataFrame:
     from skiway.spark import AirportDataSource
 
     spark.dataSource.register(AirportDataSource)
+    frames = {view: empty_frame(spark, columns) for view, columns in query.get("empty", {}).items()}
     for view, options in query["tables"].items():
-        rows = spark.read.format("airport").options(**options).option("token", query["token"]).load()
-        rows.createOrReplaceTempView(view)
+        frames[view] = spark.read.format("airport").options(**options).option("token", query["token"]).load()
+    if "python" in query:
+        python = query["python"]
+        return frame_of(python, {written: frames[view] for written, view in python["reads"].items()})
+    for view, frame in frames.items():
+        frame.createOrReplaceTempView(view)
     found = spark.sql(query["sql"])
     return found.toDF(*_unique(found.columns))
 

@@ -21,6 +21,7 @@ from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.pipelines.inputs import Input, LakeTables
 from skiway.metastore.pipelines.projects import read_project
+from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -43,9 +44,7 @@ class DuckQueries:
         with duckdb.connect() as database:
             views = {name: f"v{number}" for number, name in enumerate(inputs)}
             for name, read in inputs.items():
-                rows = read.columns.empty_table()
-                if read.snapshot is not None:
-                    rows = read.handle.read(read.snapshot, files=read.files, schema=read.columns).read_all()
+                rows = _rows(read)
                 self.rows_read += rows.num_rows
                 database.register(views[name], rows)
             text = query(views)
@@ -69,25 +68,49 @@ class DuckResult:
 
 
 @dataclass
+class LocalFunctions:
+    """Runs functions of tests, by the names of their tables, in the place of the code in the files. They get and return Arrow tables."""
+
+    functions: dict[str, Callable[[dict[str, pa.Table]], pa.Table]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def result(
+        self, function: PythonFunction, inputs: Mapping[TableName, Input], control: Control
+    ) -> Iterator[DuckResult]:
+        self.calls.append(function.table)
+        yield DuckResult(self.functions[function.table]({str(name): _rows(read) for name, read in inputs.items()}))
+
+
+def _rows(read: Input) -> pa.Table:
+    if read.snapshot is None:
+        return read.columns.empty_table()
+    return read.handle.read(read.snapshot, files=read.files, schema=read.columns).read_all()
+
+
+@dataclass
 class PipelineLake:
-    """A lake whose first namespace has the tables of a pipeline. `queries` are the files, without their suffix."""
+    """A lake whose first namespace has the tables of a pipeline. `queries` are the files, without the suffix `.sql`."""
 
     lake: ManagedTableFactory
     queries: dict[str, str] = field(default_factory=dict)
     engine: Any = field(default_factory=DuckQueries)
     realm: Realm | None = None
+    functions: LocalFunctions | None = None
 
     def pipeline(self, *, again: bool = False) -> PipelineRun:
         space, catalog = self.lake.factory.first_namespace(), self.lake.factory.first_catalog().display_name
         path = ".".join((*space.parents, space.display_name))
         head = f"name: sales\ncatalog: {catalog}\nnamespace: {path}\n"
-        project = read_project({"pipeline.yml": head, **{f"{name}.sql": sql for name, sql in self.queries.items()}})
+        files = {name if name.endswith(".py") else f"{name}.sql": text for name, text in self.queries.items()}
+        project = read_project({"pipeline.yml": head, **files})
         reconciler = Reconciler(MemorySecrets(), warehouse=self.lake.warehouse)
-        tables = LakeTables(self.realm or self.lake.home, reconciler, self.lake.home, catalog)
+        allows_python = self.functions is not None
+        tables = LakeTables(self.realm or self.lake.home, reconciler, self.lake.home, catalog, allows_python)
         return PipelineRun(project, "p1", tables, again)
 
     def run(self, *, again: bool = False, engine: QueryEngine | None = None, control: Control | None = None) -> Outcome:
-        return self.pipeline(again=again).run(engine or self.engine, control or Control())
+        return self.pipeline(again=again).run(engine or self.engine, control or Control(), self.functions)
 
     def actions(self) -> dict[str, str]:
         """What a run would do, by the names of the tables."""

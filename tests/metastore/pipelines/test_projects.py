@@ -80,7 +80,7 @@ def test_cycles_are_named(queries: dict[str, str], message: str) -> None:
         (HEAD + "schedule: 0m", {"a": "SELECT 1"}, "schedule is '0m'; give the time"),
         (HEAD + "on_change: maybe", {"a": "SELECT 1"}, "on_change is 'maybe'; it must be true or false"),
         (HEAD + "schedule: 1h\non_change: true", {"a": "SELECT 1"}, "it has both schedule and on_change"),
-        (HEAD, {}, "the project has no .sql files"),
+        (HEAD, {}, "the project has no .sql or .py files"),
         (HEAD, {"a": "-- @refresh: often\nSELECT 1"}, "@refresh is 'often'; it must be incremental or full"),
         (HEAD, {"a": "-- @size: 3\nSELECT 1"}, "there is no option @size"),
         (HEAD, {"a": "-- @table: b\nSELECT 1", "b": "SELECT 1"}, "a.sql also defines table shop.b"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +14,11 @@ from formats.delete_files import add_position_deletes
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from metastore.table_maintenance.maintained_tables import MaintainedTable
+from skiway.formats.iceberg import manifest_files
+from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.metastore.gc import references
+from skiway.metastore.table_maintenance.cleaning import remove_orphans
 from skiway.metastore.table_maintenance.health import table_health
 from skiway.metastore.table_maintenance.optimizing import optimize
 from skiway.model import v1
@@ -64,3 +73,37 @@ def test_nothing_is_expected_of_a_table_in_good_shape_and_of_an_empty_one(home: 
     table.fill(8)
     optimize(home.home, home.warehouse, table.id)
     assert health(table).expected_gain == 0
+
+
+def test_report_reads_older_states_and_snapshots_only_for_files_that_may_be_orphans(
+    home: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table has as many states as commits, and each of them lists all snapshots."""
+    states, lists = list[object](), list[object]()
+    read_state, read_list = read_metadata, manifest_files.manifests
+
+    def metadata(files: TableFiles, place: str) -> Any:
+        states.append(place)
+        return read_state(files, place)
+
+    def manifests(snapshot: Any, io: Any) -> Any:
+        lists.append(snapshot and snapshot.manifest_list)
+        return read_list(snapshot, io)
+
+    monkeypatch.setattr(references, "read_metadata", metadata)
+    monkeypatch.setattr(manifest_files, "manifests", manifests)
+    table = MaintainedTable.create(home)
+    table.fill(8)
+    realm = replace(home.home, clock=lambda: datetime.now(UTC))
+    lists.clear()
+    assert table_health(realm, home.warehouse, table.id).orphan_files == 0
+    assert states == []
+    assert len(lists) < 8
+    orphan = table.folder / "data" / "orphan.parquet"
+    orphan.write_bytes(b"x")
+    ten_days_ago = datetime.now(UTC).timestamp() - 10 * 24 * 3600
+    os.utime(orphan, (ten_days_ago, ten_days_ago))
+    lists.clear()
+    assert remove_orphans(realm, home.warehouse, table.id).size_bytes == 1
+    assert len(states) > 8, "all states"
+    assert len(lists) == len(set(lists)) == 8, "each list once"

@@ -10,9 +10,10 @@ were replaced, snapshots may have expired since, and with them their files; such
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -36,9 +37,9 @@ __all__ = [
     "TRANSACTION_LIFETIME",
     "add_files_of_snapshot",
     "files_of_state",
-    "files_of_states",
     "leased_tables",
     "pinned_files",
+    "unused_files",
 ]
 
 TRANSACTION_LIFETIME: Final = timedelta(hours=1)
@@ -64,29 +65,49 @@ def files_of_state(files: TableFiles, metadata: Location, *, on_manifest: OnMani
     return used
 
 
-def files_of_states(files: TableFiles, current: str, listed: list[Found], oldest_us: int) -> set[Location]:
-    """The files that the table's states since `oldest_us` reference.
+def unused_files(
+    candidates: Iterable[Location], files: TableFiles, current: str, listed: list[Found], oldest_us: int
+) -> list[Location]:
+    """Those of the candidates that no state of the table since `oldest_us` references.
 
     `current` is the metadata of the current one, if there is one. The others are found among the `listed` files of the folder:
-    those written since then, and those that they have replaced, as their metadata logs say.
+    those written since then, and those that they have replaced, as their metadata logs say. A table can have thousands of states
+    with thousands of snapshots each, so no more of them are read when no candidate is left.
     """
     used: set[Location] = set()
-    replaced: set[Location] = set()
-    states = {each.location: each.modified_us for each in listed if _METADATA in each.location.name}
+    left = list(candidates)
+    for add in _states(files, current, listed, oldest_us):
+        if not left:
+            break
+        add(used)
+        left = [each for each in left if each not in used]
+    return left
+
+
+def _states(
+    files: TableFiles, current: str, listed: list[Found], oldest_us: int
+) -> Iterator[Callable[[set[Location]], None]]:
+    """For each state, what adds the files that it references: first the current state, and then older ones."""
     if current:
-        _add_state(used, files, location(current))
+        yield lambda used: _add_state(used, files, location(current))
+    replaced: set[Location] = set()
+    tried: set[Location] = set()
+
+    def add_written(used: set[Location], place: Location) -> None:
+        # It may belong to a commit that failed half-way, which nobody has seen.
+        with suppress(*_MISSING):
+            replaced.update(_replaced_by(files, place))
+            _add_replaced_state(used, files, place, tried)
+
+    states = {each.location: each.modified_us for each in listed if _METADATA in each.location.name}
     for place, modified_us in states.items():
         if modified_us >= oldest_us:
-            # It may belong to a commit that failed half-way, which nobody has seen.
-            with suppress(*_MISSING):
-                replaced |= _replaced_by(files, place)
-                _add_replaced_state(used, files, place)
+            yield partial(add_written, place=place)
     # Among them is the state that was current when the age began. Modification times cannot tell which one it is: they
     # can be equal.
     for place in replaced:
         if states.get(place, oldest_us) < oldest_us:
-            _add_replaced_state(used, files, place)
-    return used
+            yield partial(_add_replaced_state, files=files, place=place, tried=tried)
 
 
 def leased_tables(realm: Realm, table_id: str) -> Iterator[v1.PinnedTable]:
@@ -128,13 +149,18 @@ def _add_state(used: set[Location], files: TableFiles, place: Location, on_manif
         add_files_of_snapshot(used, files, snapshot, on_manifest=on_manifest)
 
 
-def _add_replaced_state(used: set[Location], files: TableFiles, place: Location) -> None:
-    """Add all files that a replaced state references, except for those of snapshots that have expired since."""
+def _add_replaced_state(used: set[Location], files: TableFiles, place: Location, tried: set[Location]) -> None:
+    """Add all files that a replaced state references, except for those of snapshots that have expired since.
+
+    `tried` are the manifest lists of snapshots that other states have as well.
+    """
     metadata = read_metadata(files, uri_of(place))
     used |= {place, *_of_metadata(metadata)}
     for snapshot in metadata.snapshots:
-        with suppress(*_MISSING):
-            add_files_of_snapshot(used, files, snapshot)
+        if (listing := location(snapshot.manifest_list)) not in tried:
+            tried.add(listing)
+            with suppress(*_MISSING):
+                add_files_of_snapshot(used, files, snapshot)
 
 
 def add_files_of_snapshot(
@@ -147,8 +173,11 @@ def add_files_of_snapshot(
 ) -> None:
     """Add the manifest list, the manifests, and the data and delete files of a snapshot to those in `used`.
 
-    Manifests in `used` or `known` have been read already.
+    A manifest list in `used`, and manifests in `used` or `known`, have been read already.
     """
+    listing = location(snapshot.manifest_list)
+    if listing in used:
+        return
     from skiway.formats.iceberg.file_io import WritingIO
     from skiway.formats.iceberg.manifest_files import entries, manifests
 
@@ -158,7 +187,7 @@ def add_files_of_snapshot(
             listed = entries(manifest, WritingIO(files))
             on_manifest(manifest, listed)
             used |= {place, *(location(entry.data_file.file_path) for entry in listed)}
-    used.add(location(snapshot.manifest_list))
+    used.add(listing)
 
 
 def _of_metadata(metadata: TableMetadata) -> Iterator[Location]:

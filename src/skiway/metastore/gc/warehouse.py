@@ -35,7 +35,7 @@ from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.exports import find_export, forget_export
-from skiway.metastore.gc.references import TRANSACTION_LIFETIME, files_of_states, pinned_files
+from skiway.metastore.gc.references import TRANSACTION_LIFETIME, pinned_files, unused_files
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import folder_of, id_in
@@ -171,17 +171,17 @@ def _sweep(
     view = None if table else realm.all(VIEW).find(keys.view(realm.account_id, table_id))
     if table is None and view is None and not _is_abandoned(realm, table_id, listed, oldest):
         return Slice(len(listed))
+    unused = [each for each in _old(listed, oldest_us) if each not in staged]
     try:
         # Whatever the age of files, a transaction reads the tables as of its begin.
         states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
         state = "" if table is None else _current_state(realm, table.value)
         own = files_of_table(realm, warehouse, table.value) if table else files
-        used = files_of_states(own, state, listed, states_us) if table else set()
+        unused = unused_files(unused, own, state, listed, states_us) if table else unused
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     if view is not None and view.value.metadata_location:
-        used = {location(view.value.metadata_location)}
-    unused = [each for each in _old(listed, oldest_us) if each not in used and each not in staged]
+        unused = [each for each in unused if each != location(view.value.metadata_location)]
     # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
     try:
         pinned = pinned_files(realm, own, table_id) if unused else set()

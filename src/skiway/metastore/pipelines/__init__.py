@@ -1,6 +1,7 @@
-"""Pipelines: tables that are derived from other tables by queries, and refreshed when those have changed.
+"""Pipelines: tables that are derived from other tables by queries or functions, and refreshed when those have changed.
 
-    projects    the files of a pipeline: `pipeline.yml`, and one query in a `.sql` file for each table
+    projects    the files of a pipeline: `pipeline.yml`, queries in `.sql` files, and functions in `.py` files
+    python_files    the functions in a Python file that make tables, and what they read
     spark_sql   the SQL that queries may use, and the text that Spark gets
     functions   the functions that queries may call
     queries     one query: the tables that it reads, and whether it works row by row
@@ -14,5 +15,5 @@
     schedule    runs at intervals, or when an input has changed
     api         the calls of `PipelineService`, and the jobs
 
-Nothing here knows Spark. `pipeline.derive` runs the queries.
+Nothing here needs Spark. `pipeline.derive` runs the queries, and `spark_queries.functions` the Python functions.
 """

@@ -15,7 +15,7 @@ from skiway.metastore.pipelines.column_lineage import read_lineage
 from skiway.metastore.pipelines.graph import in_order
 from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.projects import Project, read_project
-from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
+from skiway.metastore.pipelines.refreshing import Decision, FunctionEngine, PipelineRun, QueryEngine
 from skiway.metastore.pipelines.schedule import rescheduled, unscheduled
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys, updates
@@ -141,15 +141,19 @@ def run_job(
     task: v1.PipelineTask,
     engine: QueryEngine | None,
     control: Control,
+    functions: FunctionEngine | None = None,
 ) -> Outcome:
-    """Run a pipeline with the rights of its owner. `control` stops it, and gets its progress."""
+    """Run a pipeline with the rights of its owner. `control` stops it, and gets its progress.
+
+    `functions` runs its Python functions, if the operator allows them.
+    """
     if engine is None:
         raise Unsupported(
             "this worker runs no pipelines: the operator allows their SQL to run in Spark with pipelines.enabled = true",
             key="pipelines.disabled",
         )
     pipeline = _required(realm, task.pipeline_id).value
-    return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full).run(engine, control)
+    return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full).run(engine, control, functions)
 
 
 def _show_last_refresh(shown: v1.PlannedTable, decision: Decision) -> None:

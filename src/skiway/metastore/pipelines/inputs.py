@@ -23,7 +23,7 @@ from skiway.metastore.pipelines.owners import CurrentRoles, owner_of, owner_real
 from skiway.metastore.pipelines.positions import InputState
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import catalogs, namespaces, snapshots, tables, views
+from skiway.metastore.resources import catalogs, hierarchy, namespaces, snapshots, tables, views
 from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
 
@@ -34,12 +34,13 @@ WHOLE_TABLES = "a pipeline reads whole tables, and its results would show the re
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A table that a query reads: its state, and the data files that are read."""
+    """A table that a query or function reads: its state, the data files that are read, and its full name with its catalog."""
 
     handle: TableHandle
     snapshot: Snapshot | None
     files: pa.Table | None
     state: InputState
+    path: tuple[str, ...] = ()
 
     @property
     def columns(self) -> pa.Schema:
@@ -72,13 +73,15 @@ class Input:
 class LakeTables:
     """The tables of an account, as the owner of a pipeline in `catalog` sees them.
 
-    `realm` has the rights of the owner. `opening` is a realm that may open the sources of connectors.
+    `realm` has the rights of the owner. `opening` is a realm that may open the sources of connectors. `allows_python` says whether
+    the operator allows Python functions.
     """
 
     realm: Realm
     reconciler: Reconciler
     opening: Realm
     catalog: str
+    allows_python: bool = False
 
     @property
     def warehouse(self) -> Warehouse:
@@ -94,10 +97,10 @@ class LakeTables:
         """
         table = self._readable(name, reader)
         if table.metadata_location:
-            return self._managed(table)
+            return replace(self._managed(table), path=self._path(table))
         state = self._mirrored_state(table, name, reader)
         handle, snapshot = opened.enter_context(self.reconciler.opened(self.opening, table, state.snapshot))
-        return Input(handle, snapshot, data_files(handle.files(snapshot)), state)
+        return Input(handle, snapshot, data_files(handle.files(snapshot)), state, self._path(table))
 
     def state(self, name: TableName, *, reader: TableName) -> InputState:
         """The current state of a table that `reader` reads, without opening its source."""
@@ -139,6 +142,27 @@ class LakeTables:
     def exists(self, name: TableName) -> bool:
         """Whether the owner sees a table or view with this name."""
         return self._find(name) is not None or self.view(name) is not None
+
+    def require_python(self, table: TableName) -> None:
+        """Raise if the code of a Python function, which makes `table`, may not run."""
+        if not self.allows_python:
+            raise Unsupported(
+                f"table {table} is made by a Python function, and this server runs none: its operator can allow them with the "
+                "setting pipelines.python.enabled=true",
+                key="pipeline.python.disabled",
+            )
+        if self.realm.policies is not None and self.realm.policies.restrict_anything:
+            raise PermissionDenied(
+                f"a policy restricts what {self._owner} sees, and Python functions of such owners do not run: write the query "
+                f"of table {table} in a .sql file, or let another user apply the pipeline",
+                key="pipeline.python.policies",
+            )
+
+    def _path(self, table: v1.Table) -> tuple[str, ...]:
+        """The names of the catalog, the namespaces and the table."""
+        space = hierarchy.namespace(self.realm, table.namespace_id).value
+        catalog = hierarchy.catalog(self.realm, table.catalog_id).value
+        return catalog.display_name, *hierarchy.full_path(space), table.display_name
 
     @property
     def _owner(self) -> str:
@@ -204,12 +228,15 @@ class LakeTables:
 
 @dataclass(frozen=True, slots=True)
 class PipelineArea:
-    """What pipelines need besides the metastore: what opens tables, and the current roles of users, if the server knows them."""
+    """What pipelines need besides the metastore: what opens tables, the current roles of users, if the server knows them, and
+    whether the operator allows Python functions.
+    """
 
     reconciler: Reconciler
     current_roles: CurrentRoles | None = None
+    allows_python: bool = False
 
     def tables(self, realm: Realm, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
         """The tables of the account, as the owner of a pipeline sees them now."""
         owner = owner_of(realm, pipeline, self.current_roles)
-        return LakeTables(owner_realm(realm, owner), self.reconciler, realm, catalog)
+        return LakeTables(owner_realm(realm, owner), self.reconciler, realm, catalog, self.allows_python)

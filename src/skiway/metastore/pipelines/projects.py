@@ -1,4 +1,4 @@
-"""The files of a pipeline: `pipeline.yml`, and a `.sql` file for each derived table.
+"""The files of a pipeline: `pipeline.yml`, a `.sql` file for each derived table, and `.py` files with functions that make tables.
 
     # pipeline.yml                        -- totals.sql
     name: sales                           -- @refresh: full
@@ -7,7 +7,8 @@
     schedule: 1h                          FROM orders
                                           GROUP BY region
 
-Names without a namespace are tables of the namespace in `pipeline.yml`. A file defines the table with its name.
+Names without a namespace are tables of the namespace in `pipeline.yml`. A `.sql` file defines the table with its name. For `.py`
+files, see `python_files`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import yaml
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import TableName
+from skiway.metastore.pipelines.python_files import PythonFunction, parse_python
 from skiway.metastore.pipelines.queries import Query, parse_query
 
 __all__ = ["PROJECT_FILE", "DerivedTable", "Project", "Refresh", "key_of", "read_folder", "read_project"]
 
 PROJECT_FILE: Final = "pipeline.yml"
+SUFFIXES: Final = (".sql", ".py")
 MAX_BYTES: Final = 512 * 1024
 MAX_TABLES: Final = 500
 
@@ -43,13 +46,13 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A table and the query that makes it. `reads` are full names: the namespace and the name."""
+    """A table and the query or function that makes it. `reads` are full names: the namespace and the name."""
 
     name: TableName
     file: str
-    query: Query
+    query: Query | PythonFunction
     reads: Mapping[TableName, TableName]
-    """Full names by the names that are written in the query."""
+    """Full names by the names that are written in the file."""
     refresh: Refresh = "incremental"
     partition_by: str = ""
     description: str = ""
@@ -84,9 +87,9 @@ def read_folder(folder: Path) -> dict[str, str]:
     if not (folder / PROJECT_FILE).is_file():
         raise NotFound(f"{folder} is not the folder of a pipeline: it has no {PROJECT_FILE}", key="pipeline.folder")
     found = {}
-    for path in sorted(folder.rglob("*.sql")):
+    for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if not any(part.startswith(".") for part in inside.parts):
+        if path.suffix in SUFFIXES and not any(part.startswith(".") for part in inside.parts):
             found[inside.as_posix()] = _text(path)
     return {PROJECT_FILE: _text(folder / PROJECT_FILE), **found}
 
@@ -118,12 +121,14 @@ def read_project(files: Mapping[str, str]) -> Project:
     for file, text in sorted(files.items()):
         if file == PROJECT_FILE:
             continue
-        table = _table(project, file, text)
-        known = tables.setdefault(key_of(table.name), table)
-        if known is not table:
-            _invalid(file, f"{known.file} also defines table {table.name}: remove or rename one of them")
+        for table in _tables(project, file, text):
+            known = tables.setdefault(key_of(table.name), table)
+            if known is not table:
+                _invalid(file, f"{known.file} also defines table {table.name}: remove or rename one of them")
     if not tables:
-        _invalid(PROJECT_FILE, "the project has no .sql files, so it has no tables")
+        _invalid(PROJECT_FILE, "the project has no .sql or .py files, so it has no tables")
+    if len(tables) > MAX_TABLES:
+        _invalid(PROJECT_FILE, f"the project has {len(tables)} tables; at most {MAX_TABLES} are allowed: split it")
     return Project(
         project.name,
         project.catalog,
@@ -135,9 +140,27 @@ def read_project(files: Mapping[str, str]) -> Project:
     )
 
 
+def _tables(project: Project, file: str, text: str) -> list[DerivedTable]:
+    suffix = PurePosixPath(file).suffix
+    if suffix not in SUFFIXES:
+        _invalid(file, f"only {' and '.join(SUFFIXES)} files define tables")
+    if suffix == ".py":
+        return [_table_of_function(project, each) for each in parse_python(text, file=file)]
+    return [_table(project, file, text)]
+
+
+def _table_of_function(project: Project, function: PythonFunction) -> DerivedTable:
+    return DerivedTable(
+        _full(project, _dotted(function.table, function.file)),
+        function.file,
+        function,
+        {each: _full(project, each) for each in function.reads},
+        partition_by=", ".join(function.partition_cols),
+        description=function.comment,
+    )
+
+
 def _table(project: Project, file: str, text: str) -> DerivedTable:
-    if PurePosixPath(file).suffix != ".sql":
-        _invalid(file, "only .sql files define tables")
     options = _table_options(file, text)
     name = _full(project, _dotted(options.get("table") or PurePosixPath(file).stem, file))
     refresh = options.get("refresh", "incremental")

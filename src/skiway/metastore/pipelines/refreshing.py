@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ from skiway.metastore.pipelines.graph import in_order, read_tables
 from skiway.metastore.pipelines.inputs import Input, LakeTables
 from skiway.metastore.pipelines.positions import PIPELINE, Position, StoredPosition, read_position
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
+from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.views import with_views
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.usage import Usage, add_usage
@@ -42,7 +43,7 @@ from skiway.metastore.usage import Usage, add_usage
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["PARTITIONING", "Decision", "PipelineRun", "QueryEngine", "QueryResult"]
+__all__ = ["PARTITIONING", "Decision", "FunctionEngine", "PipelineRun", "QueryEngine", "QueryResult"]
 
 PARTITIONING: Final = "skiway.pipeline.partition-by"
 
@@ -66,6 +67,15 @@ class QueryEngine(Protocol):
         self, query: Callable[[Mapping[TableName, str]], str], inputs: Mapping[TableName, Input]
     ) -> AbstractContextManager[QueryResult]:
         """The result of a query. `query` returns its text, given the names under which the engine knows the inputs."""
+
+
+class FunctionEngine(Protocol):
+    """Runs Python functions over tables of the lake, for one job."""
+
+    def result(
+        self, function: PythonFunction, inputs: Mapping[TableName, Input], control: Control
+    ) -> AbstractContextManager[QueryResult]:
+        """The result of a function. It ends early if `control` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +139,11 @@ class PipelineRun:
                         found[key_of(name)] = error.message
         return sha256(repr(sorted(found.items())).encode()).hexdigest()
 
-    def run(self, engine: QueryEngine, control: Control) -> Outcome:
-        """Refresh all tables that need it, in order. One that fails stops only those that read it."""
+    def run(self, engine: QueryEngine, control: Control, functions: FunctionEngine | None = None) -> Outcome:
+        """Refresh all tables that need it, in order. One that fails stops only those that read it.
+
+        `functions` runs the Python functions, if the operator allows them.
+        """
         ordered = in_order(self.project)
         outcome = Outcome()
         outcome.stages.total = len(ordered)
@@ -148,7 +161,7 @@ class PipelineRun:
                 with ExitStack() as opened:
                     decision = self.decide(table, opened)
                     if decision.action != "keep":
-                        self._refresh(decision, engine, control)
+                        self._refresh(decision, engine, functions, control)
                         outcome.changed += 1
                 notes.append(f"{name}: {decision.action}, {decision.reason}")
             except Cancelled:
@@ -173,6 +186,8 @@ class PipelineRun:
 
         The inputs can be read until `opened` is closed.
         """
+        if isinstance(declared.query, PythonFunction):
+            self.tables.require_python(declared.name)
         table = with_views(declared, self.project, self.tables)
         output = self.tables.output(table.name)
         if output is not None and output.metadata.properties.get(PIPELINE) != self.pipeline_id:
@@ -231,14 +246,13 @@ class PipelineRun:
             return "replace", f"{why}, and not only by new rows", inputs
         return "append", f"{', '.join(changed)} has new rows", {written: appended}
 
-    def _refresh(self, decision: Decision, engine: QueryEngine, control: Control) -> None:
+    def _refresh(
+        self, decision: Decision, engine: QueryEngine, functions: FunctionEngine | None, control: Control
+    ) -> None:
         assert decision.position is not None
-        table = decision.table
-        with engine.result(table.query.reading, decision.inputs) as result:
+        with _result(decision, engine, functions, control) as result:
             columns = stored_columns(result.columns())
-            lineage = column_lineage(
-                table.query, {name: read.columns.names for name, read in decision.inputs.items()}, columns.names
-            )
+            lineage = _lineage(decision, columns.names)
             output, target, replacement = self._target(decision, columns)
             control.check()
             written = result.write(target)
@@ -311,6 +325,24 @@ class PipelineRun:
             return error.message
         log.error("table %s of pipeline %s failed", table, self.project.name, exc_info=error)
         return "internal error; see the log of the worker"
+
+
+def _result(
+    decision: Decision, engine: QueryEngine, functions: FunctionEngine | None, control: Control
+) -> AbstractContextManager[QueryResult]:
+    query = decision.table.query
+    if not isinstance(query, PythonFunction):
+        return engine.result(query.reading, decision.inputs)
+    assert functions is not None, "a worker that allows Python functions has what runs them"
+    return functions.result(query, decision.inputs, control)
+
+
+def _lineage(decision: Decision, columns: Sequence[str]) -> dict[str, dict[TableName, list[str]]]:
+    """The lineage of the columns. What the code of a function does to columns is not known."""
+    query = decision.table.query
+    if isinstance(query, PythonFunction):
+        return {}
+    return column_lineage(query, {name: read.columns.names for name, read in decision.inputs.items()}, columns)
 
 
 def _shape(columns: pa.Schema) -> list[tuple[str, str]]:

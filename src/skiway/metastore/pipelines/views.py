@@ -17,6 +17,7 @@ from skiway.formats import TableName
 from skiway.metastore.managed.view_dialects import DUCKDB, SPARK, spark_sql
 from skiway.metastore.pipelines.inputs import LakeTables
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
+from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.queries import Query, other_table, parse_query
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
@@ -34,6 +35,12 @@ def with_views(table: DerivedTable, project: Project, tables: LakeTables) -> Der
     views = {full: view for full in others if (view := tables.view(full)) is not None}
     if not views:
         return table
+    if isinstance(table.query, PythonFunction):
+        raise Unsupported(
+            f"{next(iter(views))}, which {table.name} reads, is a view, and Python functions read tables only: derive a table "
+            "from the view with a .sql file, and read that",
+            key="pipeline.input.view",
+        )
     expansion = _Expansion(table, project, tables)
 
     def made(node: exp.Table, name: TableName) -> exp.Expr:

@@ -10,7 +10,7 @@ suffice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -104,7 +104,7 @@ class AccessDecision:
 
     `allows` says whether the caller has a permission in the whole account. `grantees` are the names by which it may have
     been granted more; the first one identifies the caller. `policies` restrict what it sees of tables and views. `table_id` is a
-    table that the caller may write without a grant.
+    table that the caller may write without a grant, and `reads` are tables that it may read without one.
     If it is `read_only`, every privilege is one to read.
     """
 
@@ -117,9 +117,11 @@ class AccessDecision:
         grantees: Sequence[str] = (),
         policies: CallerPolicies | None = None,
         table_id: str = "",
+        reads: Collection[str] = (),
         read_only: bool = False,
     ) -> None:
-        self._open, self._account_id, self._table_id = stores, account_id, table_id
+        self._open, self._account_id = stores, account_id
+        self._implied = {**dict.fromkeys(reads, v1.PV_READ), **({table_id: v1.PV_WRITE} if table_id else {})}
         self._allows, self._grantees = allows, tuple(grantees)
         self.policies = policies
         self._most = v1.PV_READ if read_only else v1.PV_MANAGE
@@ -204,8 +206,12 @@ class AccessDecision:
             return []
         # A damaged grant is in listings, but gives nothing.
         found = (each.value for prefix in prefixes for each in repository.entries(prefix))
-        own = v1.ResourceId(account_id=self._account_id, id=self._table_id, kind=v1.RK_TABLE)
-        implied = [v1.Grant(object_id=own, privilege=v1.PV_WRITE)] if self._table_id else []
+        implied = (
+            v1.Grant(
+                object_id=v1.ResourceId(account_id=self._account_id, id=table_id, kind=v1.RK_TABLE), privilege=privilege
+            )
+            for table_id, privilege in self._implied.items()
+        )
         return [*implied, *(grant for grant in found if not grant.damage)]
 
     @cached_property

@@ -129,7 +129,7 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
     used: set[Location] = set()
     for metadata in (before, table.metadata):  # the table may have got new snapshots since
         for snapshot in metadata.snapshots:
-            if snapshot.snapshot_id not in gone and location(snapshot.manifest_list) not in used:
+            if snapshot.snapshot_id not in gone:
                 add_files_of_snapshot(used, files, snapshot)
         for statistics in (*metadata.statistics, *metadata.partition_statistics):
             if statistics.snapshot_id not in gone:
