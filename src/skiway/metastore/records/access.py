@@ -10,7 +10,7 @@ suffice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -178,6 +178,11 @@ class AccessDecision:
         everything = self.by_roles
         restricted = () if self.policies is None else self.policies.key
         return (everything, () if all(everything) else tuple(sorted(self._privileges.items())), restricted)
+
+    @property
+    def granted_ids(self) -> Collection[str]:
+        """The ids of all objects on which the caller has grants."""
+        return self._privileges.keys()
 
     def guard(self, kind: Kind[Any]) -> Guard | None:
         """What protects the resources of a kind; None if the caller may do everything with them, or roles decide alone."""
