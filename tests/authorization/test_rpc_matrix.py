@@ -157,9 +157,10 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         ROLES_ONLY,
     ),
     "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
+    "SearchService": dict.fromkeys(("Search", "ListObjects", "GetSummary"), ANYWHERE),
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
-READING: Final = ("List", "Get", "Resolve", "Lookup", "Watch")
+READING: Final = ("List", "Get", "Resolve", "Lookup", "Watch", "Search")
 PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "AccountService": ("account.read", "account.write"),
     "CatalogService": ("catalog.read", "catalog.write"),
@@ -179,6 +180,7 @@ PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "WebhookService": ("webhook.manage", "webhook.manage"),
     "PipelineService": ("connector.manage", "connector.manage"),
     "EventService": ("catalog.read", ""),
+    "SearchService": ("catalog.read", ""),
     "SystemObjectsService": ("system-objects.read", ""),
 }
 """The permissions of roles for methods that read, and for methods that change something."""
@@ -212,6 +214,9 @@ PLATFORM_ONLY = {"AccountService/CreateAccount", "AccountService/DeleteAccount"}
 ABOUT_NOTHING = {
     "EventService/ListEvents",
     "EventService/WatchEvents",
+    "SearchService/Search",
+    "SearchService/ListObjects",
+    "SearchService/GetSummary",
     "TransactionService/BeginTransaction",
     "TransactionService/ListTransactions",
     "CatalogService/CreateCatalog",
@@ -380,7 +385,7 @@ def test_restricted_caller(operation: str, server: Server) -> None:
 
 
 def prepare(server: Server, operation: str) -> None:
-    if operation.startswith("EventService/"):
+    if operation.startswith(("EventService/", "SearchService/")):
         gc.sweep_events(server.world.stores)  # otherwise the first reader numbers the events
     if operation == "TableStatisticsService/GetTableStats":
         put = REQUESTS["TableStatisticsService/PutTableStats"](server.world.sample)

@@ -13,22 +13,10 @@ import scope
 from browser.conftest import screenshot, watched
 from browser.lake import Lake
 from skiway.web.pages import PAGES
+from web.explorers import TABS
 
 PHONE: Final = 400
 TABLE: Final = "/tables/lake/sales/people"
-TABS: Final = (
-    "columns",
-    "rows",
-    "snapshots",
-    "statistics",
-    "files",
-    "lineage",
-    "plans",
-    "quality",
-    "health",
-    "access",
-    "connect",
-)
 PATHS: Final = [
     "/",
     "/search?q=people",

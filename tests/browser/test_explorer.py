@@ -54,6 +54,32 @@ def test_query_is_run_drawn_and_downloaded(tab: Page, server_address: str, tmp_p
     assert (tmp_path / "result.csv").read_text().splitlines()[1] == '"ann",600'
 
 
+def test_earlier_queries_can_be_run_again_until_the_logout(browser: Browser, server_address: str, lake: Lake) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server_address}/login")
+        page.get_by_label("Token").fill(lake.tokens["ada"])
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("button", name="Log out").wait_for()
+        planted = "select '<img src=x onerror=alert(1)>' as planted"
+        for sql in ("select 1 as first", planted, "select 1 as first", "select nothing"):
+            page.goto(f"{server_address}/sql")
+            page.get_by_label("Query").fill(sql)
+            page.get_by_role("button", name="Run").click()
+            page.wait_for_load_state()
+        page.get_by_text("History").click()
+        history = page.locator("#history").get_by_role("link")
+        expect(history).to_have_text(["select 1 as first", planted])  # without the one that failed
+        history.first.click()
+        expect(page.get_by_role("region", name="Result")).to_contain_text("first")
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("Token").fill(lake.tokens["ada"])
+        page.get_by_role("button", name="Log in").click()
+        page.goto(f"{server_address}/sql")
+        expect(page.get_by_text("History")).to_be_hidden()
+        expect(page.locator("#history a")).to_have_count(0)
+
+
 def test_pages_work_without_javascript(browser: Browser, session: StorageState, server_address: str) -> None:
     with browser.new_context(java_script_enabled=False, storage_state=session) as context:
         page = context.new_page()

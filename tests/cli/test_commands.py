@@ -24,6 +24,7 @@ HELP_S = 0.3
 HEAVY = {"duckdb", "google.protobuf", "grpc", "obstore", "pyarrow", "pyspark", "rich", "sqlalchemy", "sqlglot"}
 NOUNS = {
     "attach",
+    "search",
     "sql",
     "catalogs",
     "namespaces",

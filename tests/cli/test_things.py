@@ -48,6 +48,19 @@ def test_statements_that_attach_catalogs_are_printed(run: Run, lake: Server) -> 
     assert "there is no catalog lak; did you mean lake?" in missing.err
 
 
+def test_search_prints_the_best_results_first(run: Run) -> None:
+    run("namespaces", "create", "lake.findable", "--description", "has nothing yet")
+    shown = run("search", "FINDABLE")
+    assert shown.lines[0] == ["name", "kind", "found", "in", "rows", "comment"]
+    assert shown.lines[1][:3] == ["lake.findable", "namespace", "name"]
+    (found,) = run("search", "nothing", "findable", "-o", "json").json
+    assert (found["name"], found["found_in"], found["comment"]) == ("lake.findable", "comment", "has nothing yet")
+    missing = run("search", "no-such-thing-anywhere")
+    assert (missing.code, missing.out) == (0, "")
+    assert "nothing that you can see matches 'no-such-thing-anywhere'" in missing.err
+    run("namespaces", "delete", "lake.findable")
+
+
 def test_namespaces_are_listed_below_one_parent_and_recursively(run: Run) -> None:
     run("namespaces", "create", "lake.deep.er", "--description", "two at once")
     assert [each["name"] for each in run("namespaces", "list", "lake.deep", "-o", "json").json] == ["lake.deep.er"]

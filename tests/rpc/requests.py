@@ -359,6 +359,9 @@ REQUESTS: Mapping[str, Make] = {
     "PipelineService/StartPipeline": lambda lake: v1.StartPipelineRequest(pipeline_id=lake.pipeline.resource_id),
     "EventService/ListEvents": lambda _: v1.ListEventsRequest(),
     "EventService/WatchEvents": lambda _: v1.WatchEventsRequest(wait_seconds=1),
+    "SearchService/Search": lambda _: v1.SearchRequest(text="people", wait_ms=20_000),
+    "SearchService/ListObjects": lambda _: v1.ListObjectsRequest(wait_ms=20_000),
+    "SearchService/GetSummary": lambda _: v1.GetSummaryRequest(largest=10, wait_ms=20_000),
     "ConnectorService/ValidateConnector": lambda _: v1.ValidateConnectorRequest(
         spec=connector_spec(display_name="new")
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -16,6 +16,21 @@ from skiway.client import Metastore
 from skiway.metastore import Realm, statistics
 from skiway.model import v1
 from skiway.storage import open_stores
+
+TABS: Final = (
+    "columns",
+    "rows",
+    "snapshots",
+    "statistics",
+    "files",
+    "lineage",
+    "plans",
+    "quality",
+    "health",
+    "access",
+    "connect",
+)
+"""The tabs of the page of a table."""
 
 
 @dataclass

@@ -21,12 +21,12 @@ from skiway.metastore.pipelines.column_lineage import COLUMNS
 from skiway.metastore.pipelines.positions import PIPELINE as PIPELINE_ID
 from skiway.model import v1
 from skiway.presentation.open_clients import OpenClients
-from skiway.presentation.search import Entry, Index
 from skiway.web import charts
 from skiway.web.pages import PAGES, pipelines
+from skiway.web.rendering import rendered
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
-from web.explorers import Visitor, store_history, visiting
+from web.explorers import TABS, Visitor, store_history, visiting
 
 SCRIPT = "<script>alert(1)</script>"
 PIPELINE = {
@@ -104,19 +104,6 @@ PATHS = {
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
 }
-TABS = [
-    "columns",
-    "rows",
-    "snapshots",
-    "statistics",
-    "files",
-    "lineage",
-    "plans",
-    "quality",
-    "health",
-    "access",
-    "connect",
-]
 
 
 @pytest.mark.parametrize("path", [*PATHS.values(), *(f"{PATHS['tables']}?tab={tab}" for tab in TABS)])
@@ -160,8 +147,7 @@ def test_search_finds_tags_and_tables_of_nested_namespaces(visitor: Visitor, ser
         metastore.namespaces.create("lake.deep.inside")
         metastore.tables.create("lake.deep.inside.treasure", schema=NOTE)
         metastore.policies.tag("lake.deep.inside.treasure", "note", ["confidential"])
-    assert found_soon(visitor, "confidential", 1)
-    (found,) = visitor.data("/search?q=confidential")["results"]
+    (found,) = results(visitor, "confidential")
     assert (found["path"], found["where"]) == (
         ["lake", "deep", "inside", "treasure"],
         "tag confidential of column note",
@@ -169,36 +155,21 @@ def test_search_finds_tags_and_tables_of_nested_namespaces(visitor: Visitor, ser
     assert "tag confidential of column note" in visitor.page("/search?q=confidential")
     with Metastore(server.address) as metastore:
         metastore.policies.tag("lake.deep.inside.treasure", "note", [])
-    assert found_soon(visitor, "confidential", 0)
+    assert len(results(visitor, "confidential")) == 0
 
 
-def test_search_ranks_names_before_tags_before_columns_before_comments() -> None:
-    index = Index()
-    index.replace(
-        [
-            Entry("table", ("lake", "s", "a"), comment="about pii", id="1"),
-            Entry("table", ("lake", "s", "b"), columns=("pii",), id="2"),
-            Entry("table", ("lake", "s", "c"), id="3"),
-            Entry("table", ("lake", "s", "pii"), id="4"),
-        ]
-    )
-    index.tags = {"3": (("email", "pii"),)}
-    found = index.find("pii")
-    assert [(each.entry.name, each.where) for each in found] == [
-        ("pii", "name"),
-        ("c", "tag pii of column email"),
-        ("b", "column pii"),
-        ("a", "comment"),
-    ]
-
-
-def test_accounts_and_health(visitor: Visitor) -> None:
+def test_accounts_and_health(visitor: Visitor, server: Server) -> None:
+    with Metastore(server.address) as metastore:
+        metastore.namespaces.create("lake.unmeasured")
+        metastore.tables.create("lake.unmeasured.notes", schema=NOTE)
     assert [each["id"] for each in visitor.data("/accounts")["accounts"]] == ["default"]
     checks = {each["name"]: each for each in visitor.data("/health")["checks"]}
     assert checks["Records"]["state"] == "ok"
     assert checks["Statistics"]["state"] == "attention"
     named = [each["text"] for each in checks["Statistics"]["findings"]]
+    assert "lake.unmeasured.notes" in named
     assert "lake.sales.people" not in named
+    assert checks["Statistics"]["count"] == len(named)
 
 
 def test_audit_log_shows_calls_and_can_be_filtered(visitor: Visitor) -> None:
@@ -215,21 +186,15 @@ def test_search_finds_what_was_created_just_now_and_forgets_what_was_dropped(vis
     visitor.page("/search?q=people")
     with AirportClient(server.addresses["airport"], "lake") as lake:
         lake.create_table_as("sales.brandnew", pa.table({"a": [1]}))
-        assert found_soon(visitor, "brandnew", 1)
+        assert len(results(visitor, "brandnew")) == 1
         lake.drop_table("sales.brandnew")
-        assert found_soon(visitor, "brandnew", 0)
+        assert len(results(visitor, "brandnew")) == 0
 
 
-def found_soon(visitor: Visitor, text: str, count: int) -> bool:
-    """Whether a search has so many results before long: the index is checked against the feed every two seconds."""
-    import time
-
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if len(visitor.data(f"/search?q={text}")["results"]) == count:
-            return True
-        time.sleep(0.1)
-    return False
+def results(visitor: Visitor, text: str) -> list[dict[str, Any]]:
+    """What a search finds."""
+    found: list[dict[str, Any]] = visitor.data(f"/search?q={text}")["results"]
+    return found
 
 
 def test_search_of_the_page_replaces_only_the_content(visitor: Visitor) -> None:
@@ -299,6 +264,36 @@ def test_table_page_makes_few_calls(server: Server, monkeypatch: pytest.MonkeyPa
     assert page.data["name"] == "lake.sales.people"
     profile = ["ListColumnStats", "GetSnapshot", "ListColumnStats", "ListFileColumnStats"]  # now and before
     assert made == ["ResolveTable", "GetTable", "GetTableStats", *profile, "GetColumnTags"]
+
+
+@pytest.mark.parametrize(("kind", "names"), [("", ()), ("search", ()), ("catalogs", ("lake",))])
+def test_pages_say_that_the_index_is_being_built_and_reload_themselves(
+    server: Server, monkeypatch: pytest.MonkeyPatch, kind: str, names: tuple[str, ...]
+) -> None:
+    call = Calls.call
+    waited: list[int] = []
+
+    def incomplete(self: Calls, request: Any, response: Any) -> Any:
+        answer = call(self, request, response)
+        if hasattr(answer, "incomplete"):
+            answer.incomplete.reason, answer.incomplete.is_temporary = "more will be found", True
+            waited.append(request.wait_ms)
+        return answer
+
+    monkeypatch.setattr(Calls, "call", incomplete)
+    opened = OpenClients(server.address)
+    clients = Clients(metastore=lambda _: opened.metastore(""), airport=lambda _, catalog: opened.airport("", catalog))
+    page = PAGES["GET", kind](Visit(WebVisitor(), clients, names, {"q": "people"}))
+    assert isinstance(page, Page)
+    assert page.data["incomplete"] == {"reason": "more will be found", "is_temporary": True}
+    shell = {"title": "", "path": "/", "is_fragment": True, "form_token": ""}
+    text = rendered(page.template, {**page.data, "shell": shell})
+    assert 'role="status" hx-get="" hx-trigger="load delay:2s" hx-target="#main">More will be found.' in text
+    assert sum(waited) < 1000, "of all calls of the page together, in ms"
+    lasting = {**page.data, "incomplete": {"reason": "some are missing", "is_temporary": False}, "shell": shell}
+    text = rendered(page.template, lasting)
+    assert "Some are missing." in text
+    assert 'hx-get=""' not in text
 
 
 def test_rows_travel_in_time(visitor: Visitor) -> None:
@@ -446,7 +441,7 @@ def test_grants_and_events_link_to_the_pages_of_their_objects(visitor: Visitor, 
     with Metastore(server.address) as metastore:
         metastore.grants.add("lake.sales.people", "user:bob", "read")
     visitor.page("/search?q=linked")
-    assert found_soon(visitor, "linked", 1)
+    assert len(results(visitor, "linked")) == 1
     for page in ("/", "/events"):
         assert 'href="/views/lake/sales/linked"' in visitor.page(page)
     assert 'table <a href="/tables/lake/sales/people">' in visitor.page("/access")
@@ -662,7 +657,9 @@ def test_unknown_page_says_so(visitor: Visitor, path: str) -> None:
     assert 'role="alert"' in answer.text
 
 
-@pytest.mark.parametrize("path", ["/static/style.css", "/static/htmx-2.0.11.min.js", "/static/keys.js"])
+@pytest.mark.parametrize(
+    "path", ["/static/style.css", "/static/htmx-2.0.11.min.js", "/static/keys.js", "/static/history.js"]
+)
 def test_files_of_pages_are_served(visitor: Visitor, path: str) -> None:
     assert visitor.get(path).status_code == 200
 

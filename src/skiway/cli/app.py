@@ -40,6 +40,7 @@ LAKE: Final = {
     "login": LazyGroup("login:login_app", "Log in to a server, so that commands need no token."),
     "logout": LazyGroup("login:logout_app", "Forget the login to a server."),
     "attach": LazyGroup("attach:app", "Print the statements that attach catalogs in DuckDB."),
+    "search": LazyGroup("search:app", "Find tables by names, columns, comments and tags."),
     "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
     "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),
     "policies": LazyGroup("policies:app", "Restrict what callers see of rows and columns."),

@@ -12,7 +12,6 @@ from skiway.client.metastore.names import dotted, segments
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.results import first_rows, json_values, shown_rows
-from skiway.presentation.search import Indexes
 from skiway.presentation.table_records import (
     TableRecord,
     column_comments,
@@ -25,6 +24,7 @@ from skiway.schema_names import schema_name
 __all__ = ["LakeTools"]
 
 MAX_ROWS: Final = 1000
+MAX_OBJECTS: Final = 1000
 MAX_TEXT: Final = 1000
 """Characters of a value. Longer values are cut: they would fill the context of an assistant."""
 
@@ -33,19 +33,19 @@ class LakeTools:
     """The tools. `token` is that of the caller; without authentication, it is empty."""
 
     def __init__(self, clients: OpenClients) -> None:
-        self._clients, self._indexes = clients, Indexes()
+        self._clients = clients
 
     def search(self, token: str, text: str, limit: int = 20) -> list[dict[str, Any]]:
         """Catalogs, namespaces, tables and views that match all words of a text, the best first."""
-        found = self._indexes.of(token, self._clients.metastore(token)).find(text, limit=_count(limit, 100))
+        found = self._clients.metastore(token).search(text, limit=_count(limit, 100))
         return [
             {
-                "kind": each.entry.kind,
-                "name": dotted(each.entry.path),
-                "found_in": each.where,
-                "comment": each.entry.comment[:MAX_TEXT],
-                "format": each.entry.format,
-                "rows": each.entry.rows,
+                "kind": each.object.kind,
+                "name": dotted(each.object.path),
+                "found_in": each.found_in,
+                "comment": each.object.comment[:MAX_TEXT],
+                "format": each.object.format,
+                "rows": each.object.rows,
             }
             for each in found
         ]
@@ -117,14 +117,20 @@ class LakeTools:
 
     def tables(self, token: str, catalog: str) -> list[dict[str, Any]]:
         """All tables and views of a catalog."""
-        index = self._indexes.of(token, self._clients.metastore(token))
-        if ("catalog", (catalog,)) not in index.entries:
-            raise NotFound(f"there is no catalog {catalog}, or you may not see it: search for its name", key="catalog")
-        return [
-            {"kind": each.kind, "name": dotted(each.path), "comment": each.comment[:MAX_TEXT]}
-            for each in sorted(index.entries.values(), key=lambda each: each.path)
-            if each.kind in ("table", "view") and each.path[0] == catalog
-        ]
+        lake, found = self._clients.metastore(token), list[dict[str, Any]]()
+        try:
+            while True:
+                part = lake.search.below((catalog,), offset=len(found), limit=MAX_OBJECTS)
+                found += (
+                    {"kind": each.kind, "name": dotted(each.path), "comment": each.comment[:MAX_TEXT]}
+                    for each in part.objects
+                )
+                if len(found) >= part.total or not part.objects:
+                    return found
+        except NotFound:
+            raise NotFound(
+                f"there is no catalog {catalog}, or you may not see it: search for its name", key="catalog"
+            ) from None
 
     def _catalog(self, token: str, name: str) -> AirportClient:
         """The catalog with this name, or the first one that the caller can see: queries may read all of them."""

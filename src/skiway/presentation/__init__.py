@@ -4,7 +4,6 @@ Importing the first two modules is cheap, as the command line needs it; the othe
 
     table_records   tables and columns with their statistics, as flat records
     sizes           numbers of bytes with units
-    search          ranked search over names, columns and comments
     results         the first rows of a query, and values for JSON
     open_clients    clients of several callers
 """

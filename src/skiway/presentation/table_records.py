@@ -9,8 +9,6 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ __all__ = [
     "profile_facts",
     "table_format",
     "top_level",
+    "top_values_data",
 ]
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -127,21 +126,8 @@ def _columns(schema_json: str) -> tuple[ColumnRecord, ...]:
 
 def column_comments(table: Table) -> dict[str, str]:
     """Return the comment of each column of a table by its name; empty if the column has none."""
-    fields = _SCHEMA.decode(table.schema_json or "{}").fields
-    return {each.name: each.doc if isinstance(each.doc, str) else "" for each in fields}
-
-
-class _Column(msgspec.Struct):
-    name: str
-    doc: object = None
-
-
-class _Schema(msgspec.Struct):
-    fields: tuple[_Column, ...] = ()
-
-
-_SCHEMA: Final = msgspec.json.Decoder(_Schema)
-"""Reads only the names and comments of columns, which takes a tenth of the time: there may be many tables."""
+    fields = json.loads(table.schema_json or "{}").get("fields", [])
+    return {each["name"]: doc if isinstance(doc := each.get("doc"), str) else "" for each in fields}
 
 
 def _type_text(data_type: Any) -> str:
@@ -392,10 +378,15 @@ def profile_facts(profile: ColumnProfile | None, before: ColumnProfile | None = 
         "max": profile.max,
         "bounds": list(profile.bounds),
         "counts": list(profile.counts),
-        "top_values": [{"value": each.value, "count": each.count} for each in profile.top_values],
+        "top_values": top_values_data(profile),
         "quality": profile.quality,
         "errors": profile.errors,
     }
+
+
+def top_values_data(profile: ColumnProfile) -> list[dict[str, Any]]:
+    """The most frequent values of a column as plain data."""
+    return [{"value": each.value, "count": each.count} for each in profile.top_values]
 
 
 def _file_statistics(lake: Metastore, table_id: Id, data_files: int, at: int | None) -> dict[str, list[v1.ColumnStats]]:

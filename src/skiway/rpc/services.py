@@ -16,6 +16,7 @@ from skiway.metastore import (
     jobs,
     quality,
     queries,
+    search,
     statistics,
     table_maintenance,
     transactions,
@@ -41,6 +42,7 @@ from skiway.metastore.resources import (
     views,
 )
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
+from skiway.metastore.search import SearchIndexes
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
 from skiway.metastore.table_maintenance import MaintenanceArea
@@ -59,6 +61,7 @@ from skiway.model.v1 import (
     policy_pb2,
     quality_pb2,
     query_pb2,
+    search_pb2,
     snapshot_pb2,
     statistics_pb2,
     system_pb2,
@@ -90,6 +93,7 @@ def all_services(
     maintenance: MaintenanceArea | None = None,
     current_roles: CurrentRoles | None = None,
     allows_python: bool = False,
+    search_indexes: SearchIndexes | None = None,
 ) -> tuple[Service, ...]:
     """All services.
 
@@ -99,6 +103,7 @@ def all_services(
     their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows,
     `maintenance` where tables are maintained. `current_roles` are those of the owners of pipelines, if known.
     `allows_python` says whether pipelines may have Python functions.
+    `search_indexes` are those of all accounts; whoever gives them closes them.
     Add new services of the model here.
     """
     secrets_of_webhooks = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()
@@ -122,6 +127,7 @@ def all_services(
         webhooks_of(secrets_of_webhooks, None if reconciler is None else reconciler.access),
         pipelines_of(PipelineArea(reconciles, current_roles, allows_python=allows_python)),
         EVENTS,
+        search_of(search_indexes or SearchIndexes()),
         system_objects_of(engines or EngineCatalogs()),
     )
 
@@ -137,6 +143,19 @@ def tables_of(create: CreateTable) -> Service:
             "CreateTable": changes(create, "table.write"),
             "UpdateTable": changes(tables.update, "table.write"),
             "DeleteTable": changes(tables.delete, "table.write"),
+        },
+    )
+
+
+def search_of(indexes: SearchIndexes) -> Service:
+    """The service for search."""
+    return Service(
+        search_pb2.DESCRIPTOR.services_by_name["SearchService"],
+        category="catalog",
+        rules={
+            "Search": reads(partial(search.search, indexes=indexes), "catalog.read", by_object=True),
+            "ListObjects": reads(partial(search.list_objects, indexes=indexes), "catalog.read", by_object=True),
+            "GetSummary": reads(partial(search.get_summary, indexes=indexes), "catalog.read", by_object=True),
         },
     )
 

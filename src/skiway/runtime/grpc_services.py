@@ -15,6 +15,7 @@ from skiway.lake.policy_checks import PolicyChecks
 from skiway.metastore import managed
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
+from skiway.metastore.search import SearchIndexes
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.table_maintenance.sources import SourceTables
@@ -63,7 +64,9 @@ def grpc_services(parts: Parts, worker: Worker | None = None) -> Iterator[GrpcSe
     with ExitStack() as ends:
         queries = queries_of(settings.sql)
         ends.callback(queries.close)
-        metastore = _metastore(parts, queries)
+        indexes = SearchIndexes()
+        ends.callback(indexes.close)
+        metastore = _metastore(parts, queries, indexes)
         ends.callback(metastore.close)
         spark = spark_queries_of(settings.sql.spark)
         if spark is not None:
@@ -100,7 +103,7 @@ def serving_calls(settings: Settings, home: Path) -> Iterator[Callable[[], Seque
             yield parts.observers.metrics.collect
 
 
-def _metastore(parts: Parts, queries: Queries) -> RpcDoor:
+def _metastore(parts: Parts, queries: Queries, indexes: SearchIndexes) -> RpcDoor:
     settings, warehouse = parts.settings, parts.warehouse
     planner = Planner(settings.metadata.hint.cache_max_weight)
     observe_caches(parts.observers.metrics, {"metadata.hint": planner.cache_stats})
@@ -118,6 +121,7 @@ def _metastore(parts: Parts, queries: Queries) -> RpcDoor:
             maintenance=MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms, SourceTables(parts.reconciler)),
             current_roles=current_roles(settings),
             allows_python=settings.pipelines.python.enabled,
+            search_indexes=indexes,
         ),
         disclosure=settings.errors,
         workers=settings.server.grpc.workers,

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from skiway.client import AirportClient, Metastore
+from skiway.client.metastore import Incomplete
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized
 from skiway.schema_names import schema_name
 
-__all__ = ["Clients", "Page", "Redirect", "TablePath", "Visit", "Visitor", "optional"]
+__all__ = ["WAIT_S", "Clients", "Page", "Redirect", "TablePath", "Visit", "Visitor", "incomplete_data", "optional"]
+
+WAIT_S: Final = 0.5
+"""How long a page waits for an index that is being built. Then it shows what is known, and says that it is not everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +124,8 @@ def optional(read: Callable[[], Any]) -> tuple[Any, str]:
         raise
     except SkiwayError as error:
         return None, error.message
+
+
+def incomplete_data(found: Incomplete | None) -> dict[str, Any] | None:
+    """Why a page may lack something, as pages show it."""
+    return None if found is None else {"reason": found.reason, "is_temporary": found.is_temporary}

@@ -14,6 +14,7 @@ from skiway.client.metastore.policies import Policy
 from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
 from skiway.client.metastore.rules import Rule, RuleResult
+from skiway.client.metastore.search import Incomplete, LakeObject, SearchHit, SearchResult, Summary
 from skiway.client.metastore.snapshots import Snapshot
 from skiway.client.metastore.transactions import StagedRows, Transaction
 from skiway.client.metastore.webhooks import DeadLetter, Webhook
@@ -28,7 +29,9 @@ __all__ = [
     "Event",
     "Grant",
     "Id",
+    "Incomplete",
     "Job",
+    "LakeObject",
     "Listing",
     "Meta",
     "Metastore",
@@ -41,8 +44,11 @@ __all__ = [
     "Rule",
     "RuleResult",
     "ScanBundle",
+    "SearchHit",
+    "SearchResult",
     "Snapshot",
     "StagedRows",
+    "Summary",
     "Table",
     "TableStats",
     "Transaction",

@@ -36,7 +36,7 @@ ACCOUNT: Final = "x-skiway-account"
 
 _HEADER_NAME: Final = re.compile(r"[0-9a-z_.-]+")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
-_READS: Final = ("Get", "List", "Lookup", "Resolve")
+_READS: Final = ("Get", "List", "Lookup", "Resolve", "Search")
 _ENDS: Final = ("CommitTransaction", "AbortTransaction")
 _MAX_PENDING: Final = 2  # messages of an upload, of about half a megabyte each
 

@@ -21,6 +21,7 @@ from skiway.client.metastore.pipelines import Pipelines
 from skiway.client.metastore.policies import Policies
 from skiway.client.metastore.queries import Queries
 from skiway.client.metastore.rules import Rules
+from skiway.client.metastore.search import Search
 from skiway.client.metastore.snapshots import Snapshots
 from skiway.client.metastore.statistics import Statistics
 from skiway.client.metastore.tables import Tables, Views
@@ -175,6 +176,11 @@ class Metastore:
     def webhooks(self) -> Webhooks:
         """Webhooks, which send events to other systems."""
         return Webhooks(self._calls)
+
+    @property
+    def search(self) -> Search:
+        """Search over names, columns, comments and tags, and totals."""
+        return Search(self._calls)
 
     @property
     def directory(self) -> Directory:

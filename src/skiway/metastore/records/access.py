@@ -181,6 +181,11 @@ class AccessDecision:
         restricted = () if self.policies is None else self.policies.key
         return (everything, () if all(everything) else tuple(sorted(self._privileges.items())), restricted)
 
+    @property
+    def granted_ids(self) -> Collection[str]:
+        """The ids of all objects on which the caller has grants."""
+        return self._privileges.keys()
+
     def guard(self, kind: Kind[Any]) -> Guard | None:
         """What protects the resources of a kind; None if the caller may do everything with them, or roles decide alone."""
         needed = BY_KIND.get(kind.noun)

@@ -152,8 +152,31 @@ class CallerPolicies:
     def of_namespace(self, namespace: v1.Namespace) -> Restriction | None:
         """The policies on a namespace or on what contains it."""
         place = (namespace.catalog_id.id, *namespace.parents, namespace.display_name)
-        found = tuple(each for each in self._own if each.damage or any(self._covers(on, place) for on in each.objects))
+        found = tuple(each for each in self._own if each.damage or self._cover(each, place))
         return Restriction(f"namespace {'.'.join(place[1:])}", found, ()) if found else None
+
+    def withholding_sizes(self, catalog_id: str, namespace_id: str) -> Callable[[str, bool], bool] | None:
+        """Which tables of a namespace have a row filter, so that their sizes are withheld; None if none has.
+
+        The function takes the id of a table, and whether it has tags.
+        """
+        filters = [each for each in self._own if each.damage or each.HasField("row_filter")]
+        if not filters:
+            return None
+        place = (catalog_id, *(self._place(namespace_id) or ()))
+        plain = [each for each in filters if not each.tags]
+        if any(not each.objects or self._cover(each, place) for each in plain):  # a damaged one names no objects
+            return lambda _, __: True
+        named = {each.id for policy in plain for each in policy.objects}
+        by_tag = len(plain) < len(filters)
+
+        def is_withheld(table_id: str, has_tags: bool) -> bool:
+            if table_id in named:
+                return True
+            found = self.of_table(table_id) if by_tag and has_tags else None
+            return found is not None and bool(found.filters)
+
+        return is_withheld
 
     @property
     def restrict_anything(self) -> bool:
@@ -223,6 +246,10 @@ class CallerPolicies:
             return {}
         found = Repository(self._stores, COLUMN_TAGS).find(keys.column_tags(self._account_id, on.resource_id.id))
         return {} if found is None else {each.column_id: frozenset(each.tags) for each in found.value.columns}
+
+    def _cover(self, policy: v1.Policy, place: tuple[str, ...]) -> bool:
+        """Whether a policy names what contains `place`."""
+        return any(self._covers(each, place) for each in policy.objects)
 
     def _covers(self, object_id: v1.ResourceId, place: tuple[str, ...]) -> bool:
         """Whether an object is the catalog or a namespace that contains `place`: a catalog id and a path."""

@@ -22,7 +22,7 @@ from skiway.metastore.statistics.api import (
 )
 from skiway.metastore.statistics.history import add_to_history, list_history, statistics_history
 from skiway.metastore.statistics.partitions import list_partitions, partition_statistics
-from skiway.metastore.statistics.sizes import list_tables
+from skiway.metastore.statistics.sizes import list_tables, size_of
 
 __all__ = [
     "SAMPLED_FILES",
@@ -43,6 +43,7 @@ __all__ = [
     "put_columns",
     "put_files",
     "put_table",
+    "size_of",
     "statistics_history",
     "table_statistics",
 ]

@@ -12,7 +12,7 @@ from skiway.metastore.resources.snapshots import current_id
 from skiway.metastore.statistics.api import table_statistics
 from skiway.model import v1
 
-__all__ = ["list_tables"]
+__all__ = ["list_tables", "size_of"]
 
 
 def list_tables(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
@@ -24,24 +24,31 @@ def list_tables(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesRes
 
 
 def _sizes(realm: Realm, found: Iterable[v1.Table]) -> Iterator[v1.TableSize]:
-    """The known sizes. A size counts all rows, so the repository hides it from callers under a row filter."""
-    for table in found:
-        if table.damage:
-            continue
-        try:
-            with explaining_damage("statistics of table", table.resource_id.id):
-                snapshot_id = current_id(realm, table.resource_id.id)
-                stats = None if snapshot_id is None else table_statistics(realm, table.resource_id.id, snapshot_id)
-        except PreconditionFailed as error:
-            if error.key != "resource.damaged":
-                raise
-            yield v1.TableSize(table_id=table.resource_id, damage=error.message)
-            continue
-        if stats is not None:
-            yield v1.TableSize(
-                table_id=table.resource_id,
-                snapshot_id=stats.snapshot_id,
-                row_count=stats.row_count,
-                data_file_count=stats.data_file_count,
-                total_size_bytes=stats.total_size_bytes,
-            )
+    """The known sizes."""
+    return filter(None, (size_of(realm, table) for table in found))
+
+
+def size_of(realm: Realm, table: v1.Table) -> v1.TableSize | None:
+    """The size of a table, or what is wrong with its statistics; None if it has none.
+
+    A size counts all rows, so the repository hides it from callers under a row filter.
+    """
+    if table.damage:
+        return None
+    try:
+        with explaining_damage("statistics of table", table.resource_id.id):
+            snapshot_id = current_id(realm, table.resource_id.id)
+            stats = None if snapshot_id is None else table_statistics(realm, table.resource_id.id, snapshot_id)
+    except PreconditionFailed as error:
+        if error.key != "resource.damaged":
+            raise
+        return v1.TableSize(table_id=table.resource_id, damage=error.message)
+    if stats is None:
+        return None
+    return v1.TableSize(
+        table_id=table.resource_id,
+        snapshot_id=stats.snapshot_id,
+        row_count=stats.row_count,
+        data_file_count=stats.data_file_count,
+        total_size_bytes=stats.total_size_bytes,
+    )

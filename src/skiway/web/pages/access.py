@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from skiway.web.pages.home import INDEXES
 from skiway.web.pages.system_tables import system_rows
 from skiway.web.visits import Page, Visit
 
@@ -49,10 +48,10 @@ def audit(visit: Visit) -> Page:
 
 def access(visit: Visit) -> Page:
     """All grants of the account, with the names of their objects where the visitor may see them."""
-    known = INDEXES.of(visit.visitor.token, visit.lake).by_id
+    grants = list(visit.lake.grants())
+    known = visit.lake.search.with_ids(str(each.object_id) for each in grants)
     found = [
-        {**_record(each), "path": list(entry.path) if (entry := known.get(str(each.object_id))) else []}
-        for each in visit.lake.grants()
+        {**_record(each), "path": list(on.path) if (on := known.get(str(each.object_id))) else []} for each in grants
     ]
     return Page("access.html", "Grants", {"grants": found})
 

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 from skiway.errors import NotFound
-from skiway.web.pages.home import INDEXES
-from skiway.web.visits import Page, Visit
+from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data
 
 __all__ = ["catalog", "search"]
 
 PAGE: Final = 100
+MAX_HITS: Final = 50
 
 
 def search(visit: Visit) -> Page:
     """What matches the text in the search box, the best first."""
     text = visit.query.get("q", "").strip()[:200]
-    found = INDEXES.of(visit.visitor.token, visit.lake).find(text)
+    found = visit.lake.search(text, limit=MAX_HITS, wait_s=WAIT_S)
     results = [
         {
-            "kind": each.entry.kind,
-            "path": list(each.entry.path),
-            "where": each.where,
-            "comment": each.entry.comment[:200],
-            "rows": each.entry.rows,
-            "format": each.entry.format,
+            "kind": each.object.kind,
+            "path": list(each.object.path),
+            "where": each.found_in,
+            "comment": each.object.comment[:200],
+            "rows": each.object.rows,
+            "format": each.object.format,
         }
         for each in found
     ]
-    return Page("search.html", f"Search: {text}" if text else "Search", {"q": text, "results": results})
+    data = {"q": text, "results": results, "incomplete": incomplete_data(found.incomplete)}
+    return Page("search.html", f"Search: {text}" if text else "Search", data)
 
 
 def catalog(visit: Visit) -> Page:
@@ -37,27 +37,20 @@ def catalog(visit: Visit) -> Page:
     path = visit.names
     if not path:
         raise NotFound("the address names no catalog: choose one on the home page", key="catalog.unknown")
-    entries = INDEXES.of(visit.visitor.token, visit.lake).entries
-    here = entries.get(("catalog", path)) or entries.get(("namespace", path))
-    if here is None:
+    try:
+        here = visit.lake.search.summary(path, wait_s=WAIT_S)
+    except NotFound:
         raise NotFound(
             f"there is no catalog or namespace {'.'.join(path)[:200]}, or you may not see it: search for its name",
             key="namespace.not_found",
-        )
-    below = [each for each in entries.values() if each.path[: len(path)] == path and each.path != path]
-    members = sorted((each for each in below if each.kind in ("table", "view")), key=lambda each: each.path)
-    counts = Counter(each.path[:-1] for each in members)
-    number, last = visit.number("page", 1, most=1_000_000), max(1, -(-len(members) // PAGE))
-    shown = members[(number - 1) * PAGE : number * PAGE]
+        ) from None
+    number = visit.number("page", 1, most=1_000_000)
+    members = visit.lake.search.below(path, offset=(number - 1) * PAGE, limit=PAGE, wait_s=0)
     data = {
         "path": list(path),
-        "kind": here.kind,
-        "comment": here.comment,
-        "namespaces": [
-            {"path": list(each.path), "tables": counts[each.path]}
-            for each in sorted(below, key=lambda one: one.path)
-            if each.kind == "namespace"
-        ],
+        "kind": here.object.kind if here.object else "",
+        "comment": here.object.comment if here.object else "",
+        "namespaces": [{"path": list(below), "tables": tables} for below, _, tables in here.containers],
         "members": [
             {
                 "kind": each.kind,
@@ -67,10 +60,11 @@ def catalog(visit: Visit) -> Page:
                 "size_bytes": each.size_bytes,
                 "comment": each.comment[:200],
             }
-            for each in shown
+            for each in members.objects
         ],
-        "total": len(members),
+        "total": members.total,
         "page": number,
-        "pages": last,
+        "pages": max(1, -(-members.total // PAGE)),
+        "incomplete": incomplete_data(members.incomplete),
     }
     return Page("catalog.html", ".".join(path), data)

@@ -2,84 +2,84 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from skiway.client.metastore import Event
+from skiway.client.metastore import Event, LakeObject
 from skiway.errors import PermissionDenied
-from skiway.presentation.search import Index, Indexes
 from skiway.web.pages.rules import failing_rules
-from skiway.web.visits import Page, Visit, optional
+from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data, optional
 
-__all__ = ["INDEXES", "event_data", "failing_jobs", "home"]
+__all__ = ["events_data", "failing_jobs", "home"]
 
-INDEXES: Final = Indexes()
+MAX_EVENTS: Final = 200
 MAX_CHANGES: Final = 20
 LARGEST: Final = 10
 
 
 def home(visit: Visit) -> Page:
     """The home page."""
-    index = INDEXES.of(visit.visitor.token, visit.lake)
+    summary = _summary(visit)
+    is_late = bool(summary["incomplete"] and summary["incomplete"]["is_temporary"])
     failing, _ = optional(lambda: failing_jobs(visit))
-    rules, _ = optional(lambda: failing_rules(visit, index))
+    rules, _ = optional(lambda: failing_rules(visit))
     data = {
-        **_summary(index),
-        "changes": _changes(index),
+        **summary,
+        "changes": None if is_late else _changes(visit),  # there may be many, which the server has to sort first
         "failing": failing or [],
         "failing_rules": rules or [],
     }
     return Page("home.html", "Lake", data)
 
 
-def _summary(index: Index) -> dict[str, Any]:
-    entries = index.entries.values()
-    tables = [each for each in entries if each.kind == "table"]
-    counts = Counter(each.path[0] for each in tables)
-    formats = Counter(each.format for each in tables)
-    sizes = Counter[str]()
-    for each in tables:
-        sizes[each.format] += each.size_bytes or 0
-    largest = sorted(tables, key=lambda each: -(each.size_bytes or 0))[:LARGEST]
+def _summary(visit: Visit) -> dict[str, Any]:
+    found = visit.lake.search.summary(largest=LARGEST, wait_s=WAIT_S)
     return {
         "catalogs": [
-            {"name": each.name, "comment": each.comment, "tables": counts[each.name]}
-            for each in sorted(entries, key=lambda one: one.path)
-            if each.kind == "catalog"
+            {"name": path[-1], "comment": comment, "tables": tables} for path, comment, tables in found.containers
         ],
-        "tables": len(tables),
-        "views": sum(each.kind == "view" for each in entries),
-        "rows": sum(each.rows or 0 for each in tables),
-        "size_bytes": sum(each.size_bytes or 0 for each in tables),
+        "tables": found.message.tables,
+        "views": found.message.views,
+        "rows": found.message.row_count,
+        "size_bytes": found.message.total_size_bytes,
         "formats": [
-            {"format": name, "tables": count, "size_bytes": sizes[name]} for name, count in formats.most_common()
+            {"format": name, "tables": tables, "size_bytes": size_bytes} for name, tables, size_bytes in found.formats
         ],
         "largest": [
             {"path": list(each.path), "format": each.format, "rows": each.rows, "size_bytes": each.size_bytes}
-            for each in largest
-            if each.size_bytes
+            for each in found.largest
         ],
+        "incomplete": incomplete_data(found.incomplete),
     }
 
 
-def _changes(index: Index) -> list[dict[str, Any]]:
+def _changes(visit: Visit) -> list[dict[str, Any]]:
+    try:
+        newest, _ = visit.lake.events.newest(MAX_EVENTS)
+    except PermissionDenied:
+        return []
     since = datetime.now(UTC) - timedelta(days=1)
-    recent = [each for each in index.recent if each.occurred_at >= since]
-    return [event_data(each, index) for each in reversed(recent[-MAX_CHANGES:])]
+    recent = [each for each in newest if each.occurred_at >= since][-MAX_CHANGES:]
+    return events_data(visit, reversed(recent))
 
 
-def event_data(event: Event, index: Index) -> dict[str, Any]:
-    """An event as pages show it."""
-    entry = index.by_id.get(event.message.object_id)
+def events_data(visit: Visit, events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events as pages show them, with the paths of their objects where the visitor may see them."""
+    shown = list(events)
+    known = visit.lake.search.with_ids(each.message.object_id for each in shown)
+    return [_event(each, known.get(each.message.object_id)) for each in shown]
+
+
+def _event(event: Event, of: LakeObject | None) -> dict[str, Any]:
     return {
         "sequence": event.sequence,
         "at": event.occurred_at,
         "kind": event.kind,
         "action": event.action,
-        "name": event.name or (entry.name if entry else ""),
-        "page": entry.kind if entry else "",
-        "path": list(entry.path) if entry else [],
+        "name": event.name or (of.name if of else ""),
+        "page": of.kind if of else "",
+        "path": list(of.path) if of else [],
         "snapshot_id": event.snapshot_id,
     }
 

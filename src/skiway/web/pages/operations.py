@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from skiway.client.metastore import Connector, Job, Query
 from skiway.errors import InvalidArgument
-from skiway.web.pages.home import INDEXES, event_data
+from skiway.web.pages.home import events_data
 from skiway.web.pages.system_tables import system_rows
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit
@@ -81,10 +81,8 @@ def end_query(visit: Visit) -> Redirect:
 
 def events(visit: Visit) -> Page:
     """The newest events of the feed."""
-    next(iter(visit.lake.events()), None)  # raises for visitors who may not read the feed
-    index = INDEXES.of(visit.visitor.token, visit.lake)
-    newest = list(index.recent)[-MAX_ROWS:]
-    return Page("events.html", "Events", {"events": [event_data(each, index) for each in reversed(newest)]})
+    newest, _ = visit.lake.events.newest(MAX_ROWS)
+    return Page("events.html", "Events", {"events": events_data(visit, reversed(newest))})
 
 
 def settings(visit: Visit) -> Page:

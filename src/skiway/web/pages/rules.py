@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from skiway.client.metastore import Rule
-from skiway.presentation.search import Index
 from skiway.web.visits import Visit
 
 __all__ = ["failing_rules", "rule_data"]
@@ -29,11 +28,14 @@ def rule_data(rule: Rule) -> dict[str, Any]:
     }
 
 
-def failing_rules(visit: Visit, index: Index) -> list[dict[str, Any]]:
+def failing_rules(visit: Visit) -> list[dict[str, Any]]:
     """The first rules that failed, with the paths of their tables."""
-    found = []
-    for rule in visit.lake.rules(page_size=1000):
-        entry = index.by_id.get(str(rule.table_id))
-        if rule.result is not None and rule.result.status == "failed" and entry is not None:
-            found.append({**rule_data(rule), "path": list(entry.path)})
-    return found[:MAX_FAILING]
+    failed = [
+        each for each in visit.lake.rules(page_size=1000) if each.result is not None and each.result.status == "failed"
+    ]
+    known = visit.lake.search.with_ids(str(each.table_id) for each in failed[:MAX_FAILING])
+    return [
+        {**rule_data(each), "path": list(known[str(each.table_id)].path)}
+        for each in failed[:MAX_FAILING]
+        if str(each.table_id) in known
+    ]

@@ -21,6 +21,7 @@ from skiway.presentation.table_records import (
     numeric_position,
     profile_facts,
     top_level,
+    top_values_data,
 )
 from skiway.schema_names import namespace_path
 from skiway.web.pages.rules import rule_data
@@ -292,7 +293,7 @@ def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[
         "median_position": None if median is None else numeric_position(median),
         "max": profile.max,
         "quantiles": profile.quantiles,
-        "top_values": [{"value": each.value, "count": each.count} for each in profile.top_values],
+        "top_values": top_values_data(profile),
         "values": profile.values,
     }
 

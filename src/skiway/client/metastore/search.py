@@ -1,0 +1,197 @@
+"""Search over what the caller may see, and how much that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from skiway.client.metastore.collection import Area
+from skiway.client.metastore.names import Id
+from skiway.model import v1
+
+__all__ = ["FoundObjects", "Incomplete", "LakeObject", "Search", "SearchHit", "SearchResult", "Summary"]
+
+WAIT_S: Final = 15.0
+"""How long the server may wait until its index is complete."""
+MAX_IDS: Final = 1000
+
+Condition = Literal["any", "damaged", "without_statistics"]
+_CONDITIONS: Final[dict[Condition, v1.ObjectCondition.ValueType]] = {
+    "any": v1.OC_ANY,
+    "damaged": v1.OC_DAMAGED,
+    "without_statistics": v1.OC_WITHOUT_STATISTICS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeObject:
+    """A catalog, namespace, table or view."""
+
+    message: v1.LakeObject
+
+    @property
+    def kind(self) -> str:
+        """`catalog`, `namespace`, `table` or `view`."""
+        return v1.ResourceKind.Name(self.message.resource_id.kind).removeprefix("RK_").lower()
+
+    @property
+    def id(self) -> Id:
+        """Its id."""
+        return Id(self.message.resource_id.id)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Its names from the catalog on."""
+        return tuple(self.message.path)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.message.path[-1]
+
+    @property
+    def comment(self) -> str:
+        """Its comment, followed by those of its columns."""
+        return self.message.comment
+
+    @property
+    def format(self) -> str:
+        """The format of a table, such as `iceberg`."""
+        return format_name(self.message.format) if self.kind == "table" else ""
+
+    @property
+    def rows(self) -> int | None:
+        """The rows of a table; None if they are unknown, or withheld by a policy."""
+        return self.message.row_count if self.message.HasField("row_count") else None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of a table; None if it is unknown, or withheld by a policy."""
+        return self.message.total_size_bytes if self.message.HasField("total_size_bytes") else None
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with its record or its statistics; empty if nothing is."""
+        return self.message.damage
+
+
+def format_name(number: v1.TableFormat.ValueType) -> str:
+    """The name of a format; `-` if it is not known."""
+    return v1.TableFormat.Name(number).removeprefix("TF_").lower() if number else "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Why an answer may lack something. If that `is_temporary`, ask again in a moment."""
+
+    reason: str
+    is_temporary: bool
+
+    @classmethod
+    def of(cls, response: v1.SearchResponse | v1.ListObjectsResponse | v1.GetSummaryResponse) -> Incomplete | None:
+        """What a response says about itself; None if it is complete."""
+        found = response.incomplete
+        return cls(found.reason, found.is_temporary) if response.HasField("incomplete") else None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A result of a search. `found_in` says where the words were found: `name`, `comment`, or a column or tag."""
+
+    object: LakeObject
+    score: float
+    found_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The hits, the best first. `incomplete` says why some may be missing, if that is so."""
+
+    hits: tuple[SearchHit, ...]
+    incomplete: Incomplete | None
+
+    def __iter__(self) -> Iterator[SearchHit]:
+        return iter(self.hits)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObjects:
+    """A part of a list of objects, and how many there are in total."""
+
+    objects: tuple[LakeObject, ...]
+    total: int
+    incomplete: Incomplete | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How much the account contains, or a catalog or namespace in it."""
+
+    message: v1.GetSummaryResponse
+
+    @property
+    def object(self) -> LakeObject | None:
+        """The catalog or namespace; None for the whole account."""
+        return LakeObject(self.message.object) if self.message.HasField("object") else None
+
+    @property
+    def largest(self) -> tuple[LakeObject, ...]:
+        """The largest tables."""
+        return tuple(map(LakeObject, self.message.largest))
+
+    @property
+    def formats(self) -> list[tuple[str, int, int]]:
+        """The formats of tables, each with the number of tables and their bytes."""
+        return [(format_name(each.format), each.tables, each.total_size_bytes) for each in self.message.formats]
+
+    @property
+    def containers(self) -> list[tuple[tuple[str, ...], str, int]]:
+        """The catalogs of the account, or the namespaces in it: the path, the comment, and the number of tables of each."""
+        return [(tuple(each.path), each.comment, each.tables) for each in self.message.containers]
+
+    @property
+    def incomplete(self) -> Incomplete | None:
+        """Why the figures may be too small, if that is so."""
+        return Incomplete.of(self.message)
+
+
+class Search(Area):
+    """`lake.search`: the server has an index of the account, and shows each caller what it may see."""
+
+    def __call__(self, text: str, *, limit: int = 20, wait_s: float = WAIT_S) -> SearchResult:
+        """Return the objects that contain all words of a text in their path, columns, comments or tags, the best first."""
+        response = self._calls.rpc("Search", text=text, limit=limit, wait_ms=round(wait_s * 1000))
+        hits = (SearchHit(LakeObject(each.object), each.score, each.found_in) for each in response.hits)
+        return SearchResult(tuple(hits), Incomplete.of(response))
+
+    def with_ids(self, ids: Iterable[str]) -> dict[str, LakeObject]:
+        """Return the objects with these ids that the caller sees, by id."""
+        wanted = list(dict.fromkeys(ids))
+        parts = (wanted[start : start + MAX_IDS] for start in range(0, len(wanted), MAX_IDS))
+        found = (LakeObject(each) for part in parts for each in self._calls.rpc("ListObjects", ids=part).objects)
+        return {str(each.id): each for each in found}
+
+    def below(
+        self,
+        path: Sequence[str] = (),
+        *,
+        condition: Condition = "any",
+        offset: int = 0,
+        limit: int = 100,
+        wait_s: float = WAIT_S,
+    ) -> FoundObjects:
+        """Return a part of the tables and views below a path, by path. Without one, it is the whole account."""
+        response = self._calls.rpc(
+            "ListObjects",
+            path=path,
+            condition=_CONDITIONS[condition],
+            offset=offset,
+            limit=limit,
+            wait_ms=round(wait_s * 1000),
+        )
+        return FoundObjects(tuple(map(LakeObject, response.objects)), response.total, Incomplete.of(response))
+
+    def summary(self, path: Sequence[str] = (), *, largest: int = 0, wait_s: float = WAIT_S) -> Summary:
+        """Return how much the account contains, or the catalog or namespace at a path, with some of the largest tables."""
+        return Summary(self._calls.rpc("GetSummary", path=path, largest=largest, wait_ms=round(wait_s * 1000)))

@@ -1,0 +1,181 @@
+"""The calls of `SearchService`. Callers find, count and sum up only what they may see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop
+from itertools import islice
+from typing import Final
+
+from skiway.errors import NotFound
+from skiway.metastore.records.errors import failure, invalid_field
+from skiway.metastore.records.names import dotted
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import catalogs, namespaces
+from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.search.index import MAX_LARGEST, Area, Index, Totals
+from skiway.metastore.search.indexes import SearchIndexes
+from skiway.metastore.search.ranking import IndexedDocument, Tags, match, words_of
+from skiway.metastore.search.reading import Entry
+from skiway.metastore.search.showing import Shown
+from skiway.metastore.search.visibility import Visibility
+from skiway.model import v1
+
+__all__ = ["get_summary", "list_objects", "search"]
+
+DEFAULT_HITS: Final = 20
+MAX_HITS: Final = 100
+DEFAULT_OBJECTS: Final = 100
+MAX_OBJECTS: Final = 1000
+MAX_TEXT: Final = 1000
+MAX_WAIT_MS: Final = 20_000
+
+Candidate = tuple[float, tuple[str, ...], int, str, Tags]
+"""An object that may be a hit: its score, negative so that the best sorts first, its path, its kind, its id, and its tags."""
+
+
+def search(realm: Realm, request: v1.SearchRequest, *, indexes: SearchIndexes) -> v1.SearchResponse:
+    """Return the objects that contain all words of a text, the best first."""
+    if len(request.text) > MAX_TEXT:
+        raise invalid_field("text", f"{len(request.text)} characters", f"search for up to {MAX_TEXT} characters")
+    words, visibility = words_of(request.text), Visibility(realm)
+    with indexes.of(realm, wait_s=_wait_s(request.wait_ms)) as (index, incomplete):
+        found = list(_candidates(index, visibility, words)) if words else []
+    heapify(found)
+    hits = islice(_hits(Shown(realm), found, words), _limited(request.limit, DEFAULT_HITS, MAX_HITS))
+    return v1.SearchResponse(hits=hits, incomplete=incomplete)
+
+
+def _candidates(index: Index, visibility: Visibility, words: Sequence[str]) -> Iterator[Candidate]:
+    """The objects in the index that match, as far as the caller sees them, and all catalogs that match."""
+
+    def scored(entry: Entry, path: tuple[str, ...], tags: Tags = ()) -> Iterator[Candidate]:
+        result = match(IndexedDocument(entry.kind, entry.name, entry.text), words, tags)
+        if result is not None:
+            yield -result[0], path, entry.kind, entry.id, tags
+
+    for catalog in index.catalogs.values():
+        yield from scored(catalog, (catalog.name,))
+    first, *others = words
+    for area in index.areas.values():
+        found = [
+            each
+            for each in area.relations.values()
+            if (first in each.text and all(word in each.text for word in others))
+            or (each.tags and visibility.shows_tags)
+        ]
+        for each in visibility.relations(area, found) if found else ():
+            yield from scored(each, (*area.path, each.name), each.tags if visibility.shows_tags else ())
+        if all(word in area.entry.text for word in words) and visibility.namespace(area):
+            yield from scored(area.entry, area.path)
+
+
+def _hits(shown: Shown, found: list[Candidate], words: Sequence[str]) -> Iterator[v1.SearchHit]:
+    """The hits in a heap of candidates: those that the caller sees now, and that still contain the words."""
+    while found:
+        score, _, kind, object_id, tags = heappop(found)
+        now = shown.object(kind, object_id)
+        result = None if now is None else match(now[1], words, tags)
+        if now is not None and result is not None:
+            yield v1.SearchHit(object=now[0], score=-score, found_in=result[1])
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def list_objects(realm: Realm, request: v1.ListObjectsRequest, *, indexes: SearchIndexes) -> v1.ListObjectsResponse:
+    """Return the objects with some ids, or a part of the tables and views below a path."""
+    shown = Shown(realm)
+    if request.ids:
+        if len(request.ids) > MAX_OBJECTS:
+            raise invalid_field("ids", f"{len(request.ids)} ids", f"give up to {MAX_OBJECTS}")
+        named = [each for each in map(shown.with_id, request.ids) if each is not None]
+        return v1.ListObjectsResponse(objects=named, total=len(named))
+    if request.offset < 0:
+        raise invalid_field("offset", str(request.offset), "use a number from 0 on")
+    path = _checked_path(realm, request.path)[0]
+    visibility = Visibility(realm)
+    with indexes.of(realm, wait_s=_wait_s(request.wait_ms)) as (index, incomplete):
+        found = [each for area in index.below(path) for each in _chosen(area, visibility, request.condition)]
+    limit = _limited(request.limit, DEFAULT_OBJECTS, MAX_OBJECTS)
+    some = found[request.offset : request.offset + limit]
+    objects = (now[0] for kind, object_id in some if (now := shown.object(kind, object_id)) is not None)
+    return v1.ListObjectsResponse(objects=objects, total=len(found), incomplete=incomplete)
+
+
+def _chosen(area: Area, visibility: Visibility, condition: int) -> Iterator[tuple[int, str]]:
+    """The kinds and ids of what a list contains of a namespace."""
+    if condition == v1.OC_DAMAGED and area.entry.is_damaged and visibility.namespace(area):
+        yield v1.RK_NAMESPACE, area.id
+    for each in visibility.relations(area, area.by_name):
+        if condition == v1.OC_DAMAGED and not each.is_damaged:
+            continue
+        if condition == v1.OC_WITHOUT_STATISTICS and (
+            each.kind != v1.RK_TABLE or each.rows is not None or each.is_damaged
+        ):
+            continue
+        yield each.kind, each.id
+
+
+# --- totals -----------------------------------------------------------------------------------------------------------
+
+
+def get_summary(realm: Realm, request: v1.GetSummaryRequest, *, indexes: SearchIndexes) -> v1.GetSummaryResponse:
+    """Return how much the account contains, or the catalog or namespace at a path."""
+    path, object_id = _checked_path(realm, request.path)
+    shown, visibility, totals = Shown(realm), Visibility(realm), Totals()
+    tables, containers = Counter[str](), list[v1.ContainerSummary]()
+    with indexes.of(realm, wait_s=_wait_s(request.wait_ms)) as (index, incomplete):
+        for area in index.below(path):
+            own = visibility.totals(area)
+            totals.add(own)
+            tables[area.catalog_id] += own.tables.total()
+            if path and area.path != path and visibility.namespace(area):
+                containers.append(v1.ContainerSummary(path=area.path, tables=own.tables.total()))
+        catalog_ids = [] if path else sorted(index.catalogs, key=lambda each: index.catalogs[each].name)
+    for each in catalog_ids:
+        now = shown.object(v1.RK_CATALOG, each)
+        if now is not None:
+            found = now[0]
+            containers.append(v1.ContainerSummary(path=found.path, comment=found.comment, tables=tables[each]))
+    here = shown.with_id(object_id) if object_id else None
+    largest = (shown.object(each.kind, each.id) for each in totals.largest[: max(0, min(request.largest, MAX_LARGEST))])
+    return v1.GetSummaryResponse(
+        object=here,
+        tables=totals.tables.total(),
+        views=totals.views,
+        row_count=totals.rows,
+        total_size_bytes=totals.sizes.total(),
+        formats=[
+            v1.FormatSummary(format=v1.TableFormat.ValueType(each), tables=count, total_size_bytes=totals.sizes[each])
+            for each, count in totals.tables.most_common()
+        ],
+        containers=containers,
+        largest=[each[0] for each in largest if each is not None],
+        incomplete=incomplete,
+    )
+
+
+def _checked_path(realm: Realm, given: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """A path, and the id of the catalog or namespace there. Raise `NotFound` if the caller does not see one."""
+    if not given:
+        return (), ""
+    catalog_name, *below = given
+    catalog = catalogs.find(realm, catalog_name)
+    if catalog is None:
+        raise failure(NotFound, "catalog", resource="catalog", id=catalog_name)
+    if not below:
+        return (catalog.value.display_name,), catalog.value.resource_id.id
+    namespace = namespaces.find(realm, catalog.value.resource_id.id, below)
+    if namespace is None:
+        raise failure(NotFound, "namespace", resource="namespace", id=dotted(below))
+    return (catalog.value.display_name, *full_path(namespace)), namespace.resource_id.id
+
+
+def _limited(given: int, default: int, most: int) -> int:
+    return min(given, most) if given > 0 else default
+
+
+def _wait_s(given_ms: int) -> float:
+    return max(0, min(given_ms, MAX_WAIT_MS)) / 1000
