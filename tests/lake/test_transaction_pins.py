@@ -26,9 +26,17 @@ class Staged:
         self.calls, self.found = list[Any](), cast("TransactionStatus | None", None)
 
     def add(
-        self, transaction_id: str, base: Any, files: Any, *, rows: int, until: datetime, change: Any = None
+        self,
+        transaction_id: str,
+        base: Any,
+        files: Any,
+        *,
+        rows: int,
+        until: datetime,
+        change: Any = None,
+        expected_snapshot_id: int | None = None,
     ) -> None:
-        self.calls.append(("add", transaction_id, base, files, rows, until, change))
+        self.calls.append(("add", transaction_id, base, files, rows, until, change, expected_snapshot_id))
 
     def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
         return TransactionState(transaction_id, read, ())
@@ -168,7 +176,7 @@ def test_only_the_client_ends_a_transaction(bench: Bench) -> None:
 def test_rows_are_staged_until_the_transaction_expires(bench: Bench) -> None:
     unit, base = bench.of.begin(), cast(Any, "base")
     bench.of.stage(unit, base, [], rows=3)
-    assert bench.staged.calls == [("add", unit, "base", [], 3, START + HOUR, None)]
+    assert bench.staged.calls == [("add", unit, "base", [], 3, START + HOUR, None, None)]
     for transactions, missing in ((bench.of, ""), (bench.of, "unknown"), (LakeTransactions(b"key"), unit)):
         with pytest.raises(PreconditionFailed, match="begin one with create_transaction"):
             transactions.stage(missing, base, [], rows=3)

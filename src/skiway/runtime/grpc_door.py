@@ -95,11 +95,11 @@ class Health:
         try:
             yield
         finally:
-            self.is_serving = False
-            self._stopped.set()
-            self._changed.set()
-            with self._telling:
+            with self._telling:  # whoever sees that it has ended tells watchers nothing more
+                self.is_serving = False
+                self._stopped.set()
                 self._servicer.enter_graceful_shutdown()
+            self._changed.set()
             self._servicer.end_watches()
 
     def _watch_parts(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from skiway.formats.statistics import bound_type, column_stats, stats_struct
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
 
-__all__ = ["Footer", "cached_row_groups", "file_columns", "read_footer", "row_groups"]
+__all__ = ["Footer", "cached_row_groups", "file_columns", "read_footer", "row_groups", "supported"]
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = frozenset({8, 9})  # the fields of an encrypted column chunk
@@ -43,6 +44,15 @@ class Footer:
 
     metadata: FileMetaData
     digest: bytes
+
+
+@contextmanager
+def supported(path: str) -> Iterator[None]:
+    """Run a block that reads the footer of a file; what pyarrow does not implement becomes an error that names the file."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise corrupt(path, str(error)) from error
 
 
 def read_footer(file: pa.NativeFile, path: str, files: Files) -> Footer | None:
@@ -64,7 +74,8 @@ def read_footer(file: pa.NativeFile, path: str, files: Files) -> Footer | None:
         except (LookupError, ValueError, RecursionError, AttributeError, TypeError) as error:
             raise corrupt(path, f"its footer: {error!r}") from error
         end = len(data).to_bytes(4, "little") + _MAGIC
-        return read_metadata(pa.BufferReader(_MAGIC + data + end))
+        with supported(path):
+            return read_metadata(pa.BufferReader(_MAGIC + data + end))
 
     digest = hashlib.blake2b(data).digest()
     found = files.cached("parquet footer", digest, load=parse, size_of=lambda _: _PARSED * len(data))

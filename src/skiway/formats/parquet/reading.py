@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from skiway.airport.layouts import without_views
-from skiway.formats.files import Files, corrupt
-from skiway.formats.parquet.footers import Footer, cached_row_groups, read_footer
+from skiway.formats.files import Files
+from skiway.formats.parquet.footers import Footer, cached_row_groups, read_footer, supported
 from skiway.formats.parquet.pages import PageCheck, PageGuard
 from skiway.formats.pruning import pruned
 from skiway.formats.scanning import DataFile, FileRows, Positions, Scan
@@ -70,7 +70,7 @@ def _parquet(file: pa.NativeFile, path: str, footer: Footer | None) -> ParquetFi
     """Open a Parquet file whose footer is valid."""
     from pyarrow.parquet import ParquetFile
 
-    try:
+    with supported(path):
         # As nanoseconds, INT96 timestamps would overflow outside of the years 1677 to 2262.
         return ParquetFile(
             file,
@@ -78,8 +78,6 @@ def _parquet(file: pa.NativeFile, path: str, footer: Footer | None) -> ParquetFi
             buffer_size=_BUFFER_BYTES,
             coerce_int96_timestamp_unit="us",
         )
-    except NotImplementedError as error:
-        raise corrupt(path, str(error)) from error
 
 
 def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
