@@ -89,9 +89,16 @@ def silent(*, trickle: bool = False) -> Iterator[str]:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        stop.set()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_timeout_of_the_connection_is_no_answer_either() -> None:
+    with silent() as url, pytest.raises(TimedOut, match=r"there was no answer within 0\.2 s"):
+        WebSender(SourceAccess(), timeout_s=0.2)._post("a1", url, b"{}", {})
 
 
 def test_request_has_the_body_and_headers(endpoint: Endpoint) -> None:

@@ -59,7 +59,7 @@ class WebSender:
         try:
             error = results.get(timeout=self._timeout_s)
         except Empty:
-            raise TimedOut(f"there was no answer within {self._timeout_s:g} s", key="webhook.silent") from None
+            raise self._silent() from None
         if isinstance(error, SkiwayError):
             raise error
         if error is not None:
@@ -72,11 +72,18 @@ class WebSender:
             guard_session(session, self._access.of_account(account_id))
             named = {**headers, "User-Agent": f"skiway/{__version__}"}
             limit = self._timeout_s
-            with session.post(
-                url, data=body, headers=named, timeout=(limit, limit), allow_redirects=False, stream=True
-            ) as response:
+            try:
+                response = session.post(
+                    url, data=body, headers=named, timeout=(limit, limit), allow_redirects=False, stream=True
+                )
+            except requests.Timeout:  # on a busy machine, it can be noticed before the limit of the whole exchange
+                raise self._silent() from None
+            with response:
                 if not 200 <= response.status_code < 300:
                     raise Unavailable(f"the answer has the status {response.status_code}", key="webhook.refused")
+
+    def _silent(self) -> TimedOut:
+        return TimedOut(f"there was no answer within {self._timeout_s:g} s", key="webhook.silent")
 
 
 class Deliveries:
