@@ -658,7 +658,8 @@ def test_unknown_page_says_so(visitor: Visitor, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/style.css", "/static/htmx-2.0.11.min.js", "/static/keys.js", "/static/history.js"]
+    "path",
+    ["/static/style.css", "/static/htmx-2.0.11.min.js", "/static/keys.js", "/static/history.js", "/static/reloads.js"],
 )
 def test_files_of_pages_are_served(visitor: Visitor, path: str) -> None:
     assert visitor.get(path).status_code == 200
