@@ -36,7 +36,7 @@ def message_stream(schema: pa.Schema, compression: Compression | None) -> Messag
 
 
 def sparse_batches(schema: pa.Schema, null_columns: Sequence[int]) -> SparseBatches | None:
-    """An encoder for batches whose `null_columns` are NULL; None if it does not work with this version of pyarrow."""
+    """The fast encoder for batches with only NULLs in `null_columns`; None if it does not support this version of pyarrow."""
     return SparseBatches(schema, null_columns) if self_check.passes() else None
 
 

@@ -72,7 +72,7 @@ class LakeObject:
 
     @property
     def damage(self) -> str:
-        """What is wrong with its record or its statistics; empty if nothing is."""
+        """A description of damage to its record or its statistics; empty if there is none."""
         return self.message.damage
 
 
