@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from pyarrow.fs import FileSystem
 
-__all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines"]
+__all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines", "unreadable"]
 
 T = TypeVar("T")
 
@@ -364,6 +364,17 @@ def corrupt(file: str, reason: str) -> PreconditionFailed:
         detail=first_lines(reason),
         file=file,
     )
+
+
+def unreadable(
+    what: str, error: Exception, *, otherwise: str = "does not respond; check its address, then try again"
+) -> SkiwayError:
+    """The error that a source, or a table of it, cannot be read: with the cause if it is known, else with `otherwise`."""
+    cause = cause_of(error)
+    if cause is not None:
+        message = f"{what} cannot be read: {cause.sentence}"
+        return PreconditionFailed(message, key=cause.key, detail=first_lines(error))
+    return Unavailable(f"{what} {otherwise}", key="source.unavailable", detail=first_lines(error))
 
 
 def first_lines(error: Exception | str) -> str:

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from skiway.causes import cause_of
 from skiway.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -24,7 +23,7 @@ from skiway.errors import (
     Unsupported,
 )
 from skiway.formats.delta.table import DeltaTable
-from skiway.formats.files import first_lines
+from skiway.formats.files import unreadable
 from skiway.formats.opening import SourceRequest
 from skiway.formats.parquet.table import ParquetTable
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
@@ -167,15 +166,7 @@ class UnitySource(Source):
         except ValueError:
             raise self._unintelligible() from None
         except (RequestException, OSError) as error:
-            cause = cause_of(error)
-            if cause is not None:
-                message = f"source {self._request.address!r} cannot be read: {cause.sentence}"
-                raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
-            raise Unavailable(
-                f"source {self._request.address!r} does not respond; check its address, then try again",
-                key="source.unavailable",
-                detail=first_lines(error),
-            ) from error
+            raise unreadable(f"source {self._request.address!r}", error) from error
         if not isinstance(found, dict):
             raise self._unintelligible()
         return found

@@ -15,13 +15,12 @@ import pyarrow.compute as pc
 
 from skiway.airport.layouts import plain_field
 from skiway.cache import Cache
-from skiway.causes import cause_of
-from skiway.errors import NotFound, PreconditionFailed, Unavailable, Unsupported
+from skiway.errors import NotFound, PreconditionFailed, Unsupported
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema
 from skiway.formats.delta.references import check_log, check_vectors
 from skiway.formats.delta.upkeep import DeltaUpkeep
-from skiway.formats.files import Files, Found, first_lines
+from skiway.formats.files import Files, Found, first_lines, unreadable
 from skiway.formats.opening import FolderSource, SourceRequest
 from skiway.formats.scanning import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves
@@ -232,15 +231,8 @@ class DeltaTable(TableHandle, DeltaUpkeep):
                 f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
             ) from error
         except OSError as error:
-            cause = cause_of(error)
-            if cause is not None:
-                message = f"{table} cannot be read: {cause.sentence}"
-                raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
-            raise Unavailable(
-                f"{table} cannot be read; check the address and credentials of the source",
-                key="source.unavailable",
-                detail=first_lines(error),
-            ) from error
+            advice = "cannot be read; check the address and credentials of the source"
+            raise unreadable(str(table), error, otherwise=advice) from error
 
 
 def _url(place: Location) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from skiway.causes import cause_of
-from skiway.errors import NotFound, PreconditionFailed, SkiwayError, Unavailable, Unsupported
-from skiway.formats.files import Files, decoding, first_lines
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError, Unsupported
+from skiway.formats.files import Files, decoding, first_lines, unreadable
 from skiway.formats.iceberg.metadata import validated
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.opening import SourceRequest
@@ -75,7 +74,7 @@ class CatalogSource(Source):
 
 
 def read_table(files: Files, catalog: Catalog, name: tuple[str, ...], metadata: str) -> Table:
-    """A table of `catalog` whose metadata file is read through `files`, which checks its location."""
+    """Read a table of `catalog` from its metadata file. `files` checks the location of the file."""
     from pyiceberg.table import Table
 
     from skiway.formats.iceberg.file_io import ReadingIO
@@ -123,15 +122,7 @@ def translated(source: str, name: str = "") -> Iterator[None]:
             feature="metadata",
         ) from error
     except (RequestException, SQLAlchemyError, exceptions.RESTError, OSError) as error:
-        cause = cause_of(error)
-        if cause is not None:
-            message = f"source {source!r} cannot be read: {cause.sentence}"
-            raise PreconditionFailed(message, key=cause.key, detail=first_lines(error)) from error
-        raise Unavailable(
-            f"source {source!r} does not respond; check its address, then try again",
-            key="source.unavailable",
-            detail=first_lines(error),
-        ) from error
+        raise unreadable(f"source {source!r}", error) from error
     except (
         ValueError,
         TypeError,
