@@ -50,10 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
         with started(home, *(part for each in settings for part in ("--set", each))) as running:
             made = SparkServer(running, home)
-            with Metastore(running.address, token=token_of("root")) as platform:
-                platform.accounts.create("other", id="other")
-            with Metastore(running.address, token=token_of("eve")) as other:
-                other.catalogs.create("lake")
+            made.create_accounts()
             for name in ("ada", "eve"):
                 with made.client(name) as client:
                     client.create_schema("s")

@@ -51,6 +51,13 @@ class SparkServer:
     def client(self, name: str) -> AirportClient:
         return AirportClient(self.server.addresses["airport"], "lake", token=token_of(name))
 
+    def create_accounts(self) -> None:
+        """Create the second account, which eve uses, with a catalog."""
+        with Metastore(self.server.address, token=token_of("root")) as platform:
+            platform.accounts.create("other", id="other")
+        with Metastore(self.server.address, token=token_of("eve")) as other:
+            other.catalogs.create("lake")
+
     def processes(self) -> list[int]:
         """The processes of its queries."""
         return [
@@ -77,10 +84,7 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServ
     settings = ("auth.mode=token", "sql.spark.enabled=true", f"sql.spark.conf={conf}", "sql.spark.max_rows=100000")
     with started(home, *(part for each in settings for part in ("--set", each))) as server:
         made = SparkServer(server, home)
-        with Metastore(server.address, token=token_of("root")) as platform:
-            platform.accounts.create("other", id="other")
-        with Metastore(server.address, token=token_of("eve")) as other:
-            other.catalogs.create("lake")
+        made.create_accounts()
         for name in ("ada", "eve"):
             with made.client(name) as client:
                 client.create_schema("s")

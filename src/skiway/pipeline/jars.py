@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,19 +56,22 @@ def cached_jar(coordinates: str, ivy: str = "") -> Path | None:
 
 def add_jar(spark: SparkSession, coordinates: str) -> bool:
     """Add a jar to a session; whether that was possible."""
-    try:
-        spark.sql(f"ADD JAR '{_address(coordinates)}'")
-    except Exception as error:  # noqa: BLE001 - Spark and Ivy raise anything
-        log.warning("the jar %s cannot be fetched: %s", coordinates, str(error).partition("\n")[0])
-        return False
-    return True
+    return _succeeds(coordinates, lambda: spark.sql(f"ADD JAR '{_address(coordinates)}'"))
 
 
 def fetched(spark: SparkSession, coordinates: str) -> bool:
     """Fetch a jar into the cache, for sessions that are started later; whether that was possible."""
-    try:
+
+    def fetch() -> None:
         java: Any = spark._jvm  # a session of Spark Connect has none
         java.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(java.java.net.URI(_address(coordinates)))
+
+    return _succeeds(coordinates, fetch)
+
+
+def _succeeds(coordinates: str, fetch: Callable[[], object]) -> bool:
+    try:
+        fetch()
     except Exception as error:  # noqa: BLE001 - Spark and Ivy raise anything
         log.warning("the jar %s cannot be fetched: %s", coordinates, str(error).partition("\n")[0])
         return False
