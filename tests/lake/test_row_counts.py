@@ -9,6 +9,7 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
+from skiway.client.airport.transactions import Transaction
 from skiway.errors import NotFound, PermissionDenied
 from skiway.lake.policy_checks import PolicyChecks
 from skiway.metastore import catalogs, namespaces, policies, tables
@@ -26,7 +27,7 @@ def db(lake: Lake) -> Iterator[AirportClient]:
         yield client
 
 
-def count(db: AirportClient, table: str = "s.t") -> int:
+def count(db: AirportClient | Transaction, table: str = "s.t") -> int:
     (row,) = db.call("skiway.query", f"SELECT count(*) AS n FROM {table}").read_all().to_pylist()
     return int(row["n"])
 
@@ -53,6 +54,18 @@ def test_rows_are_counted_without_a_process(lake: Lake, db: AirportClient, prope
     assert name == "count_star()"
     (plan,) = [row for row in db.scan("skiway.plans").read_all().to_pylist() if row["snapshot_id"]][:1]
     assert plan["files_read"] == 0
+
+
+@pytest.mark.usefixtures("no_process")
+def test_transactions_count_the_rows_of_their_snapshot(lake: Lake, db: AirportClient) -> None:
+    lake.managed_table(ROWS.schema)
+    db.reload()
+    db.insert("s.t", ROWS)
+    with lake.client() as reader, reader.transaction() as transaction:
+        assert count(transaction) == 100
+        db.insert("s.t", ROWS)
+        assert count(db) == 200
+        assert count(transaction) == 100
 
 
 @pytest.mark.usefixtures("no_process")

@@ -188,7 +188,7 @@ def read_request(
 def _correlation_id(first: Mapping[str, Any]) -> str:
     """The caller's own id if it can be logged, else the trace id that DuckDB sends, else a new one."""
     for name in (headers.CORRELATION_ID, headers.TRACE_ID):
-        value = str(first.get(name, ""))
+        value = str(first.get(name, "")).strip()
         if value and is_valid_header(value):
             return value
     return uuid.uuid4().hex

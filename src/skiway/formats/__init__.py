@@ -13,6 +13,7 @@ their kind is opened.
 import skiway.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import FileCache, Found
+from skiway.formats.opened import OpenedTable
 from skiway.formats.opening import open_source
 from skiway.formats.parquet.reading import MatchingPart
 from skiway.formats.rewriting import Packed, RewritableTable, SizedFile
@@ -23,7 +24,6 @@ from skiway.formats.source import (
     Content,
     Format,
     Namespace,
-    OpenedTable,
     PartitionField,
     PartitionSpec,
     Snapshot,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -36,7 +36,6 @@ __all__ = [
     "Content",
     "Format",
     "Namespace",
-    "OpenedTable",
     "PartitionField",
     "PartitionSpec",
     "Snapshot",
@@ -399,26 +398,3 @@ class TableHandle(ABC):
             table=str(self.name),
             snapshot=str(snapshot.id),
         )
-
-
-@dataclass(frozen=True)
-class OpenedTable:
-    """A table in its current state.
-
-    A Parquet folder has no snapshot ids of its own. For such a table, `known` has the snapshots that the metastore recorded,
-    and `recall` returns a handle for each of them. For all other tables, `handle` reads every snapshot.
-    """
-
-    handle: TableHandle
-    current: Snapshot | None
-    known: Sequence[Snapshot] = ()
-    recall: Callable[[Snapshot], TableHandle] | None = None
-
-    @cached_property
-    def snapshots(self) -> Sequence[Snapshot]:
-        """All snapshots, from old to new."""
-        return [*self.known, *self.handle.snapshots(self.known)]
-
-    def at(self, snapshot: Snapshot) -> TableHandle:
-        """The handle that reads the snapshot."""
-        return self.handle if self.recall is None else self.recall(snapshot)

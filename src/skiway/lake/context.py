@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
 from threading import Lock
 from typing import Final, NamedTuple, TypeVar
@@ -79,6 +80,7 @@ _acting: ContextVar[Call | None] = ContextVar("skiway_lake_acting", default=None
 """The call with the rights of the definer of a view, while the view is read."""
 
 
+@lru_cache(maxsize=1000)
 def operation_of(name: str) -> Operation:
     """The operation that the request pipeline knows an operation of Airport by.
 
@@ -128,7 +130,7 @@ class Callers:
         """Run a call of the Airport server inside the pipeline."""
         headers = {name: value for name, value in served.request.metadata if isinstance(value, str)}
         context, _ = read_context(headers, COMPONENT, ids=lambda: served.correlation_id)
-        call = Call(operation_of(served.operation), headers, replace(context, correlation_id=served.correlation_id))
+        call = Call(operation_of(served.operation), headers, context)
         with self._pipeline.observe(call):
             _call.set(call)
             running = RunningCall(served, call, datetime.now(UTC))
@@ -140,7 +142,6 @@ class Callers:
                 with self._lock:
                     del self._running[id(running)]
                 call.operation = operation_of(served.operation)
-                call.context = replace(call.context, operation=call.operation.full_name)
                 call.details = _details(served)
                 self._pipeline.count_transfer(
                     call, rows=(served.rows_in, served.rows_out), sizes=(served.bytes_in, served.bytes_out)

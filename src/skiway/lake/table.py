@@ -173,12 +173,10 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
             return None
         if snapshot is None:
             return 0
-        files = self.files(snapshot)
-        if files["deleted_rows"].null_count or files["row_count"].null_count:
-            return None
-        self._log_plan(ScanOptions(columns=[]), snapshot, files.slice(0, 0), 0)
-        deleted = pc.sum(files["deleted_rows"], min_count=0).as_py()
-        return int(pc.sum(files["row_count"], min_count=0).as_py() - deleted)
+        totals = self._opened.totals(snapshot)
+        if totals.rows is not None:
+            self._log_plan(ScanOptions(columns=[]), snapshot, None, 0)
+        return totals.rows
 
     def row_count(self) -> int | None:
         """The number of rows of the part that is read; None before a scan, and if policies hide some of them."""
@@ -216,11 +214,12 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
         return identified if options.limit is None or options.filter else _first(identified, options.limit)
 
     def _log_plan(
-        self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table, parts: int, *, reader: str = "server"
+        self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table | None, parts: int, *, reader: str = "server"
     ) -> None:
-        files = self.files(snapshot)
+        """Record which files a scan reads; without `chosen`, none."""
+        totals = self._opened.totals(snapshot)
         callers, plans = self._context.callers, self._context.plans
-        size: int = pc.sum(chosen["size_bytes"], min_count=0).as_py()
+        size: int = 0 if chosen is None else pc.sum(chosen["size_bytes"], min_count=0).as_py()
         self._context.usage.read(
             self._realm,
             self.id,
@@ -240,9 +239,9 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
                 snapshot_id=snapshot.id,
                 filter=options.json_filters,
                 columns=options.columns,
-                files_considered=files.num_rows,
-                files_read=chosen.num_rows,
-                bytes_considered=pc.sum(files["size_bytes"], min_count=0).as_py(),
+                files_considered=totals.files,
+                files_read=0 if chosen is None else chosen.num_rows,
+                bytes_considered=totals.size_bytes,
                 bytes_read=size,
                 endpoints=parts,
                 reader=reader,

@@ -11,7 +11,7 @@ from skiway.cache import Cache
 from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.source import OpenedTable
+from skiway.formats.opened import OpenedTable
 from skiway.metastore import Realm, managed
 from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.metastore.records.access import AccessDecision

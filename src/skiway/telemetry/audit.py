@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from skiway.config.telemetry import Audit
 from skiway.errors import Internal, Unavailable
@@ -38,6 +38,10 @@ CATEGORIES = (
 )
 
 log = logging.getLogger(__name__)
+
+_JSON: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":")
+)  # `json.dumps` would make one for each record
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +129,4 @@ def _line(entry: AuditEntry, call: CallContext | None, now: datetime) -> str:
         "outcome": entry.outcome,
         "duration_ms": round(entry.duration_s * 1000, 3),
     }
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    return _JSON.encode(line)

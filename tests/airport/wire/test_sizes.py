@@ -149,16 +149,31 @@ def test_one_long_value_among_many_short_ones_is_not_multiplied() -> None:
             check_values([column], 1_000_000)
 
 
-@pytest.mark.usefixtures("unallocated")
-def test_arguments_of_functions_are_checked() -> None:
-    batch = pa.record_batch({"a": pa.array([b"\0" * 4000], pa.binary())})
+def compressed_stream(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(batch)
-    stream = sink.getvalue().to_pybytes()
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.usefixtures("unallocated")
+def test_arguments_of_functions_are_checked() -> None:
+    batch = pa.record_batch({"a": pa.array([b"\0" * 4000], pa.binary())})
+    stream = compressed_stream(batch)
     assert read_row(stream, "arguments").equals(batch)
     with pytest.raises(LimitExceeded):
         read_row(announcing(stream, 4000, GIB), "arguments")
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(100, True), (1_000_000, False)])
+def test_only_small_arguments_are_kept(*, size: int, is_kept: bool) -> None:
+    batch = pa.record_batch({"a": pa.array([b"\0" * size], pa.binary())})
+    stream = compressed_stream(batch)
+    assert len(stream) < 2000
+    first, second = read_row(stream, "arguments"), read_row(stream, "arguments")
+    assert first.equals(batch)
+    assert second.equals(batch)
+    assert (first is second) == is_kept
 
 
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])

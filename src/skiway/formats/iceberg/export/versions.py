@@ -24,8 +24,9 @@ from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.snapshots import MAIN, NewSnapshot
 from skiway.formats.iceberg.types import arrow_schema
 from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.formats.opened import OpenedTable
 from skiway.formats.schemas import field_id
-from skiway.formats.source import OpenedTable, PartitionSpec, Snapshot, TableHandle, data_files
+from skiway.formats.source import PartitionSpec, Snapshot, TableHandle, data_files
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
