@@ -19,8 +19,8 @@ from google.protobuf.message import Message
 from authorization.callers import RESTRICTED, ROLES_ONLY, SOME, Caller, Least
 from authorization.worlds import SCHEMA, Worlds, unchanged
 from skiway.airport.server.actions import ACTIONS
+from skiway.airport.server.call_handlers import METHODS
 from skiway.airport.server.exchange import EXCHANGES
-from skiway.airport.server.service import METHODS
 from skiway.airport.wire import headers
 from skiway.client import AirportClient
 from skiway.client.connection import Connection, Duplex, Location, Stream

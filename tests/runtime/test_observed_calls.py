@@ -22,8 +22,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from airport.raw import Raw, descriptor
 from runtime.servers import started
 from skiway.airport.server.actions import ACTIONS
+from skiway.airport.server.call_handlers import METHODS
 from skiway.airport.server.exchange import EXCHANGES
-from skiway.airport.server.service import METHODS
 from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient
 from skiway.flightsql.messages import encode

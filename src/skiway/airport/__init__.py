@@ -63,11 +63,12 @@ if TYPE_CHECKING:
 
     # Read rows
     from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
+    from skiway.airport.server.call_handlers import Limits
 
     # Serve catalogs
     from skiway.airport.server.lookup import CatalogResolver, Catalogs
     from skiway.airport.server.server import Server, Tls, serve
-    from skiway.airport.server.service import AirportService, Limits
+    from skiway.airport.server.service import AirportService
 
     # Let DuckDB read files itself
     from skiway.airport.table_refs import (
@@ -128,7 +129,8 @@ _NAMES = {
     "scan": "ScanOptions TimePoint find_rowid_column project_schema",
     "server.lookup": "CatalogResolver Catalogs",
     "server.server": "Server Tls serve",
-    "server.service": "AirportService Limits",
+    "server.call_handlers": "Limits",
+    "server.service": "AirportService",
     "table_refs": "DynamicSchemaTableRef FunctionCall FunctionCallRequest SchemaRequest TableRef",
     "writing": "Deletable DeletableBatch DmlOptions DmlResult Insertable Statement Updatable UpdatableBatch Writable Write",
 }

@@ -10,9 +10,10 @@ through these modules:
 - `discovery` describes catalogs and tables to clients, and `tickets` encodes addresses and signs tickets
 """
 
+from skiway.airport.server.call_handlers import Limits
 from skiway.airport.server.lookup import CatalogResolver, Catalogs
 from skiway.airport.server.server import Server, Tls, serve
-from skiway.airport.server.service import AirportService, Limits
+from skiway.airport.server.service import AirportService
 from skiway.airport.server.tickets import TicketOffice
 
 __all__ = ["AirportService", "CatalogResolver", "Catalogs", "Limits", "Server", "TicketOffice", "Tls", "serve"]

@@ -26,8 +26,9 @@ import pyarrow as pa
 from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.checks import Mistake, instead_of
 from skiway.airport.request import Authenticator, Observer
+from skiway.airport.server.call_handlers import Limits
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, CatalogSet
-from skiway.airport.server.service import AirportService, LaneOf, Limits, RawAction
+from skiway.airport.server.service import AirportService, LaneOf, RawAction
 from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.table_refs import ALLOWED

@@ -6,19 +6,15 @@ any grpcio server, next to other services; `Server` is a complete server.
 Scans and exchanges hold a thread while their stream is open, and an UPDATE holds its exchange while it scans. So the
 three kinds of calls have separate thread pools, and an exchange beyond the limit is rejected instead of queued: clients
 cannot deadlock each other. Handshakes have threads of their own, too, and never compete with other calls.
-
-gRPC would occupy a thread until the request of a call arrives, before anybody knows who calls. So all methods are served as
-if clients streamed their requests: callers are authenticated first, and those who send nothing are ended.
+`skiway.airport.server.call_handlers` has what all calls have in common.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import grpc
@@ -28,76 +24,29 @@ from google.protobuf.message import DecodeError, Message
 from skiway.airport import table_refs
 from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.checks import check_auth, check_callbacks, check_transactions
-from skiway.airport.request import Authenticator, Observer, Request, ServedCall, admit, read_request
+from skiway.airport.request import Authenticator, Observer, Request
 from skiway.airport.server.actions import ACTIONS
+from skiway.airport.server.call_handlers import METHODS, CallHandlers, Frames, Limits
 from skiway.airport.server.discovery import object_infos, table_info
 from skiway.airport.server.exchange import do_exchange
 from skiway.airport.server.host import Host
 from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
-from skiway.airport.server.origins import author_location
 from skiway.airport.server.protocols import FlightProtocol
 from skiway.airport.server.scanned_tables import HasState, ScannedTables
 from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
-from skiway.airport.server.status import Details, Disclosure, failure
+from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice, parse_descriptor
 from skiway.airport.wire import headers
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.sizes import MAX_DECODED_BYTES
-from skiway.errors import (
-    AlreadyExists,
-    Internal,
-    InvalidArgument,
-    LimitExceeded,
-    NotFound,
-    SkiwayError,
-    Unsupported,
-)
+from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from skiway.fairness import FairThreads, lane_share
-from skiway.memory_budget import MemoryBudget
 from skiway.model import flight_pb2 as flight
-from skiway.streams import IDLE_S, OPENING_S, StreamWatch, WatchedCall
-
-METHODS: Final = {
-    "Handshake": "handshake",
-    "ListFlights": "list_flights",
-    "GetFlightInfo": "get_flight_info",
-    "GetSchema": "get_schema",
-    "DoGet": "scan",
-    "DoAction": "action",
-    "ListActions": "list_actions",
-    "DoPut": "put",
-    "DoExchange": "exchange",
-}
-"""The methods of Flight, and what observers know a call by until its request says more."""
 
 RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
-Frames = Iterator[bytes]
 
 LaneOf = Callable[[Mapping[str, "str | bytes"]], str]
 """From the headers of a call to its lane, in which it waits for a thread; calls of one lane never wait for all threads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a server. Calls and scans beyond the limit wait for a thread; exchanges and handshakes are rejected.
-
-    A client has `opening_s` seconds to send the request of a call. A stream ends when the client neither sends nor reads for
-    `idle_s` seconds.
-
-    While the process uses more than `memory_bytes` of memory, new calls are rejected and running ones continue; 0 is no limit.
-
-    A received batch takes at most `decoded_bytes` once it is decompressed and its dictionaries, runs and views are resolved.
-    """
-
-    calls: int = 16
-    scans: int = 64
-    exchanges: int = 64
-    handshakes: int = 8
-    opening_s: float = OPENING_S
-    idle_s: float = IDLE_S
-    decoded_bytes: int = MAX_DECODED_BYTES
-    memory_bytes: int = 0
 
 
 _REFUSERS: Final = 4  # threads that reject calls beyond the limit
@@ -148,43 +97,41 @@ class AirportService:
         )
         self.actions = dict(actions or {})
         self.log = logger or logging.getLogger("skiway.airport")
-        self._observers = tuple(observers)
         self._protocols = tuple(protocols)
         self._protocol_actions = {name: each for each in protocols for name in each.actions}
-        self._disclosure = disclosure or Disclosure()
-        self._log_failures = log_failures
+        self._handlers = CallHandlers(
+            auth,
+            self.limits,
+            observers=observers,
+            disclosure=disclosure or Disclosure(),
+            log=self.log,
+            log_failures=log_failures,
+        )
         self._calls = self._fair_threads(self.limits.calls, "airport-call", lane_of)
         self._scans = self._fair_threads(self.limits.scans, "airport-scan", lane_of)
         self._lane_of = lane_of or (lambda _: "")
         self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
         self._handshakes = ThreadPoolExecutor(self.limits.handshakes + _REFUSERS, "airport-handshake")
-        self._gates = {
-            "DoExchange": (exchanges := _Gate("exchanges", self.limits.exchanges)),
-            "DoPut": exchanges,
-            "Handshake": _Gate("handshakes", self.limits.handshakes),
-        }
-        self._memory = MemoryBudget(self.limits.memory_bytes)
-        self._watch = StreamWatch(opening_s=self.limits.opening_s, idle_s=self.limits.idle_s)
         if clash := self.actions.keys() & (ACTIONS.keys() | self._protocol_actions.keys()):
             raise AlreadyExists(f"the action {min(clash)!r} belongs to a protocol of this server; choose another name")
 
     def add_to(self, server: grpc.Server) -> None:
         """Serve on `server`, next to its other services."""
-        exchanges = self._exchanges
+        exchanges, call = self._exchanges, self._handlers
         unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Handshake": stream(_on(self._handshakes, self._stream("Handshake", self._handshake, many=True))),
-            "ListFlights": stream(self._stream("ListFlights", self._list_flights)),
-            "GetFlightInfo": unary(self._unary("GetFlightInfo", self._get_flight_info)),
-            "GetSchema": unary(self._unary("GetSchema", self._get_schema)),
-            "DoGet": stream(self._stream("DoGet", self._do_get)),
-            "DoAction": stream(self._stream("DoAction", self._do_action)),
-            "ListActions": stream(self._stream("ListActions", self._list_actions)),
-            "DoPut": stream(_on(exchanges, self._stream("DoPut", self._do_put, many=True))),
-            "DoExchange": stream(_on(exchanges, self._stream("DoExchange", self._do_exchange, many=True))),
+            "Handshake": stream(_on(self._handshakes, call.stream("Handshake", self._handshake, many=True))),
+            "ListFlights": stream(call.stream("ListFlights", self._list_flights)),
+            "GetFlightInfo": unary(call.unary("GetFlightInfo", self._get_flight_info)),
+            "GetSchema": unary(call.unary("GetSchema", self._get_schema)),
+            "DoGet": stream(call.stream("DoGet", self._do_get)),
+            "DoAction": stream(call.stream("DoAction", self._do_action)),
+            "ListActions": stream(call.stream("ListActions", self._list_actions)),
+            "DoPut": stream(_on(exchanges, call.stream("DoPut", self._do_put, many=True))),
+            "DoExchange": stream(_on(exchanges, call.stream("DoExchange", self._do_exchange, many=True))),
         }
-        single: grpc.RpcMethodHandler[Any, Any] = unary(self._unary("DoAction", self._do_single_action))
-        fair = {name: self._scans if name == "DoGet" else self._calls for name in METHODS if name not in self._gates}
+        single: grpc.RpcMethodHandler[Any, Any] = unary(call.unary("DoAction", self._do_single_action))
+        fair = {name: self._scans if name == "DoGet" else self._calls for name in METHODS if name not in call.gated}
         server.add_generic_rpc_handlers((_FlightHandlers(methods, single, fair, self._lane_of),))
 
     @property
@@ -194,7 +141,7 @@ class AirportService:
 
     def close(self) -> None:
         """End the threads, once no calls run."""
-        self._watch.close()
+        self._handlers.close()
         for threads in (self._calls, self._scans):
             threads.shutdown()
         for pool in (self._exchanges, self._handshakes):
@@ -305,159 +252,6 @@ class AirportService:
     def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
         return do_exchange(self.host, request, messages)
 
-    # -- one shape for all calls --------------------------------------------------------------------------------------
-
-    def _open(self, method: str, context: grpc.ServicerContext) -> ServedCall:
-        call = read_request(method, context.invocation_metadata(), context).call
-        assert call is not None
-        call.operation = METHODS[method]
-        return call
-
-    def _observed(self, call: ServedCall) -> contextlib.AbstractContextManager[object]:
-        if not self._observers:
-            return contextlib.nullcontext()
-        if len(self._observers) == 1:
-            return self._observers[0](call)
-        return _entered_together([observer(call) for observer in self._observers])
-
-    def _unary(self, method: str, handle: Callable[[Request, bytes], bytes]) -> Any:
-        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            call = self._open(method, context)
-            try:
-                with self._observed(call), self._memory.work(), self._watch.watched(context) as client:
-                    request = admit(call.request, self.host.auth)
-                    data = client.only(messages)
-                    call.bytes_in = len(data)
-                    answer = handle(request, data)
-                    call.bytes_out = len(answer)
-                    return answer
-            except Exception as error:  # noqa: BLE001  (errors become statuses here)
-                return self._fail(call, error, context)
-
-        return serve
-
-    def _stream(self, method: str, handle: Callable[[Request, Any], Frames], *, many: bool = False) -> Any:
-        """A handler that sends many messages, and receives as `many`, or one."""
-        gate: contextlib.AbstractContextManager[object] = self._gates.get(method, contextlib.nullcontext())
-
-        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Frames:
-            call = self._open(method, context)
-            try:
-                with self._observed(call), gate, self._memory.work(), self._watch.watched(context) as client:
-                    request = admit(call.request, self.host.auth)
-                    received: Any
-                    if many:
-                        received = _counted(messages, call, client)
-                    else:
-                        received = client.only(messages)
-                        call.bytes_in = len(received)
-                    last = yield from _counted_frames(handle(request, received), call, client)
-                if last is not None:
-                    yield last
-            except Exception as error:  # noqa: BLE001  (errors become statuses here)
-                self._fail(call, error, context)
-
-        return serve
-
-    def _fail(self, call: ServedCall, error: Exception, context: grpc.ServicerContext) -> bytes:
-        if not context.is_active():  # the client is gone, and the error may only be that it cannot be reached
-            self.log.debug("%s was ended by its client: %s", call.method, error)
-            return b""
-        if self._log_failures and (not isinstance(error, SkiwayError) or isinstance(error, Internal)):
-            self.log.error(
-                "%s failed%s, correlation id %s",
-                _described(call),
-                f" in {where}" if (where := author_location(error, call.target, call.operation)) else "",
-                call.correlation_id,
-                exc_info=error,
-            )
-        status = failure(
-            error,
-            details=_details(call),
-            correlation_id=call.correlation_id,
-            disclosure=self._disclosure,
-        )
-        context.set_trailing_metadata(status.trailers)
-        context.abort(status.code, status.message)
-        raise AssertionError("abort always raises")
-
-
-def _details(call: ServedCall) -> Details:
-    """How the client of a call reads the details of its error.
-
-    DuckDB reads those of Airport's actions as JSON. A user may call any action with `airport_action`, which expects a
-    typed error; it does not name a catalog, and neither do older clients.
-    """
-    sent = call.request.headers
-    if headers.USER_AGENT not in sent:
-        return "none"
-    if call.method != "DoAction" or not {call.operation, *sent.get(headers.ACTION_NAME, ())} & ACTIONS.keys():
-        return "typed"
-    return "json" if headers.CATALOG in sent else "none"
-
-
-def _described(call: ServedCall) -> str:
-    """`scan of demo.sales.people`"""
-    named = ".".join(filter(None, (call.request.catalog, call.schema, call.name)))
-    return f"{call.operation} of {named}" if named else call.operation
-
-
-class _Gate(contextlib.AbstractContextManager[None]):
-    """Lets at most `limit` calls in at a time, and rejects others."""
-
-    def __init__(self, what: str, limit: int) -> None:
-        self._what, self._limit, self._free = what, limit, threading.Semaphore(limit)
-
-    def __enter__(self) -> None:
-        if not self._free.acquire(blocking=False):
-            raise LimitExceeded(
-                f"{self._limit} {self._what} are open, which is the limit of this server: try again, or increase "
-                f"Limits.{self._what}"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._free.release()
-
-
-@contextlib.contextmanager
-def _entered_together(blocks: Sequence[contextlib.AbstractContextManager[object]]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for block in blocks:
-            stack.enter_context(block)
-        yield
-
-
-def _counted_frames(
-    frames: Iterator[bytes], call: ServedCall, client: WatchedCall
-) -> Generator[bytes, None, bytes | None]:
-    """The response with its bytes counted. Returns the frame that ends a statement, for which a handler returns it.
-
-    That frame is sent after the observers are done: the client stops reading there, and an audit record must be written
-    before a client knows that its change is committed.
-    """
-    iterator = iter(frames)
-    try:
-        while True:
-            frame = next(iterator)
-            call.bytes_out += len(frame)
-            client.wait()
-            yield frame
-            client.resume()
-    except StopIteration as end:
-        last: bytes | None = end.value
-        call.bytes_out += len(last or b"")
-        return last
-    finally:
-        if isinstance(iterator, Generator):
-            iterator.close()  # at once, if the client is gone
-
-
-def _counted(messages: Iterator[bytes], call: ServedCall, client: WatchedCall) -> Iterator[bytes]:
-    """The client's messages with their bytes counted."""
-    for message in client.received(messages):
-        call.bytes_in += len(message)
-        yield message
-
 
 class _FlightHandlers(grpc.GenericRpcHandler):
     """Finds the handler of a call.
@@ -508,4 +302,4 @@ def _bodies(result: bytes | str | Iterable[bytes | str] | None) -> Iterator[byte
         yield part.encode() if isinstance(part, str) else part
 
 
-__all__ = ["METHODS", "AirportService", "LaneOf", "Limits", "RawAction"]
+__all__ = ["AirportService", "LaneOf", "RawAction"]
