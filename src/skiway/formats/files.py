@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ __all__ = ["FileCache", "Files", "Found", "corrupt", "decoding", "first_lines", 
 T = TypeVar("T")
 
 _DESCRIPTORS: Final = Path("/proc/self/fd")
+_SETTLED_NS: Final = 3 * 10**9  # much longer than the steps in which file systems count time
 _OF_SERVICE: Final = re.compile(r"AWS Error|google::cloud::Status|Error performing [A-Z]")
 _ACCESS_DENIED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
 
@@ -98,11 +100,18 @@ class Files:
 
     def open(self, uri: str) -> pa.NativeFile:
         """Open the file for random access."""
+        return self.open_version(uri)[0]
+
+    def open_version(self, uri: str) -> tuple[pa.NativeFile, Hashable | None]:
+        """Open the file, and tell which version of it was opened; None if that is unknown.
+
+        Only files on a local disk have versions. Whoever changes the file changes its version.
+        """
         place = self.reach.check(location(uri))
         with self.translated(uri):
             if place.scheme == "file":
                 return self._open_local(place.path)
-            return self._storage(place).open(place)
+            return self._storage(place).open(place), None
 
     def open_unchanged(self, uri: str, etag: str | None = None) -> pa.NativeFile:
         """Open a file; raises Conflict unless it has this `etag`."""
@@ -115,13 +124,14 @@ class Files:
         place = self.reach.check(location(uri))
         return place.path if place.scheme == "file" else None
 
-    def _open_local(self, path: str) -> pa.NativeFile:
+    def _open_local(self, path: str) -> tuple[pa.NativeFile, Hashable | None]:
         """Open a file whose path has no links. For callers, it must still have none when it is open."""
-        if not self.reach.access.for_callers or not _DESCRIPTORS.is_dir():
-            return self._local.open_input_file(path)
-        descriptor = _descriptor(path)
+        if not _DESCRIPTORS.is_dir():
+            return self._local.open_input_file(path), None
+        descriptor = _descriptor(path) if self.reach.access.for_callers else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            return self._local.open_input_file(str(_DESCRIPTORS / str(descriptor)))
+            opened = self._local.open_input_file(f"{_DESCRIPTORS}/{descriptor}")
+            return opened, _version(os.fstat(descriptor))
         finally:
             os.close(descriptor)
 
@@ -290,6 +300,16 @@ def _descriptor(path: str) -> int:
         os.close(descriptor)
         raise _missing(path)  # a folder was replaced by a link meanwhile
     return descriptor
+
+
+def _version(found: os.stat_result) -> Hashable | None:
+    """A value that changes with the file. None right after a change, because a second one could have the same time.
+
+    Nobody can set the time of the last change of a file, unlike that of its content.
+    """
+    if time.time_ns() - found.st_ctime_ns < _SETTLED_NS:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _changed(place: str) -> Conflict:

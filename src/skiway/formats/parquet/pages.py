@@ -10,7 +10,7 @@ checked in the bytes that the reader requests, before the reader gets them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,11 +36,20 @@ _RATIOS: Final = {"UNCOMPRESSED": 1, "SNAPPY": 32, "LZ4": 256, "LZ4_RAW": 256, "
 """How many bytes a codec can make of one. Others can make almost any number."""
 
 
+Once = Callable[[Hashable, Callable[[], None]], None]
+"""Runs a check, unless an equal one of the same version of the file has passed before."""
+
+
+def always(_check: Hashable, run: Callable[[], None]) -> None:
+    """Run every check: the version of the file is unknown."""
+    run()
+
+
 class PageCheck:
     """Checks the pages of one file. `check` must be called before the pages of a row group are read."""
 
-    def __init__(self, file: pa.NativeFile, path: str) -> None:
-        self._file, self._path = file, path
+    def __init__(self, file: pa.NativeFile, path: str, once: Once = always) -> None:
+        self._file, self._path, self._once = file, path, once
         self._footer: FileMetaData | None = None
         self._roots: list[str] = []
 
@@ -52,6 +61,9 @@ class PageCheck:
 
     def check(self, group: int, columns: Sequence[str]) -> None:
         """Raise `LimitExceeded` if pages of `columns` in a row group are too large; damaged headers are errors too."""
+        self._once((group, *columns), lambda: self._check(group, columns))
+
+    def _check(self, group: int, columns: Sequence[str]) -> None:
         total = 0
         for chunk in self._chunks(group, columns):
             while not chunk.is_complete:

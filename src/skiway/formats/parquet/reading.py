@@ -5,7 +5,7 @@ Row groups that the filter cannot match are skipped, and only a few batches are 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
@@ -17,7 +17,7 @@ import pyarrow as pa
 from skiway.airport.layouts import without_views
 from skiway.formats.files import Files
 from skiway.formats.parquet.footers import Footer, cached_row_groups, read_footer, supported
-from skiway.formats.parquet.pages import PageCheck, PageGuard
+from skiway.formats.parquet.pages import Once, PageCheck, PageGuard, always
 from skiway.formats.pruning import pruned
 from skiway.formats.scanning import DataFile, FileRows, Positions, Scan
 from skiway.formats.schemas import Leaf, leaves
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["MatchingPart", "matching_part", "open_file", "parquet_batches"]
 
 _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole row group
+_CHECK_BYTES: Final = 500  # that a check takes in the cache
 
 
 @contextmanager
@@ -50,16 +51,30 @@ class _Opened:
 @contextmanager
 def _open_checked(files: Files, path: str) -> Iterator[_Opened]:
     """Open a Parquet file as `open_file` does, with the check of its pages."""
-    with files.translated(path), files.open(path) as file:
+    opened, version = files.open_version(path)
+    with files.translated(path), opened as file:
         footer = read_footer(file, path, files)
         if _is_local(path):
-            parquet, pages = _parquet(file, path, footer), PageCheck(file, path)
+            parquet, pages = _parquet(file, path, footer), PageCheck(file, path, _checks_of(version, files))
         else:
             pages = PageGuard(file, path)
             parquet = _parquet(pa.PythonFile(pages, "r"), path, footer)
         assert footer is not None  # without one, pyarrow has raised an error
         pages.set_footer(footer.metadata)
         yield _Opened(parquet, footer, pages)
+
+
+def _checks_of(version: Hashable | None, files: Files) -> Once:
+    """Runs each check of the pages in a version of a file once: the headers of 40 pages take 2 ms."""
+
+    def once(check: Hashable, run: Callable[[], None]) -> None:
+        def load() -> bool:
+            run()
+            return True
+
+        files.cached("parquet pages", version, check, load=load, size_of=lambda _: _CHECK_BYTES)
+
+    return always if version is None else once
 
 
 def _is_local(path: str) -> bool:
