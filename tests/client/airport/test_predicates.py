@@ -18,7 +18,7 @@ import pytest
 from skiway.client import Predicate, col
 from skiway.client.airport.catalog import Table
 from skiway.client.airport.filters import logical_type
-from skiway.client.airport.scans import Selection
+from skiway.client.airport.selection import Selection
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.testing import recordings
 

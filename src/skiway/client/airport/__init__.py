@@ -10,7 +10,8 @@ from skiway.client.airport.exchange import Written
 from skiway.client.airport.json_writer import JsonWriter
 from skiway.client.airport.listing import Flight
 from skiway.client.airport.predicates import Column, Predicate, col
-from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart
+from skiway.client.airport.results import ColumnStatistics, Rows
+from skiway.client.airport.scans import BoundScan, ScanPart
 from skiway.client.airport.session import CatalogVersion
 from skiway.client.airport.transactions import Transaction
 

@@ -20,7 +20,9 @@ from skiway.client.airport.endpoints import Endpoint
 from skiway.client.airport.exchange import Written
 from skiway.client.airport.json_writer import JsonWriter
 from skiway.client.airport.listing import Flight, read_flight
-from skiway.client.airport.scans import BoundScan, ColumnStatistics, Rows, ScanPart, Where
+from skiway.client.airport.results import ColumnStatistics, Rows
+from skiway.client.airport.scans import BoundScan, ScanPart
+from skiway.client.airport.selection import Where
 from skiway.client.airport.session import CatalogVersion, Session
 from skiway.client.airport.transactions import Transaction
 from skiway.client.connection import Connection, Location, TlsOptions, Token, split_url

@@ -12,7 +12,9 @@ from skiway.airport.wire.payloads import InOutParameters, encode, packed
 from skiway.client.airport.calls import TransactionContext
 from skiway.client.airport.catalog import Function, Table, TableName
 from skiway.client.airport.exchange import Batches, Exchange, cast, in_vectors, to_batches
-from skiway.client.airport.scans import BoundScan, Rows, Selection, Where, check_descriptor, select, table_at
+from skiway.client.airport.results import Rows
+from skiway.client.airport.scans import BoundScan, check_descriptor, table_at
+from skiway.client.airport.selection import Selection, Where, select
 from skiway.client.airport.session import Session
 from skiway.errors import InvalidArgument
 

@@ -8,7 +8,8 @@ from typing import Any
 from skiway.client.airport import functions, scans, writing
 from skiway.client.airport.calls import TransactionContext
 from skiway.client.airport.catalog import TableName
-from skiway.client.airport.scans import Rows, Where
+from skiway.client.airport.results import Rows
+from skiway.client.airport.selection import Where
 from skiway.client.airport.session import OpenTransaction, Session
 from skiway.errors import Unsupported
 

@@ -14,7 +14,8 @@ from skiway.client.airport.calls import TransactionContext
 from skiway.client.airport.catalog import ROWID, Table, TableName
 from skiway.client.airport.ddl import OnConflict, create_table_for_rows
 from skiway.client.airport.exchange import Batches, Exchange, OutgoingColumns, Written, in_vectors, to_batches
-from skiway.client.airport.scans import BoundScan, Selection, Where
+from skiway.client.airport.scans import BoundScan
+from skiway.client.airport.selection import Selection, Where
 from skiway.client.airport.session import Session
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 

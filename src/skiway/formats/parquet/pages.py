@@ -23,7 +23,7 @@ from skiway.formats.parquet.thrift import read_struct
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-__all__ = ["MAX_PAGES_BYTES", "MAX_PAGE_BYTES", "PageCheck", "PageGuard"]
+__all__ = ["MAX_PAGES_BYTES", "MAX_PAGE_BYTES", "Once", "PageCheck", "PageGuard", "always"]
 
 MAX_PAGE_BYTES: Final = 256 * 1024 * 1024
 MAX_PAGES_BYTES: Final = 2 * 1024 * 1024 * 1024

@@ -24,7 +24,8 @@ from skiway.security.source_access.airport import airport_address
 
 if TYPE_CHECKING:
     from skiway.client.airport.catalog import Schema
-    from skiway.client.airport.scans import BoundScan, Rows
+    from skiway.client.airport.results import Rows
+    from skiway.client.airport.scans import BoundScan
     from skiway.security.source_access import SourceAccess
 
 __all__ = ["open_airport"]
