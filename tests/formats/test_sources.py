@@ -281,19 +281,19 @@ def test_unresponsive_s3_is_unavailable() -> None:
 
 def test_unknown_kind_error_lists_existing_kinds() -> None:
     with pytest.raises(
-        InvalidArgument, match="'hudi'; known kinds are csv, delta, glue, iceberg, json, parquet, unity"
+        InvalidArgument, match="'hudi'; known kinds are csv, delta, glue, hive, iceberg, json, parquet, unity"
     ):
         open_source("hudi", "/tmp")
-    assert set(KINDS) == {"csv", "iceberg", "glue", "delta", "json", "parquet", "unity"}
+    assert set(KINDS) == {"csv", "iceberg", "glue", "hive", "delta", "json", "parquet", "unity"}
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"glue", "unity"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"glue", "hive", "unity"}))
 def test_address_without_tables_is_reported(tmp_path: Path, kind: str) -> None:
     with pytest.raises(NotFound, match="nothing at"):
         open_source(kind, str(tmp_path / "nothing"))
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"csv", "json", "glue", "unity"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"csv", "json", "glue", "hive", "unity"}))
 def test_unknown_table_or_namespace_is_not_found(foreign_tables: Path, kind: str) -> None:
     with open_source(kind, str(foreign_tables / kind)) as source:
         with pytest.raises(NotFound, match=r"no table 'sales\.none'"):

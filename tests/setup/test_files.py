@@ -39,7 +39,7 @@ def test_every_text_survives(texts: list[str]) -> None:
     assert read(write(setup)).setup == setup
 
 
-KINDS = "kind must be iceberg, delta, glue, unity, parquet, csv, json, jdbc or airport"
+KINDS = "kind must be iceberg, delta, glue, hive, unity, parquet, csv, json, jdbc or airport"
 
 
 @pytest.mark.parametrize("word", ["on", "yes", "no", "2026-01-01", "y", "=", "~x"])

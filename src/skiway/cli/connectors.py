@@ -39,6 +39,7 @@ class Kind(StrEnum):
     parquet = "parquet"
     iceberg = "iceberg"
     glue = "glue"
+    hive = "hive"
     unity = "unity"
     airport = "airport"
     delta = "delta"

@@ -17,7 +17,7 @@ IpAddress: TypeAlias = IPv4Address | IPv6Address
 
 ADDRESS_RULES: Final = "addresses, such as https://*.example.com; 10.0.0.0/8; postgresql://db:5432; public"
 
-_SCHEMES: Final = ("grpc", "grpc+tls", "http", "https", "mysql", "postgresql")
+_SCHEMES: Final = ("grpc", "grpc+tls", "http", "https", "mysql", "postgresql", "thrift")
 _WORDS: Final = ("public", "private", "loopback")
 _RULE: Final = re.compile(
     r"(?:(?P<scheme>[a-z0-9+.-]+)://)?(?P<where>\[[^\]]+\]|[^\[\]:\s]+|[0-9a-f:]+(?:/\d+)?)(?::(?P<port>\d+))?"

@@ -24,6 +24,7 @@ __all__ = ["KINDS", "FolderLayout", "FolderSource", "SourceRequest", "is_hidden"
 KINDS: Final = {
     "iceberg": "skiway.formats.iceberg.sources:open_iceberg",
     "glue": "skiway.formats.iceberg.glue:open_glue",
+    "hive": "skiway.formats.iceberg.hive:open_hive",
     "unity": "skiway.formats.unity:open_unity",
     "delta": "skiway.formats.delta.table:open_delta",
     "parquet": "skiway.formats.parquet.table:open_parquet",
@@ -86,7 +87,7 @@ class SourceRequest:
 
 def _is_location(text: str) -> bool:
     """Is it a location of files, rather than the address of a service or the name of a warehouse?"""
-    return "/" in text and not text.startswith(("http:", "https:", "postgresql"))
+    return "/" in text and not text.startswith(("http:", "https:", "postgresql", "thrift:"))
 
 
 def _table_folder(metadata: Location) -> Location:

@@ -249,7 +249,7 @@ class Connector(Declaration, frozen=True):
     """A connector, which mirrors the tables of a source into a catalog, or copies their rows."""
 
     name: str
-    kind: Literal["iceberg", "delta", "glue", "unity", "parquet", "csv", "json", "jdbc", "airport"]
+    kind: Literal["iceberg", "delta", "glue", "hive", "unity", "parquet", "csv", "json", "jdbc", "airport"]
     uri: Annotated[str, Meta(description="Folder, URL, or address of a REST catalog, as the server reaches it.")]
     destination: Destination
     description: Description = ""

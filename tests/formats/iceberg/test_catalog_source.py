@@ -29,7 +29,7 @@ def test_tables_of_a_sql_catalog_are_listed_and_read(tmp_path: Path) -> None:
             source.load(("sales",), "nothing")
 
 
-def test_hive_metastore_names_the_missing_extra() -> None:
-    with pytest.raises(InvalidArgument, match="PyIceberg's extra 'hive'") as raised:
+def test_address_of_a_hive_metastore_names_the_right_kind() -> None:
+    with pytest.raises(InvalidArgument, match="needs a connector of kind hive") as raised:
         open_source("iceberg", "thrift://metastore.example.com:9083")
     assert raised.value.key == "location.refused"

@@ -269,6 +269,7 @@ def test_credentials_may_consist_of_properties_only(factory, secrets):
         (v1.CK_DELTA, {}, False),
         (v1.CK_UNITY, {}, False),
         (v1.CK_GLUE, {}, False),
+        (v1.CK_HIVE, {}, False),
         (v1.CK_ICEBERG, {"iceberg.source": "rest"}, False),
         (v1.CK_ICEBERG, {"iceberg.source": "filesystem"}, True),
         (v1.CK_DELTA, {"delta.source": "filesystem"}, True),

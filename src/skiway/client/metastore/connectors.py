@@ -19,6 +19,7 @@ KINDS: Final = {
     "iceberg": v1.CK_ICEBERG,
     "delta": v1.CK_DELTA,
     "glue": v1.CK_GLUE,
+    "hive": v1.CK_HIVE,
     "unity": v1.CK_UNITY,
     "parquet": v1.CK_PARQUET,
     "csv": v1.CK_CSV,

@@ -23,6 +23,7 @@ from skiway.model import v1
 from skiway.security.source_access import SourceAccess, location
 from skiway.security.source_access.airport import airport_address
 from skiway.security.source_access.databases import POSTGRESQL, SQLITE, sqlite_file
+from skiway.security.source_access.hive import metastore_addresses
 from skiway.security.source_access.jdbc import check_named_database
 
 __all__ = [
@@ -123,8 +124,13 @@ def check_access(connector: v1.Connector, access: SourceAccess) -> None:
     if connector.kind == v1.CK_AIRPORT:
         access.check_named(airport_address(connector.uri).url)
         return
+    own = connector.uri
+    if connector.kind == v1.CK_HIVE:
+        for address in metastore_addresses(connector.uri):
+            access.check_named(address.url)
+        own = ""
     allowed = connector.properties.get("allowed-locations", "").split(",")
-    for text in filter(None, map(str.strip, (connector.uri, connector.properties.get("warehouse", ""), *allowed))):
+    for text in filter(None, map(str.strip, (own, connector.properties.get("warehouse", ""), *allowed))):
         if text.startswith(("http:", "https:")):
             access.check_named(text)
         elif text.startswith(SQLITE):

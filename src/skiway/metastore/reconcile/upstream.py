@@ -47,6 +47,7 @@ KINDS: Mapping[int, str] = {
     v1.CK_AIRPORT: "airport",
     v1.CK_GLUE: "glue",
     v1.CK_UNITY: "unity",
+    v1.CK_HIVE: "hive",
 }
 WHERE = ("kind", "uri", "properties", "auth")
 """The fields that decide where credentials are sent."""

@@ -37,10 +37,11 @@ class _ConnectorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Connect
     CK_UNITY: _ConnectorKind.ValueType  # 4
     CK_PARQUET: _ConnectorKind.ValueType  # 5
     CK_CSV: _ConnectorKind.ValueType  # 6
-    """this one and the following: only to copy"""
+    """only to copy, like the next three"""
     CK_JSON: _ConnectorKind.ValueType  # 7
     CK_JDBC: _ConnectorKind.ValueType  # 8
     CK_AIRPORT: _ConnectorKind.ValueType  # 9
+    CK_HIVE: _ConnectorKind.ValueType  # 10
 
 class ConnectorKind(_ConnectorKind, metaclass=_ConnectorKindEnumTypeWrapper): ...
 
@@ -51,10 +52,11 @@ CK_GLUE: ConnectorKind.ValueType  # 3
 CK_UNITY: ConnectorKind.ValueType  # 4
 CK_PARQUET: ConnectorKind.ValueType  # 5
 CK_CSV: ConnectorKind.ValueType  # 6
-"""this one and the following: only to copy"""
+"""only to copy, like the next three"""
 CK_JSON: ConnectorKind.ValueType  # 7
 CK_JDBC: ConnectorKind.ValueType  # 8
 CK_AIRPORT: ConnectorKind.ValueType  # 9
+CK_HIVE: ConnectorKind.ValueType  # 10
 Global___ConnectorKind: _TypeAlias = ConnectorKind  # noqa: Y015
 
 class _ConnectorState:

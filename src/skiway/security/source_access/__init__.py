@@ -7,7 +7,9 @@ and again for every location in the metadata of a table. Callers can narrow what
     locations      files on this machine or in object stores, as values
     web_sessions   sessions of `requests` that connect only to permitted addresses
     relay          the same for clients of object stores, which offer no way to check an address
+    connections    connections to permitted addresses
     databases      the addresses of SQL catalogs
+    hive           the addresses of Hive Metastores
     jdbc           the addresses of databases whose rows are copied
 """
 

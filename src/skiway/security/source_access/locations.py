@@ -112,8 +112,7 @@ def _parsed(uri: str) -> Location:
     if scheme == "thrift":
         raise _invalid(
             uri,
-            "a Hive Metastore cannot be a source, because that needs PyIceberg's extra 'hive', which Skiway does not include; give "
-            "the address of a REST catalog in front of it, or the folder of its Iceberg tables",
+            "it is the address of a Hive Metastore, which needs a connector of kind hive",
         )
     if scheme not in _SCHEMES:
         raise _invalid(

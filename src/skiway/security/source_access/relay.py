@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 from skiway.config.addresses import AddressRule
 from skiway.errors import SkiwayError
+from skiway.security.source_access.connections import connected_socket
 from skiway.security.source_access.policy import SourceAccess
 
 __all__ = ["Relay", "relay_of"]
 
 _HEAD_BYTES: Final = 64 * 1024
 _BLOCK_BYTES: Final = 256 * 1024
-_CONNECT_S: Final = 10.0
 _IDLE_S: Final = 300.0
 
 
@@ -49,10 +49,10 @@ class Relay:
             try:
                 if method == "CONNECT":
                     host, _, port = target.rpartition(":")
-                    upstream = self._connected("https", host.strip("[]"), int(port))
+                    upstream = connected_socket(self._access, "https", host.strip("[]"), int(port))
                 else:
                     parts = urlsplit(target)
-                    upstream = self._connected("http", parts.hostname or "", parts.port or 80)
+                    upstream = connected_socket(self._access, "http", parts.hostname or "", parts.port or 80)
             except (SkiwayError, OSError, ValueError):
                 client.sendall(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                 return
@@ -66,16 +66,6 @@ class Relay:
                     upstream.sendall(_as_origin(head, target) + rest)
                     _copy_exactly(client, upstream, _body_bytes(head) - len(rest))
                 _copy(upstream, client)
-
-    def _connected(self, scheme: str, host: str, port: int) -> socket.socket:
-        """A connection to one of the addresses of a host, all of which were checked."""
-        failure = OSError("no address")
-        for address in self._access.checked_addresses(scheme, host, port):
-            try:
-                return socket.create_connection((str(address), port), timeout=_CONNECT_S)
-            except OSError as error:
-                failure = error
-        raise failure
 
 
 @cache
