@@ -14,6 +14,7 @@ from metastore.resource_factory import expect_error
 from metastore.upstreams import SECRETS
 from pipeline.ingest_sources import (
     PASSWORD,
+    USER,
     CopyingConnector,
     Postgres,
     password,
@@ -163,6 +164,7 @@ def test_types_of_postgresql_are_mapped_as_documented(postgres, managed_lake, sp
         "day": ("date", "'2026-02-03'", pa.date32()),
         "moment": ("timestamp", "'2026-02-03 04:05:06.123456'", pa.timestamp("us")),
         "instant": ("timestamptz", "'2026-02-03 04:05:06.123456+02'", pa.timestamp("us", "UTC")),
+        "clock": ("time", "'04:05:06.123456'", pa.string()),
         "data": ("bytea", "'\\x0102'", pa.binary()),
         "ident": ("uuid", "'00000000-0000-0000-0000-000000000007'", pa.string()),
         "doc": ("jsonb", "'{\"a\": 1}'", pa.string()),
@@ -186,6 +188,31 @@ def test_types_of_postgresql_are_mapped_as_documented(postgres, managed_lake, sp
         "2026-02-03T04:05:06.123456",
         "2026-02-03T02:05:06.123456+00:00",
     )
+
+
+def test_times_of_postgresql_are_copied_exactly(postgres, managed_lake, spark):
+    """The cursor is a time. If the user may not read all columns, the copy fails, instead of leaving some out."""
+    schema = postgres.new_schema("times")
+    postgres.run(
+        f"CREATE DOMAIN {schema}.opening AS time(0)",
+        f"CREATE TABLE {schema}.clocks (at time, zoned timetz, whole {schema}.opening, many time[], v int)",
+        f"INSERT INTO {schema}.clocks VALUES ('00:00:00', '00:00:00+00', '00:00:00', '{{}}', 1), "
+        "('23:59:59.999999', '23:59:59.999999-15:59', '23:59:59', '{00:00:00.000001,NULL}', 2), "
+        "('04:05:06.1', '24:00:00+05:30', '08:30', NULL, 3)",
+    )
+    settings = v1.CopySettings(mode=v1.COM_APPEND, cursor_column="at")
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, settings, source=source(schema))
+    assert copy.run().failures == {}
+    postgres.run(f"INSERT INTO {schema}.clocks VALUES ('24:00:00', NULL, NULL, NULL, 4)")
+    assert copy.run().failures == {}
+    assert copy.rows(f"{schema}.clocks") == [
+        ("00:00:00", "00:00:00+00", "00:00:00", [], 1),
+        ("04:05:06.1", "24:00:00+05:30", "08:30:00", None, 3),
+        ("23:59:59.999999", "23:59:59.999999-15:59", "23:59:59", ["00:00:00.000001", None], 2),
+        ("24:00:00", None, None, None, 4),
+    ]
+    postgres.run(f"REVOKE SELECT ON {schema}.clocks FROM {USER}", f"GRANT SELECT (at, v) ON {schema}.clocks TO {USER}")
+    assert "grant SELECT" in copy.run(full_rescan=True).failures[f"{schema}.clocks"]
 
 
 def test_wrong_password_is_reported_without_it(postgres, managed_lake, spark, caplog):

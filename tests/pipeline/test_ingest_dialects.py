@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skiway.pipeline.ingest.dialects import database_error, literal, mysql_column, quoted
+from skiway.pipeline.ingest.dialects import database_error, literal, quoted, read_column
 from skiway.security.source_access.jdbc import JdbcDatabase
 
 
@@ -29,12 +29,30 @@ def test_values_and_names_cannot_end_their_quotes():
     ],
 )
 def test_columns_of_mysql_are_converted_if_they_would_change(data_type, precision, sql):
-    assert mysql_column("c", data_type, precision).sql == sql
+    assert read_column("mysql", "c", data_type, precision).sql == sql
+
+
+@pytest.mark.parametrize(
+    ("data_type", "sql"),
+    [
+        ("int4", '"c"'),
+        ("timestamptz", '"c"'),
+        ("char", '"c"'),
+        ("datetime", '"c"'),
+        ("time", 'CAST("c" AS TEXT) AS "c"'),
+        ("timetz", 'CAST("c" AS TEXT) AS "c"'),
+        ("_time", 'CAST("c" AS TEXT[]) AS "c"'),
+        ("_timetz", 'CAST("c" AS TEXT[]) AS "c"'),
+    ],
+)
+def test_times_of_postgresql_are_converted(data_type, sql):
+    column = read_column("postgresql", "c", data_type, None)
+    assert (column.sql, column.is_datetime) == (sql, False)
 
 
 @pytest.mark.parametrize("data_type", ["date", "datetime", "timestamp"])
 def test_dates_of_mysql_are_read_only_if_they_exist(data_type):
-    column = mysql_column("c", data_type, None)
+    column = read_column("mysql", "c", data_type, None)
     assert column.sql.startswith("IF(DAYOFMONTH(`c`) BETWEEN 1 AND DAYOFMONTH(LAST_DAY(`c`)), ")
     assert column.is_datetime == (data_type == "datetime")
 

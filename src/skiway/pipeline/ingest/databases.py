@@ -1,49 +1,25 @@
-"""Tables of databases over JDBC, as copies read them.
-
-Spark fetches the driver by its Maven coordinates. Addresses are checked
-before a connection is made, and the JDBC URL is built here: a connector cannot name classes, files or further hosts. The
-password is an option of the driver, which Spark does not show in plans. The texts of drivers are only in the log.
-"""
+"""Tables of databases, as copies read them over JDBC. Spark fetches the driver by its Maven coordinates."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from skiway.errors import (
-    ConstraintViolation,
-    InvalidArgument,
-    PreconditionFailed,
-    SkiwayError,
-    Unavailable,
-    Unsupported,
-)
+from skiway.errors import ConstraintViolation, InvalidArgument, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import Namespace, TableHandle, TableName
 from skiway.metastore.ingest.changes import Changes, CopiedTable, DatabaseSource
 from skiway.metastore.ingest.cursors import CursorFacts, CursorRange, cursor_range
 from skiway.metastore.ingest.positions import Position
 from skiway.metastore.ingest.rows import Target, Written, keys_of_files, looked_up, write_rows
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
-from skiway.pipeline.ingest.dialects import (
-    DRIVERS,
-    LISTING,
-    ReadColumn,
-    as_text,
-    database_error,
-    literal,
-    mysql_column,
-    quoted,
-)
-from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, collected, outcome_of
-from skiway.pipeline.interruption import check_interrupted
+from skiway.pipeline.ingest.dialects import COLUMNS, DRIVERS, LISTING, ReadColumn, as_text, literal, quoted, read_column
+from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, outcome_of
+from skiway.pipeline.ingest.jdbc import Queries
 from skiway.pipeline.jars import add_jar
 from skiway.pipeline.profile.values import quoted as quoted_in_spark
 from skiway.security.source_access.jdbc import JdbcDatabase, checked_jdbc
@@ -55,10 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_database"]
 
-_FETCHED_ROWS: Final = "10000"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
-
-log = logging.getLogger("skiway.ingest")
 
 
 def open_database(
@@ -93,8 +66,8 @@ class Database(DatabaseSource):
     def __init__(
         self, spark: Callable[[], SparkSession], distribute: SparkDistribution, at: JdbcDatabase, password: str
     ) -> None:
-        self._spark, self._at, self._password = spark, at, password
-        self.distribute = distribute
+        self._at = at
+        self.queries, self.distribute = Queries(spark, at, password), distribute
         self._columns: dict[TableName, list[ReadColumn]] = {}
 
     def namespaces(self) -> list[Namespace]:
@@ -122,94 +95,19 @@ class Database(DatabaseSource):
         return as_text(self._at.dialect, expression)
 
     def columns(self, table: TableName) -> list[ReadColumn]:
-        """The columns of a table that cannot be read as they are. A run uses those that the table had at first."""
-        if self._at.dialect != "mysql":
+        """The columns of a table; none if all are read as they are. A run uses those that the table had at first."""
+        if self._at.dialect not in COLUMNS:
             return []
         if table not in self._columns:
-            (schema,) = (self.literal(each, is_number=False) for each in table.namespace)
-            found = self.asked(
-                "SELECT column_name AS name, data_type AS type, numeric_precision AS digits FROM information_schema.columns "  # noqa: S608
-                f"WHERE table_schema = {schema} AND table_name = {self.literal(table.name, is_number=False)} "
-                "ORDER BY ordinal_position"
-            )
-            self._columns[table] = [mysql_column(each["name"], each["type"], each["digits"]) for each in found]
+            schema, name = (self.literal(each, is_number=False) for each in (*table.namespace, table.name))
+            found = self.queries.asked(COLUMNS[self._at.dialect].format(schema=schema, table=name))
+            self._columns[table] = [
+                read_column(self._at.dialect, each["name"], each["type"], each["digits"]) for each in found
+            ]
         return self._columns[table]
 
-    def frame(self, sql: str, conditions: Iterable[str] = ()) -> DataFrame:
-        """The rows of a query; one connection reads those of each condition."""
-        each = list(conditions)
-        properties = {
-            "driver": DRIVERS[self._at.dialect][1],
-            "user": self._at.user,
-            "password": self._password,  # also if it is empty: without one, drivers look for files with passwords
-            "fetchsize": _FETCHED_ROWS,
-            "preferTimestampNTZ": "true",
-            **({"open_mode": "1"} if self._at.dialect == "sqlite" else {}),  # read-only
-        }
-        table = f"({sql}) AS copied"
-        with self._translated():
-            if each:
-                return self._spark().read.jdbc(self._at.url, table, predicates=each, properties=properties)
-            return self._spark().read.jdbc(self._at.url, table, properties=properties)
-
-    def asked(self, sql: str) -> list[dict[str, Any]]:
-        """The few rows of a query about tables, by lower-case names of columns."""
-        if self._at.dialect == "sqlite":
-            return _asked_sqlite(self._at, sql)
-        frame = self.frame(sql)
-        with self._translated():
-            rows = frame.toArrow().to_pylist()
-        return [{name.lower(): value for name, value in row.items()} for row in rows]
-
-    def collected(self, frame: DataFrame) -> list[Any]:
-        """The results in a frame of outcomes."""
-        with self._translated():
-            return collected(frame)
-
     def _all(self) -> list[TableName]:
-        return [TableName((row["s"],), row["t"]) for row in self.asked(LISTING[self._at.dialect])]
-
-    def _translated(self) -> _Translated:
-        return _Translated(self._at)
-
-
-def _asked_sqlite(at: JdbcDatabase, sql: str) -> list[dict[str, Any]]:
-    """The rows of a query. The JDBC driver of SQLite does not know the types of expressions, so it is not asked."""
-    import sqlite3
-
-    file = Path(at.url.removeprefix("jdbc:sqlite:"))
-    try:
-        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(sql)]
-    except sqlite3.Error as error:
-        log.warning("the database failed: %s", error)
-        raise PreconditionFailed(
-            f"the SQLite database {file.name!r} cannot be read: check the file, and the names of tables and columns",
-            key="ingest.database",
-        ) from None
-
-
-class _Translated:
-    """A block that uses a database. What its driver says is only in the log, since it can contain anything."""
-
-    def __init__(self, at: JdbcDatabase) -> None:
-        self._at = at
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        cause = error.__cause__ if isinstance(error, Unavailable) else error
-        if not isinstance(cause, PySparkException | Py4JError):
-            return
-        check_interrupted()
-        text = str(cause)
-        log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
-        raise database_error(self._at, text) from None
+        return [TableName((row["s"],), row["t"]) for row in self.queries.asked(LISTING[self._at.dialect])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +133,7 @@ class DatabaseTable:
         columns = self.database.columns(self.name)
         selected = ", ".join(each.sql for each in columns) or "*"
         sql = f"SELECT {selected} FROM {table}{f' WHERE {where}' if where else ''}"  # noqa: S608 - names are quoted
-        found = self.database.frame(sql, conditions)
+        found = self.database.queries.frame(sql, conditions)
         return found.withColumns(
             {each.name: found[quoted_in_spark(each.name)].cast("timestamp_ntz") for each in columns if each.is_datetime}
         )
@@ -262,7 +160,7 @@ class DatabaseTable:
             known = f"COUNT(CASE WHEN {quoted} <= {value} THEN 1 END)"
             lower = f"CASE WHEN MAX({quoted}) < {value} THEN 1 ELSE 0 END"
         table = self.database.quoted(*self.name.namespace, self.name.name)
-        (found,) = self.database.asked(
+        (found,) = self.database.queries.asked(
             f"SELECT {highest} AS highest, {known} AS known, {lower} AS lower_max, "  # noqa: S608 - names are quoted
             f"COUNT(CASE WHEN {quoted} IS NULL THEN 1 END) AS missing FROM {table}"
         )
@@ -300,7 +198,7 @@ class DatabaseChanges:
             outcome = outcome_of(lambda: write_rows(target, (each.rename_columns(names) for each in batches)))
             yield pa.record_batch({"place": pa.array([0], pa.int64()), "outcome": pa.array([outcome], pa.binary())})
 
-        made = self.table.database.collected(numbered.mapInArrow(run, RESULT))
+        made = self.table.database.queries.collected(numbered.mapInArrow(run, RESULT))
         rows = sum(each.rows for each in made)
         position: Position = {"kind": "all"} if self.chosen is None else self.chosen.position(rows)
         written = Written.all(made, position)

@@ -1,7 +1,7 @@
 """What differs among the databases that copies read: drivers, SQL, types, and the meaning of their errors.
 
-MySQL has types that no JDBC driver and no other system has in the same way. Such columns are converted in the query, so that
-nothing is lost without notice: see `mysql_column`.
+Some types do not arrive as they are through a JDBC driver and Spark. Such columns are converted in the query, so that
+nothing is lost without notice: see `read_column`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Final
 from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized, Unavailable
 from skiway.security.source_access.jdbc import Dialect, JdbcDatabase
 
-__all__ = ["DRIVERS", "LISTING", "ReadColumn", "as_text", "database_error", "literal", "mysql_column", "quoted"]
+__all__ = [
+    "COLUMNS",
+    "DRIVERS",
+    "LISTING",
+    "ReadColumn",
+    "as_text",
+    "database_error",
+    "literal",
+    "quoted",
+    "read_column",
+]
 
 DRIVERS: Final[Mapping[Dialect, tuple[str, str]]] = {
     "postgresql": ("org.postgresql:postgresql:42.7.8", "org.postgresql.Driver"),
@@ -31,6 +41,16 @@ LISTING: Final[Mapping[Dialect, str]] = {
     "ESCAPE '~'",
 }
 """The queries that list tables and views by schema."""
+
+COLUMNS: Final[Mapping[Dialect, str]] = {
+    "postgresql": "SELECT a.attname AS name, COALESCE(b.typname, t.typname) AS type, NULL AS digits FROM pg_catalog.pg_attribute a "
+    "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype "
+    "WHERE n.nspname = {schema} AND c.relname = {table} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+    "mysql": "SELECT column_name AS name, data_type AS type, numeric_precision AS digits FROM information_schema.columns "
+    "WHERE table_schema = {schema} AND table_name = {table} ORDER BY ordinal_position",
+}
+"""The queries that list the columns of a table, also those that the user may not read; the type of a domain is its base type."""
 
 _TEXT: Final[Mapping[Dialect, str]] = {"postgresql": "TEXT", "mysql": "CHAR", "sqlite": "TEXT"}
 _MOST_DIGITS: Final = 38
@@ -77,32 +97,53 @@ class ReadColumn:
     is_datetime: bool = False
 
 
-def mysql_column(name: str, data_type: str, precision: int | None) -> ReadColumn:
-    """A column of MySQL, in a type that Spark reads without losing or changing values.
+def read_column(dialect: Dialect, name: str, data_type: str, precision: int | None) -> ReadColumn:
+    """A column in a type that Spark reads without losing or changing values. Some types of MySQL and PostgreSQL are converted:
 
-    - `datetime` becomes text: its driver changes dates before 1582.
-    - `time` has up to 838 hours, also negative ones. It becomes text.
+    - `time` becomes text. Spark would make a moment with milliseconds of it. PostgreSQL has 24:00:00 and times with a zone, and
+      MySQL has up to 838 hours, also negative ones.
+    - `datetime` of MySQL becomes text: its driver changes dates before 1582.
     - `bit(2)` and longer would arrive as text in bytes. They become decimals, like `bigint unsigned`.
     - `char` would be padded with spaces by Spark, which MySQL does not return.
     - Decimals with more digits than Iceberg has become text.
     - Dates that do not exist, such as 0000-00-00 and 2026-02-00, become NULL.
     """
-    column = quoted("mysql", name)
-    exists = f"DAYOFMONTH({column}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({column}))"
-    match data_type.lower():
-        case "time" | "char":
-            chosen = as_text("mysql", column)
-        case "bit" if (precision or 1) > 1:
-            chosen = f"CAST({column} AS DECIMAL(20, 0))"
-        case "decimal" if (precision or 0) > _MOST_DIGITS:
-            chosen = as_text("mysql", column)
-        case "date" | "timestamp":
-            chosen = f"IF({exists}, {column}, NULL)"
-        case "datetime":
-            chosen = f"IF({exists}, {as_text('mysql', column)}, NULL)"
+    column = quoted(dialect, name)
+    data_type = data_type.lower()
+    chosen = _postgresql(column, data_type) if dialect == "postgresql" else _mysql(column, data_type, precision)
+    if not chosen:
+        return ReadColumn(name, column)
+    is_datetime = dialect == "mysql" and data_type == "datetime"
+    return ReadColumn(name, f"{chosen} AS {column}", is_datetime=is_datetime)
+
+
+def _postgresql(column: str, data_type: str) -> str:
+    """The expression for a column; empty if it is read as it is."""
+    match data_type:
+        case "time" | "timetz":
+            return as_text("postgresql", column)
+        case "_time" | "_timetz":  # arrays
+            return f"CAST({column} AS TEXT[])"
         case _:
-            return ReadColumn(name, column)
-    return ReadColumn(name, f"{chosen} AS {column}", is_datetime=data_type.lower() == "datetime")
+            return ""
+
+
+def _mysql(column: str, data_type: str, precision: int | None) -> str:
+    """The expression for a column; empty if it is read as it is."""
+    exists = f"DAYOFMONTH({column}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({column}))"
+    match data_type:
+        case "time" | "char":
+            return as_text("mysql", column)
+        case "bit" if (precision or 1) > 1:
+            return f"CAST({column} AS DECIMAL(20, 0))"
+        case "decimal" if (precision or 0) > _MOST_DIGITS:
+            return as_text("mysql", column)
+        case "date" | "timestamp":
+            return f"IF({exists}, {column}, NULL)"
+        case "datetime":
+            return f"IF({exists}, {as_text('mysql', column)}, NULL)"
+        case _:
+            return ""
 
 
 def database_error(at: JdbcDatabase, text: str) -> SkiwayError:
