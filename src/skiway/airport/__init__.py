@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ColumnStatistics,
         Commands,
         HasStatistics,
+        LazyListing,
         Planned,
         Schema,
         SharedListing,
@@ -102,7 +103,7 @@ __all__ = [  # noqa: RUF022  (grouped by topic)
     # build a catalog
     "CatalogBuilder", "SchemaBuilder",
     # implement a catalog
-    "Catalog", "Schema", "Table", "Versioned", "CatalogVersion", "SharedListing", "Commands",
+    "Catalog", "Schema", "Table", "Versioned", "CatalogVersion", "SharedListing", "LazyListing", "Commands",
     "Transactional", "TransactionManager", "TransactionStatus",
     # read
     "ScanOptions", "TimePoint", "TimeTravel", "Planned", "Bindable", "HasStatistics", "ColumnStatistics",
@@ -120,8 +121,8 @@ __all__ = [  # noqa: RUF022  (grouped by topic)
 
 _NAMES = {
     "builder": "CatalogBuilder SchemaBuilder",
-    "catalog": "Bindable Catalog CatalogVersion ColumnStatistics Commands HasStatistics Planned Schema SharedListing Table "
-    "TimeTravel Transactional TransactionManager TransactionStatus Versioned",
+    "catalog": "Bindable Catalog CatalogVersion ColumnStatistics Commands HasStatistics LazyListing Planned Schema SharedListing "
+    "Table TimeTravel Transactional TransactionManager TransactionStatus Versioned",
     "context": "acting_as submit with_request",
     "ddl": "CreateTable DynamicCatalog DynamicSchema DynamicTable",
     "functions": "ANY InOutCall Parameter ScalarFunction TableFunction TableInOutFunction Volatility",

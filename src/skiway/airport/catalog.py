@@ -30,6 +30,7 @@ __all__ = [
     "ColumnStatistics",
     "Commands",
     "HasStatistics",
+    "LazyListing",
     "Planned",
     "Schema",
     "SharedListing",
@@ -154,6 +155,20 @@ class SharedListing(ABC):
     @abstractmethod
     def visibility_key(self) -> Hashable:
         """A key that is equal for all callers who may see the same objects."""
+
+
+class LazyListing(ABC):
+    """A schema that a listing of its catalog can leave out. Clients then request its objects when they first use it.
+
+    DuckDB requests them up to three times, for tables and both kinds of functions, and receives a message per object.
+    Objects in the listing arrive faster, so the listing leaves out only schemas that the server has not listed yet in the
+    current version of the catalog.
+    """
+
+    @property
+    @abstractmethod
+    def is_lazy(self) -> bool:
+        """Whether the listing leaves out the objects of this schema."""
 
 
 class TransactionStatus(StrEnum):

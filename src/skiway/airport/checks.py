@@ -21,6 +21,7 @@ from skiway.airport.catalog import (
     Catalog,
     Commands,
     HasStatistics,
+    LazyListing,
     Planned,
     Schema,
     SharedListing,
@@ -69,7 +70,7 @@ log = logging.getLogger("skiway.airport")
 
 _WRITES: Final = (Insertable, Updatable, UpdatableBatch, Deletable, DeletableBatch)
 _OF_TABLES: Final = (TimeTravel, Planned, Bindable, HasStatistics, DynamicTable, Writable, *_WRITES)
-_OF_SCHEMAS: Final = (DynamicSchema,)
+_OF_SCHEMAS: Final = (DynamicSchema, LazyListing)
 _OF_CATALOGS: Final = (Versioned, Commands, SharedListing, Transactional, DynamicCatalog)
 
 

@@ -25,8 +25,9 @@ from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
-from skiway.metastore import catalogs, managed, namespaces
+from skiway.metastore import Realm, catalogs, managed, namespaces
 from skiway.metastore.records.damage import damaged_error
+from skiway.metastore.resources.hierarchy import relation_count
 from skiway.model import v1
 from skiway.schema_names import namespace_path
 
@@ -59,11 +60,20 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         return self._context.callers.visibility
 
     def schemas(self) -> Sequence[Schema]:
-        """All namespaces of the catalog, and the system schema."""
+        """All namespaces of the catalog, and the system schema. Schemas of large accounts are lazy."""
         realm = self._context.callers.realm()
         found = namespaces.scan(realm, self.record.resource_id.id)
-        schemas = [LakeSchema(self._context, self.record, namespace, self.find_table) for namespace in found]
+        lazy = self._is_large(realm)
+        schemas = [LakeSchema(self._context, self.record, each, self.find_table, lazy=lazy) for each in found]
         return [*schemas, SystemSchema(self._context, self.record, self.find_table)]
+
+    def _is_large(self, realm: Realm) -> bool:
+        """Whether the account has so many tables and views that listing all of them takes too long for ATTACH.
+
+        If the store cannot tell that nothing has changed, the listing of each schema would take as long as the version of
+        the account, so all schemas are listed at once.
+        """
+        return realm.stored_state() is not None and relation_count(realm) > self._context.max_listed_at_once
 
     def schema(self, name: str) -> Schema | None:
         """The schema with this name, or None."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from skiway.airport import CreateTable, DynamicSchema, ScanOptions, Schema, Table
+from skiway.airport import CreateTable, DynamicSchema, LazyListing, ScanOptions, Schema, Table
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema
@@ -37,16 +37,24 @@ SYSTEM_SCHEMA: Final = "skiway"
 log = logging.getLogger("skiway.lake")
 
 
-class LakeSchema(Schema, DynamicSchema):
-    """The tables of one namespace."""
+class LakeSchema(Schema, DynamicSchema, LazyListing):
+    """The tables of one namespace. A lazy schema lists them when a client first uses it."""
 
-    def __init__(self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace, find: Find) -> None:
+    def __init__(
+        self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace, find: Find, *, lazy: bool = False
+    ) -> None:
         self.name = schema_name(full_path(namespace))
         self.comment = f"damaged: {namespace.damage}" if namespace.damage else namespace.description
         self._context = context
         self._catalog = catalog
         self._namespace = namespace
         self._find = find
+        self._is_lazy = lazy
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the listing of the catalog leaves out the tables."""
+        return self._is_lazy
 
     def tables(self) -> Sequence[Table]:
         """All tables and views. A table with an invalid schema is left out and logged; what cannot be read is marked."""

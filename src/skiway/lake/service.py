@@ -12,7 +12,7 @@ from skiway.airport.server.tickets import TicketOffice
 from skiway.config import Settings
 from skiway.flightsql import FlightSql
 from skiway.lake.catalog import LakeCatalogs
-from skiway.lake.context import Callers, Context, Versions
+from skiway.lake.context import MAX_LISTED_AT_ONCE, Callers, Context, Versions
 from skiway.lake.flight_sql import LakeSql
 from skiway.lake.leases import TransactionLeases
 from skiway.lake.opened_tables import Handles
@@ -39,6 +39,7 @@ def airport_service(
     transaction_ttl: timedelta = timedelta(hours=1),
     part_bytes: int = PART_BYTES,
     max_parts: int = MAX_PARTS,
+    max_listed_at_once: int = MAX_LISTED_AT_ONCE,
     limits: Limits | None = None,
     queries: QueryEngine | None = None,
     settings: Settings | None = None,
@@ -48,6 +49,7 @@ def airport_service(
 
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
     same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
+    If an account has more than `max_listed_at_once` tables and views, its schemas are lazy.
     `queries` runs the SQL of `skiway.query`, `spark` runs it on Spark, and `settings` are shown in `skiway.settings`.
     """
     callers, versions, usage = Callers(access, observers), Versions(), UsageLog()
@@ -66,6 +68,7 @@ def airport_service(
         usage=usage,
         part_bytes=part_bytes,
         max_parts=max_parts,
+        max_listed_at_once=max_listed_at_once,
         key=key,
         settings=settings or Settings(),
         spark=spark,

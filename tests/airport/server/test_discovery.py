@@ -14,6 +14,7 @@ from skiway.airport import (
     CatalogBuilder,
     CatalogVersion,
     ColumnStatistics,
+    LazyListing,
     Parameter,
     ScanOptions,
     Schema,
@@ -25,7 +26,7 @@ from skiway.airport import (
     find_rowid_column,
     project_schema,
 )
-from skiway.airport.server.discovery import ListingCache
+from skiway.airport.server.discovery import ListingCache, object_infos
 from skiway.airport.wire.payloads import (
     CatalogRequest,
     CatalogRoot,
@@ -241,6 +242,115 @@ def test_number_of_cached_listings_is_limited() -> None:
         catalog.key = key
         listings.list_schemas(catalog, "demo")
     assert catalog.built == 4
+
+
+# -- lazy schemas -----------------------------------------------------------------------------------------------------
+
+
+class Numbers(Table):
+    schema = pa.schema({"n": pa.int64()})
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def scan(self, options: ScanOptions) -> pa.Table:
+        raise NotImplementedError
+
+
+class Area(Schema, LazyListing):
+    def __init__(self, name: str, tables: list[str], *, lazy: bool) -> None:
+        self.name, self._tables, self._lazy, self.listed = name, tables, lazy, 0
+
+    @property
+    def is_lazy(self) -> bool:
+        return self._lazy
+
+    def tables(self) -> list[Table]:
+        self.listed += 1
+        return [Numbers(name) for name in self._tables]
+
+
+class Areas(CountingShared):
+    """Two schemas; callers with the visibility key "few" see other tables than those with the key "all"."""
+
+    def __init__(self, *, lazy: bool) -> None:
+        super().__init__()
+        self.first = {key: Area("first", [f"{key}_1", f"{key}_2"], lazy=lazy) for key in ("all", "few")}
+        self.second = Area("second", ["other"], lazy=lazy)
+
+    def schemas(self) -> list[Schema]:
+        self.built += 1
+        return [self.first[self.key], self.second]
+
+
+def names_listed(listings: ListingCache, catalog: Catalog) -> dict[str, list[str] | None]:
+    """The names of the objects in each schema of a listing; None if the listing leaves them out."""
+    root = unseal(listings.list_schemas(catalog, "demo"), CatalogRoot, "listing")
+    shown = [entry.contents.serialized is not None for entry in root.schemas]
+    return {
+        entry.name: list(objects(root, index)) if shown[index] else None for index, entry in enumerate(root.schemas)
+    }
+
+
+def test_lazy_schema_is_part_of_listings_after_its_first_use() -> None:
+    catalog, listings = Areas(lazy=True), ListingCache()
+    assert names_listed(listings, catalog) == {"first": None, "second": None}
+    assert catalog.first["all"].listed == 0
+    for _ in range(3):
+        listed = list(listings.object_infos(catalog, "demo", "first"))
+    assert listed == [info.SerializeToString() for info in object_infos(catalog.first["all"], "demo")]
+    assert catalog.first["all"].listed == 2, "once for the server, and once for this test"
+    assert names_listed(listings, catalog) == {"first": ["all_1", "all_2"], "second": None}
+    list(listings.object_infos(catalog, "demo", "second"))
+    assert listings.list_schemas(catalog, "demo") == ListingCache().list_schemas(Areas(lazy=False), "demo")
+    assert list(listings.object_infos(catalog, "demo", "third")) == []
+
+
+def test_lazy_schema_is_listed_again_for_each_version_and_for_callers_who_see_something_else() -> None:
+    catalog, listings = Areas(lazy=True), ListingCache()
+    listed = list(listings.object_infos(catalog, "demo", "first"))
+    catalog.key = "few"
+    assert names_listed(listings, catalog) == {"first": None, "second": None}
+    others = [flight.FlightInfo.FromString(data) for data in listings.object_infos(catalog, "demo", "first")]
+    assert [metadata(info).name for info in others] == ["few_1", "few_2"]
+    catalog.key, catalog.number = "all", 2
+    assert names_listed(listings, catalog) == {"first": None, "second": None}
+    catalog.first["all"]._tables.pop()
+    assert list(listings.object_infos(catalog, "demo", "first")) == listed[:1]
+
+
+def test_schema_that_is_not_lazy_is_listed_at_once_and_again_with_each_call() -> None:
+    catalog, listings = Areas(lazy=False), ListingCache()
+    assert names_listed(listings, catalog) == {"first": ["all_1", "all_2"], "second": ["other"]}
+    listed = [list(listings.object_infos(catalog, "demo", "first")) for _ in range(2)]
+    assert listed[0] == listed[1]
+    assert catalog.first["all"].listed == 3
+
+
+def test_lazy_schemas_of_a_catalog_without_a_version_are_listed_with_each_call() -> None:
+    class Unversioned(Counting):
+        area = Area("first", ["t"], lazy=True)
+
+        def schemas(self) -> list[Schema]:
+            return [self.area]
+
+    catalog, listings = Unversioned(), ListingCache()
+    assert len(list(listings.object_infos(catalog, "demo", "first"))) == 1
+    assert names_listed(listings, catalog) == {"first": None}
+
+
+def test_listing_that_is_built_while_a_lazy_schema_is_listed_is_not_kept() -> None:
+    catalog, listings = Areas(lazy=True), ListingCache()
+    schemas = catalog.schemas
+
+    def interrupted() -> list[Schema]:
+        catalog.schemas = schemas  # type: ignore[method-assign]
+        list(listings.object_infos(catalog, "demo", "first"))
+        return schemas()
+
+    catalog.schemas = interrupted  # type: ignore[method-assign]
+    assert names_listed(listings, catalog) == {"first": None, "second": None}
+    assert names_listed(listings, catalog) == {"first": ["all_1", "all_2"], "second": None}
 
 
 # -- builder and helpers ----------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from skiway.airport.catalog import (
     Catalog,
     CatalogVersion,
     HasStatistics,
+    LazyListing,
     Schema,
     SharedListing,
     Table,
@@ -39,6 +41,7 @@ from skiway.airport.wire.payloads import (
     VersionInfo,
     encode,
     seal,
+    unseal,
 )
 from skiway.errors import Internal, NotFound
 from skiway.model.flight_pb2 import FlightInfo
@@ -62,15 +65,18 @@ def catalog_version(catalog: Catalog) -> CatalogVersion:
     return catalog.version() if isinstance(catalog, Versioned) else CatalogVersion(1, fixed=False)
 
 
-def list_schemas(catalog: Catalog, name: str) -> bytes:
-    """The sealed listing of everything the caller may see. `name` is the name the client attached."""
+def list_schemas(catalog: Catalog, name: str, known: Mapping[str, Contents] | None = None) -> bytes:
+    """The sealed listing of everything the caller may see. `name` is the name the client attached.
+
+    It leaves out the objects of lazy schemas, except of those that are `known`.
+    """
     version = catalog_version(catalog)
     entries: list[SchemaEntry] = []
     for schema in catalog.schemas():
         if ascii_lower(schema.name) == UNREACHABLE_SCHEMA:
             log.warning("DuckDB cannot query schema %r of catalog %r: rename it", schema.name, name)
         try:
-            contents = schema_contents(schema, name)
+            contents = (known or {}).get(schema.name) or _announced_contents(schema, name)
         except NotFound as error:  # somebody dropped it
             log.info("schema %s is gone from the listing: %s", schema.name, error)
             continue
@@ -84,6 +90,14 @@ def list_schemas(catalog: Catalog, name: str) -> bytes:
             )
         )
     return seal(CatalogRoot(schemas=entries, version_info=VersionInfo(version.version, version.fixed)))
+
+
+def _announced_contents(schema: Schema, catalog_name: str) -> Contents:
+    return Contents() if _is_lazy(schema) else schema_contents(schema, catalog_name)
+
+
+def _is_lazy(schema: Schema) -> bool:
+    return isinstance(schema, LazyListing) and schema.is_lazy
 
 
 def schema_contents(schema: Schema, catalog_name: str) -> Contents:
@@ -191,33 +205,76 @@ def announced(table: Table | TableRef, path: ObjectPath, schema: pa.Schema, *, s
     return schema
 
 
+@dataclass(slots=True)
+class _Listing:
+    """A listing for callers who may see the same: the response to `list_schemas`, and the contents of lazy schemas by name."""
+
+    version: CatalogVersion
+    response: bytes | None = None
+    contents: dict[str, Contents] = field(default_factory=dict)
+
+
 class ListingCache:
     """Caches listings of versioned catalogs until the version changes, one for all callers who may see the same."""
 
     def __init__(self, size: int = 256) -> None:
         self._lock = threading.Lock()
         self._size = size
-        self._cached: WeakKeyDictionary[Catalog, OrderedDict[Hashable, tuple[CatalogVersion, bytes]]] = (
-            WeakKeyDictionary()
-        )
+        self._cached: WeakKeyDictionary[Catalog, OrderedDict[Hashable, _Listing]] = WeakKeyDictionary()
 
     def list_schemas(self, catalog: Catalog, name: str) -> bytes:
-        """The sealed listing of `catalog`, rebuilt only if its version changed."""
-        if not isinstance(catalog, Versioned):
+        """The sealed listing of `catalog`, built again only if its version changed, or if lazy schemas were listed."""
+        listing = self._current(catalog, name)
+        if listing is None:
             return list_schemas(catalog, name)
+        with self._lock:
+            response, known = listing.response, dict(listing.contents)
+        if response is not None:
+            return response
+        response = list_schemas(catalog, name, known)
+        with self._lock:
+            if len(known) == len(listing.contents):
+                listing.response = response
+        return response
+
+    def object_infos(self, catalog: Catalog, name: str, schema_name: str) -> Iterator[bytes]:
+        """The FlightInfos of the objects of a schema, serialized. Those of a lazy schema are part of later listings."""
+        listing = self._current(catalog, name)
+        known = None if listing is None else listing.contents.get(schema_name)
+        if known is not None:
+            yield from _infos_in(known)
+            return
+        for schema in catalog.schemas():
+            if schema.name != schema_name:
+                continue
+            if listing is None or not _is_lazy(schema):
+                yield from (info.SerializeToString() for info in object_infos(schema, name))
+                continue
+            made = schema_contents(schema, name)
+            with self._lock:
+                listing.contents[schema_name], listing.response = made, None
+            yield from _infos_in(made)
+
+    def _current(self, catalog: Catalog, name: str) -> _Listing | None:
+        """The listing of the catalog in its current version; None if it has no versions.
+
+        What is built while the catalog changes becomes part of the listing of an old version, which is not used again.
+        """
+        if not isinstance(catalog, Versioned):
+            return None
         viewer = catalog.visibility_key() if isinstance(catalog, SharedListing) else current_request().identity
         key = (name, viewer)
         version = catalog.version()
         with self._lock:
             cached = self._cached.setdefault(catalog, OrderedDict())
-            entry = cached.get(key)
-        if entry is not None and entry[0] == version:
-            return entry[1]
-        listing = list_schemas(catalog, name)
-        with self._lock:
-            # If the catalog changed in the meantime, its version did too, and this entry will not be used.
-            cached[key] = (version, listing)
+            listing = cached.get(key)
+            if listing is None or listing.version != version:
+                listing = cached[key] = _Listing(version)
             cached.move_to_end(key)
             while len(cached) > self._size:
                 cached.popitem(last=False)
         return listing
+
+
+def _infos_in(contents: Contents) -> list[bytes]:
+    return unseal(contents.serialized or b"", list[bytes], "a listing")

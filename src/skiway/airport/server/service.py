@@ -216,9 +216,13 @@ class AirportService:
         # DuckDB loads a catalog from this listing; other clients expect addresses that a user can type.
         for name in names:
             _, catalog = self.host.open_catalog(request.within(name))
+            if for_catalog and wanted_schema:
+                with contextlib.suppress(NotFound):  # somebody dropped the schema
+                    yield from self.host.listings.object_infos(catalog, name, wanted_schema)
+                continue
             for schema in catalog.schemas():
                 if not wanted_schema or schema.name == wanted_schema:
-                    with contextlib.suppress(NotFound):  # somebody dropped the schema
+                    with contextlib.suppress(NotFound):
                         for info in object_infos(schema, name, bound=for_catalog):
                             yield info.SerializeToString()
 

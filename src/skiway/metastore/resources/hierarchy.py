@@ -40,6 +40,7 @@ __all__ = [
     "nearest",
     "purge_table",
     "relation_any_case",
+    "relation_count",
     "require_path",
     "state_digest",
     "table",
@@ -97,6 +98,11 @@ def state_digest(realm: Realm) -> bytes:
         for pointer in realm.stores.pointers.scan(prefix(realm.account_id)):
             digest.update(f"{pointer.key}\0{pointer.version}\0{pointer.blob_uri}\n".encode())
     return digest.digest()
+
+
+def relation_count(realm: Realm) -> int:
+    """The number of tables and views of the account, whether or not the caller sees them."""
+    return sum(realm.stores.pointers.count(prefix(realm.account_id)) for prefix in (keys.table, keys.view))
 
 
 # --- namespaces by path -----------------------------------------------------------------------------------------------
