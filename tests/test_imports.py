@@ -239,6 +239,19 @@ def test_clients_load_the_wire_format_but_not_the_server() -> None:
     assert [name for name in loaded if name.startswith(("skiway.airport.server", "skiway.airport.filters"))] == []
 
 
+def test_commands_of_a_server_set_up_grpc_and_memory_before_they_import_it() -> None:
+    loaded = loaded_by("import skiway.cli.server")
+    assert loaded & {"grpc", "pyarrow", "skiway.runtime", "skiway.metastore"} == set()
+
+
+def test_server_is_ready_before_it_imports_the_explorer_and_what_jobs_need(tmp_path: Path) -> None:
+    store = f"skiway.storage.open_pointers('sqlite:///{tmp_path}/pointers.db').close()"
+    loaded = loaded_by(f"import skiway.runtime.process, skiway.storage; {store}")
+    late = {"datasketches", "jinja2", "skiway.client", "skiway.pipeline.profile", "skiway.web"}
+    assert loaded & {*late, "sqlalchemy.dialects.postgresql"} == set()
+    assert loaded & HEAVY == set()
+
+
 def test_names_of_the_library_are_imported_when_they_are_used() -> None:
     assert sorted(airport._PLACES) == sorted(airport.__all__)
     for name in airport.__all__:

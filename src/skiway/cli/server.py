@@ -1,4 +1,7 @@
-"""Commands that run or administer a server: `serve`, `worker`, `gc` and `config`."""
+"""Commands that run or administer a server: `serve`, `worker`, `gc` and `config`.
+
+The modules of the server are imported by the commands that need them, after `prepare_grpc`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from skiway import __version__
-from skiway.airport.wire.duckdb_sql import attach_statement
 from skiway.cli.command import READY_FILE
 from skiway.cli.options import key_values, load_settings, prepare_grpc, require_home
 from skiway.cli.output import Output
@@ -27,9 +29,6 @@ from skiway.config import FILE_NAME, Settings, shown
 from skiway.config.settings import SHORT_FORMS
 from skiway.config.sources import from_environment, from_file, from_flags
 from skiway.errors import InvalidArgument
-from skiway.runtime.gc.sweeps import once_round
-from skiway.runtime.lake import warehouse_of
-from skiway.runtime.stores import secrets_of, stores_in_memory, stores_of
 
 __all__ = ["collect_garbage", "serve", "show_settings", "work"]
 
@@ -68,6 +67,8 @@ def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Pa
 
 def _banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Text:
     """The addresses of a server, and how to connect to it."""
+    from skiway.airport.wire.duckdb_sql import attach_statement
+
     facts = {
         **addresses,
         "home": str(home),
@@ -101,6 +102,8 @@ def work(home: Path, file: Path | None, given: Sequence[str]) -> None:
 
 def _check_shared(settings: Settings, home: Path) -> None:
     """Reject stores in memory, which other processes cannot share."""
+    from skiway.runtime.stores import stores_in_memory
+
     for name in stores_in_memory(settings, home):
         raise InvalidArgument(
             f"a worker must share its stores with a server, but {name} is in memory: give the home and settings of "
@@ -122,6 +125,10 @@ class GarbageRecord:
 
 def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool, output: Output) -> None:
     """Sweep the whole store once; print everything that is, or would be, deleted."""
+    from skiway.runtime.gc.sweeps import once_round
+    from skiway.runtime.lake import warehouse_of
+    from skiway.runtime.stores import secrets_of, stores_of
+
     settings = load_settings(home, file, given)
     require_home(home)
     deleted, damaged = Counter[str](), 0

@@ -25,7 +25,6 @@ from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
 from skiway.pipeline.interruption import check_interrupted
 from skiway.pipeline.jars import ICEBERG, fetched
-from skiway.pipeline.profile.values import quoted
 from skiway.telemetry.job_logs import conceal
 
 if TYPE_CHECKING:
@@ -130,6 +129,8 @@ class _Calls:
 
     def attempt(self, procedure: str, name: Sequence[str], **arguments: str) -> dict[str, Any] | None:
         """The row that a procedure returns; None if other writers were faster. Arguments are SQL."""
+        from skiway.pipeline.profile.values import quoted  # its package needs the extra `spark`
+
         table = _literal(".".join(map(quoted, name)))
         given = ", ".join(f"{key} => {value}" for key, value in {"table": table, **arguments}.items())
         try:
@@ -198,6 +199,8 @@ def _arguments(rules: CompactionRules, *, every_delete: bool, in_parts: bool) ->
     given = {"options": f"map({pairs})"}
     if order is None:
         return {"strategy": "'binpack'", **given}
+    from skiway.pipeline.profile.values import quoted
+
     if isinstance(order.order, SortedBy):
         by = ", ".join(
             f"{quoted(name)} {'DESC' if way == 'descending' else 'ASC'} NULLS {'FIRST' if nulls == 'at_start' else 'LAST'}"

@@ -2,6 +2,8 @@
 
 The socket is in a folder that only the user of the server can open. It has no TLS, whatever the other addresses have, and its
 callers are never operators.
+
+The explorer and its clients are imported after the server is ready, because no other part needs them.
 """
 
 from __future__ import annotations
@@ -9,16 +11,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skiway.client import Metastore
 from skiway.config import Settings
 from skiway.errors import PermissionDenied
-from skiway.presentation.open_clients import TIMEOUT_S, OpenClients
-from skiway.web import Explorer
-from skiway.web.logins import Login, Provider
-from skiway.web.sessions import Ended
-from skiway.web.visits import Clients
+from skiway.runtime.late_app import LateApp
+
+if TYPE_CHECKING:
+    from skiway.web import Explorer
+    from skiway.web.logins import Provider
+    from skiway.web.sessions import Ended
 
 __all__ = ["explorer_of", "socket_file"]
 
@@ -32,8 +36,27 @@ def socket_file() -> Iterator[Path]:
 
 def explorer_of(
     settings: Settings, socket: Path, *, location: Callable[[], str], key: Callable[[], bytes], ended: Ended
-) -> Explorer:
+) -> LateApp:
     """The explorer. `location` is where DuckDB finds the server, and `key` and `ended` are those of sessions."""
+    provider = _provider(settings)  # wrong settings are an error before the server is ready
+    return LateApp(partial(_made, settings, socket, provider, location=location, key=key, ended=ended))
+
+
+def _made(
+    settings: Settings,
+    socket: Path,
+    provider: Provider | None,
+    *,
+    location: Callable[[], str],
+    key: Callable[[], bytes],
+    ended: Ended,
+) -> Explorer:
+    from skiway.client import Metastore
+    from skiway.presentation.open_clients import TIMEOUT_S, OpenClients
+    from skiway.web import Explorer
+    from skiway.web.logins import Login
+    from skiway.web.visits import Clients
+
     target = f"grpc+unix://{socket}"
     opened = OpenClients(target)
 
@@ -47,7 +70,7 @@ def explorer_of(
         airport=lambda visitor, catalog: opened.airport(visitor.token, catalog),
         location=location,
     )
-    login = Login(settings.auth.mode != "dev", check, _provider(settings))
+    login = Login(settings.auth.mode != "dev", check, provider)
     return Explorer(clients, key=key, ended=ended, login=login, public_url=settings.server.http.public_url or "")
 
 

@@ -8,6 +8,7 @@
     doors          the gRPC and HTTP servers; at shutdown they let running calls finish
     health         SERVING while both servers accept calls
     ready file     exists while all of that is running
+    explorer       its pages, which are imported last; the first page may wait for them
 
 At shutdown, clients are turned away first, and the stores are closed last.
 """
@@ -109,15 +110,16 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         others = CallProcesses(serving_calls, settings, home, first)
         rest = rest_of(parts)
         ends.callback(rest.close)
+        explorer = explorer_of(
+            settings,
+            socket,
+            location=lambda: parts.addresses["airport"],
+            key=parts.signing_key,
+            ended=EndedSessions(stores),
+        )
         web = web_app(
             iceberg=rest,
-            explorer=explorer_of(
-                settings,
-                socket,
-                location=lambda: parts.addresses["airport"],
-                key=parts.signing_key,
-                ended=EndedSessions(stores),
-            ),
+            explorer=explorer,
             metrics=lambda: metrics.prometheus_text(others.metrics()),
             not_ready=services.health.not_ready,
             operators=parts.operators,
@@ -127,6 +129,7 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts.addresses.update(ends.enter_context(opened(doors)))
         ends.enter_context(services.health.serving())
         ends.enter_context(announced(ready_file, parts.addresses))
+        ends.enter_context(explorer.making())
         log.info("ready: %s", ", ".join(f"{name} at {address}" for name, address in parts.addresses.items()))
         yield Process(parts.addresses, stores, parts.secrets, parts.observers)
 

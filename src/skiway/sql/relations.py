@@ -16,10 +16,8 @@ from skiway.airport import ScanOptions, Table, TimePoint
 from skiway.airport.results import record_batches
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.lookup import table_at
-from skiway.client.airport.filters import filter_json
 from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.relations import FileGroup, NamedTable, Parsed, Relation, StoredQuery, TableName
-from skiway.sql.pushdown import pushdown_filter
 
 __all__ = [
     "CountsRows",
@@ -238,6 +236,10 @@ class _Filters:
         """The conditions for a table with these columns as JSON; empty if there are none."""
         if self._statement is None or named.alias or self._names.count(named.name) != 1:
             return ""
+        # Imported here because they need the client, which a server needs for nothing else before it is ready.
+        from skiway.client.airport.filters import filter_json
+        from skiway.sql.pushdown import pushdown_filter
+
         nodes = [
             each for each in self._statement.find_all(exp.Table) if (each.catalog, each.db, each.name) == named.name
         ]

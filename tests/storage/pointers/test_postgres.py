@@ -187,6 +187,14 @@ def test_page_query_uses_the_index_without_statistics(filled):
     assert "Index Scan using skiway_pointers_pkey" in plan
 
 
+def test_expiry_index_has_only_pointers_that_expire(store):
+    with store._autocommit.connect() as connection:
+        found = connection.exec_driver_sql("SELECT indexdef FROM pg_indexes WHERE indexname = 'skiway_pointers_expiry'")
+        definitions = [definition for (definition,) in found]
+    assert definitions
+    assert all("WHERE (expires_at_us IS NOT NULL)" in each for each in definitions)
+
+
 def test_batch_query_uses_the_index(filled):
     keys = identities(["/a", "/b", "/" + "x" * 2000])
     plan = plan_of(filled, filled._table.several, keys)

@@ -154,6 +154,12 @@ def test_batch_query_uses_the_index(store):
     ]
 
 
+def test_expiry_index_has_only_pointers_that_expire(store):
+    with store._autocommit.connect() as connection:
+        found = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'skiway_pointers_expiry'")
+        assert "WHERE expires_at_us IS NOT NULL" in found.scalar_one()
+
+
 def test_purge_query_uses_the_expiry_index(store):
     assert any("INDEX skiway_pointers_expiry" in step for step in plan_of(store, store._table.purge(10, now=utc_now())))
 

@@ -59,9 +59,9 @@ Query: TypeAlias = tuple[Select[*tuple[Any, ...]], dict[str, Any]]
 
 
 class PointerTable:
-    """The statements on `skiway_pointers`, built once. `insert` is the INSERT of the dialect, with ON CONFLICT."""
+    """The statements on `skiway_pointers`, built once, for `dialect`. `insert` is its INSERT, with ON CONFLICT."""
 
-    def __init__(self, insert: Callable[[Table], Any], *, schema: str | None = None) -> None:
+    def __init__(self, insert: Callable[[Table], Any], *, dialect: str, schema: str | None = None) -> None:
         self.metadata = MetaData(schema=schema)
         self.formats = Table(
             "skiway_format",
@@ -83,7 +83,9 @@ class PointerTable:
         )
         columns = self.pointers.c
         expiring = columns.expires_at_us.is_not(None)
-        Index("skiway_pointers_expiry", columns.expires_at_us, sqlite_where=expiring, postgresql_where=expiring)
+        # Only for this dialect, because SQLAlchemy imports every dialect that has an option.
+        options: dict[str, Any] = {f"{dialect}_where": expiring}
+        Index("skiway_pointers_expiry", columns.expires_at_us, **options)
 
         self._identity = tuple_(columns.head, columns.tail_digest)
         self._order = tuple_(columns.head, columns.tail)
@@ -202,7 +204,7 @@ class SqlPointerStore(PointerStore):
         self._name = engine.url.render_as_string(hide_password=True)
         self._engine = engine
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._table = PointerTable(insert, schema=schema)
+        self._table = PointerTable(insert, dialect=engine.dialect.name, schema=schema)
         try:
             self._write(self._prepare, keys=())
         except BaseException:
