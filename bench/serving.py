@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,10 +25,14 @@ def skiway_serve(home: Path, *settings: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def started(command: Sequence[str], *, ready_option: str = "") -> Iterator[dict[str, str]]:
-    """Run a server whose last argument is its ready file, and yield the content of that file. Stop it after the block."""
+    """Run a server whose last argument is its ready file, and yield the content of that file. Stop it after the block.
+
+    Its modules are compiled once, as those of an installation are.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with TemporaryDirectory() as folder:
         ready = Path(folder, "ready.json")
-        process = subprocess.Popen([*command, *filter(None, [ready_option]), str(ready)])
+        process = subprocess.Popen([*command, *filter(None, [ready_option]), str(ready)], env=environment)
         try:
             yield _written(process, ready)
         finally:
