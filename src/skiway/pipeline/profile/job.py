@@ -23,7 +23,8 @@ from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf, element_leaves, leaves
 from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_elements, failed_files, unreadable_columns
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
-from skiway.pipeline.profile.scanning import Constants, Scan, run_scan
+from skiway.pipeline.profile.python_tasks import scan_files
+from skiway.pipeline.profile.scanning import Constants, Scan
 from skiway.pipeline.profile.values import value_kind
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class _Job:
                 access=self.access,
             )
             with job_settings(self.spark):
-                result, files, failures = run_scan(self.spark, scan, files)
+                result, files, failures = scan_files(self.spark, scan, files)
             # A file may fail at a later group of columns; then its profiles so far are dropped.
             parts = [_without(part, failures) for part in parts]
             parts += [result, failures]
