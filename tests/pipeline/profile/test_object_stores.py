@@ -136,7 +136,7 @@ def profiles(spark: SparkSession, handle: TableHandle) -> pa.Table:
     snapshot = handle.current()
     assert snapshot is not None
     parts = profiled(
-        spark,
+        lambda: spark,
         handle.files(snapshot),
         handle.schema_at(snapshot),
         schemas=file_schemas(handle, snapshot),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import datasketches
@@ -15,15 +18,21 @@ import pytest
 
 from pipeline.lakes import SPARK, opened, rows_of_all_types, write
 from pipeline.profile.test_profile import profiled
+from skiway.errors import PreconditionFailed
+from skiway.formats import Content, TableSchema
+from skiway.formats.schemas import with_id
 from skiway.pipeline.profile import job, python_tasks
-from skiway.pipeline.profile.scanning import run_scan
+from skiway.pipeline.profile.python_tasks import tasks_have_this_python
+from skiway.pipeline.profile.scanning import Scan, ScanResult, run_scan
 from skiway.pipeline.profile.sketches import union
+from skiway.pipeline.summaries.files import FilePart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = SPARK
 
+PATIENCE_S = 20
 SKETCHES = ("theta", "kll", "top")
 
 
@@ -123,3 +132,78 @@ def test_parts_of_a_large_file_are_merged(
     in_tasks, by_spark = both(tmp_path)
     assert pc.unique(in_tasks["row_count"]).to_pylist() == [3000]
     assert_alike(in_tasks, by_spark)
+
+
+def test_spark_reads_files_that_python_cannot_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that reads a file raises an error, or all of them do."""
+    paths = write(tmp_path / "t", *[pa.table({"n": [1, 2, 2]})] * 2)
+    read: list[str] = []
+
+    def scan_by_spark(session: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
+        read.extend(files["path"].to_pylist())
+        return run_scan(session, scan, files)
+
+    monkeypatch.setattr(python_tasks, "run_scan", scan_by_spark)
+    broken = str(paths[1])
+    with opened(tmp_path) as (handle, snapshot):
+        with monkeypatch.context() as changed:
+            changed.setattr(
+                python_tasks,
+                "FilePart",
+                lambda number, path, *rest: FilePart(number, path + ("x" if path == broken else ""), *rest),
+            )
+            partly = profiled(spark, handle, snapshot)
+        assert read == [broken]
+        with monkeypatch.context() as changed:
+            changed.setattr(python_tasks, "_columns", lambda *_: [pickled_with_an_error])
+            wholly = profiled(spark, handle, snapshot)
+        assert sorted(read[1:]) == [str(path) for path in paths]
+    for found in (partly, wholly):
+        assert found["error"].to_pylist() == [None, None]
+        assert [top for (top, *_) in found["top"].to_pylist()] == [{"value": "2", "count": 2}] * 2
+
+
+class _NotThere:
+    """Cannot be loaded in a task, like a module that is missing there."""
+
+    def __reduce__(self) -> Any:
+        return __import__, ("a_module_that_does_not_exist",)
+
+
+pickled_with_an_error: Any = _NotThere()
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "answer"),
+    [
+        ("local[2]", sys.executable, True),
+        ("local", "/usr/bin/python3.9", False),
+        ("spark://a:7077", sys.executable, False),
+    ],
+)
+def test_tasks_must_have_this_python(master: str, python: str, answer: bool) -> None:
+    context = SimpleNamespace(master=master, pythonExec=python)
+    assert tasks_have_this_python(SimpleNamespace(_sc=context)) is answer  # type: ignore[arg-type]
+    assert not tasks_have_this_python(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_footers_are_read_while_spark_starts() -> None:
+    """Both wait for each other's beginning. No file can be read, so that no session is needed."""
+    reading, starting = threading.Event(), threading.Event()
+
+    def footer(path: str) -> pa.Schema:
+        reading.set()
+        assert starting.wait(PATIENCE_S)
+        raise PreconditionFailed(f"{path} is missing")
+
+    def spark() -> Any:
+        starting.set()
+        assert reading.wait(PATIENCE_S)
+
+    schema = TableSchema.of(pa.schema([with_id(pa.field("n", pa.int64()), 1)]))
+    files = pa.table({"path": ["a", "b"], "size_bytes": [1, 1], "etag": ["", ""], "format": ["parquet"] * 2})
+    files = files.append_column("content", pa.array([Content.DATA] * 2))
+    (found,) = job.profiled(spark, files, schema, schemas=footer)
+    assert found["error"].to_pylist() == ["a is missing", "b is missing"]

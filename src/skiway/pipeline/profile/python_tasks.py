@@ -7,10 +7,11 @@ lists and maps, files in object stores, and files that pyarrow cannot read.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import datasketches
 import pyarrow as pa
@@ -19,7 +20,14 @@ import pyarrow.compute as pc
 from skiway.formats import location
 from skiway.pipeline.interruption import check_interrupted
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH
-from skiway.pipeline.profile.scanning import Scan, ScanResult, joined_results, matched_with_files, run_scan, spark_errors
+from skiway.pipeline.profile.scanning import (
+    Scan,
+    ScanResult,
+    joined_results,
+    matched_with_files,
+    run_scan,
+    spark_errors,
+)
 from skiway.pipeline.profile.sketches import union
 from skiway.pipeline.profile.values import ValueKind, value_kind
 from skiway.pipeline.summaries.columns import ColumnRequest
@@ -33,15 +41,17 @@ __all__ = ["scan_files", "tasks_have_this_python"]
 _PART_BYTES: Final = 128 << 20  # as Spark cuts files
 _TASKS_PER_CORE: Final = 4  # more would take longer to start than small files to read
 _SPARE: Final = 8  # times as many frequent values are kept until the parts of a file are merged
-_TYPES: Final = {
-    "values": "BIGINT",
-    "nans": "BIGINT",
-    "width": "BIGINT",
-    "min": "{sql}",
-    "max": "{sql}",
-    "theta": "BINARY",
-    "kll": "BINARY",
-    "top": "ARRAY<STRUCT<item: {sql}, count: BIGINT>>",
+_ARROW_TYPES: Final = {
+    "BOOLEAN": pa.bool_(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
 }
 
 
@@ -81,12 +91,10 @@ def _is_seen_on_disk(path: str) -> bool:
 
 def _figures(spark: SparkSession, scan: Scan, files: pa.Table) -> pa.Table:
     """The figures of the files that could be read, with their paths, and otherwise as Spark's aggregates return them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import BinaryType, StructField, StructType
 
-    fields = cast(StructType, StructType.fromDDL(", ".join(_result_fields(scan))))
-    schema = to_arrow_schema(fields, timestamp_utc=True)
-    columns, parts = list(_columns(scan, schema)), list(_parts(scan, schema, files))
+    schema = _result_schema(scan)
+    columns, parts = list(_columns(scan)), list(_parts(scan, files))
     if not parts:
         return schema.empty_table().append_column("path", pa.array([], pa.string()))
 
@@ -98,7 +106,8 @@ def _figures(spark: SparkSession, scan: Scan, files: pa.Table) -> pa.Table:
 
     tasks = min(len(parts), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     # Spark compiles code for each schema of a result. With this one, it does so only once.
-    results = spark.range(0, len(parts), 1, tasks).mapInArrow(run, "figures BINARY").toArrow().column(0)
+    made = StructType([StructField("figures", BinaryType())])
+    results = spark.range(0, len(parts), 1, tasks).mapInArrow(run, made).toArrow().column(0)
     found = pa.Table.from_batches([pa.ipc.read_record_batch(each.as_buffer(), schema) for each in results], schema)
     failed = found.filter(found["error"].is_valid())["file"].combine_chunks()
     found = _one_row_per_file(found.filter(pc.invert(pc.is_in(found["file"], value_set=failed))), scan)
@@ -106,29 +115,44 @@ def _figures(spark: SparkSession, scan: Scan, files: pa.Table) -> pa.Table:
     return found.append_column("path", paths.take(found["file"].combine_chunks()))
 
 
-def _result_fields(scan: Scan) -> Iterator[str]:
-    yield from ("file BIGINT", "rows BIGINT", "error STRING")
+def _result_schema(scan: Scan) -> pa.Schema:
+    fields = {"file": pa.int64(), "rows": pa.int64(), "error": pa.string()}
     for place in range(len(scan.columns)):
-        for name in scan.figure_names(place):
-            yield f"{name}{place} {_TYPES[name].format(sql=_kind(scan, place).sql)}"
+        fields |= {f"{name}{place}": _figure_type(name, _arrow_type(scan, place)) for name in scan.figure_names(place)}
+    return pa.schema(fields)
 
 
-def _columns(scan: Scan, schema: pa.Schema) -> Iterator[FileColumn]:
+def _figure_type(name: str, of: pa.DataType) -> pa.DataType:
+    if name in ("min", "max"):
+        return of
+    if name == "top":
+        return pa.list_(pa.struct({"item": of, "count": pa.int64()}))
+    return pa.binary() if name in ("theta", "kll") else pa.int64()
+
+
+def _arrow_type(scan: Scan, place: int) -> pa.DataType:
+    """The type in which the values of a column are processed, as Spark would send them to Python."""
+    sql = _kind(scan, place).sql
+    precision_and_scale = map(int, re.findall(r"\d+", sql))
+    return pa.decimal128(*precision_and_scale) if sql.startswith("DECIMAL") else _ARROW_TYPES[sql]
+
+
+def _columns(scan: Scan) -> Iterator[FileColumn]:
     found = dict(scan.layout.found)
     for place, leaf in enumerate(scan.columns):
         names = frozenset(scan.figure_names(place))
         yield FileColumn(
             place,
             found[leaf.id].path if leaf.id in found else None,
-            schema.field(f"min{place}").type,
+            _arrow_type(scan, place),
             _unit(scan, place),
             ColumnRequest(names, scan.lg_k, _SPARE * scan.top, MAX_BOUND_LENGTH),
         )
 
 
-def _parts(scan: Scan, schema: pa.Schema, files: pa.Table) -> Iterator[FilePart]:
+def _parts(scan: Scan, files: pa.Table) -> Iterator[FilePart]:
     constants = {
-        place: converted(scan.constants.values(files, leaf), schema.field(f"min{place}").type, _unit(scan, place))
+        place: converted(scan.constants.values(files, leaf), _arrow_type(scan, place), _unit(scan, place))
         for place, leaf in enumerate(scan.columns)
         if leaf in scan.constants.columns
     }

@@ -116,7 +116,7 @@ def _counts(values: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _is_whole_number(of: pa.DataType) -> bool:
-    return pa.types.is_integer(of) or pa.types.is_date(of) or pa.types.is_timestamp(of)
+    return bool(pa.types.is_integer(of) or pa.types.is_date(of) or pa.types.is_timestamp(of))
 
 
 def _plain(values: pa.Array) -> Any:
