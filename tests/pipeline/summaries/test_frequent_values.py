@@ -39,6 +39,16 @@ def test_counts_are_off_by_at_most_the_rows_per_counter(batches: list[list[int]]
     assert {value for value, count in counts.items() if count > 2 * error} <= listed.keys()
 
 
+def test_subtracted_counts_are_added_to_the_result() -> None:
+    assert found([[1, 1, 1, 2]], 1) == {1: 3}
+    assert found([[1, 1, 1, 2], [1, 1, 2]], 1) == {1: 5}
+
+
+def test_value_that_may_be_less_frequent_than_a_missing_one_is_not_listed() -> None:
+    assert found([[1, 1, 1, 2, 3, 4]], 2) == {1: 3}
+    assert found([[1, 1, 1, 2, 3, 4], [7, 8, 9]], 2) == {}
+
+
 def test_only_the_most_frequent_are_listed() -> None:
     assert found([[1, 2, 2, 3, 3, 3]], 10, limit=2) == {3: 3, 2: 2}
     assert FrequentValues().most_frequent(3) is None
