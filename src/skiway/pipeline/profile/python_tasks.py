@@ -1,6 +1,6 @@
 """Scans of files on disk by Python in Spark's tasks, which compute the same figures as Spark's aggregates in `scanning`.
 
-They take a third of the CPU time, because pyarrow decodes the files and whole batches are processed at once. This needs the Python
+They take a quarter of the CPU time, because pyarrow decodes the files and whole batches are processed at once. This needs the Python
 of this process in the tasks: if Spark runs on this machine. A cluster and a Spark Connect server use the aggregates. So do columns in
 lists and maps, files in object stores, and files that pyarrow cannot read.
 """

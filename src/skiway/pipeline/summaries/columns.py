@@ -108,7 +108,7 @@ class ColumnSummary:
 def _counts(values: pa.Array) -> tuple[pa.Array, Any]:
     """The distinct values, and how often each occurs."""
     if _is_whole_number(values.type):
-        ordered = np.sort(_plain(values))  # takes a third of the time of a hash table if most values are different
+        ordered = np.sort(_plain(values))  # takes half the time of a hash table if most values are different
         starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
         return pa.array(ordered[starts]).view(values.type), np.diff(starts, append=len(ordered))
     encoded = values.dictionary_encode()
