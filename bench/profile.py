@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 ROWS = 10_000_000
 FILES = 10
-AIM = 3.0  # at most this many times as long as ANALYZE
+AIM = 2.0  # at most this many times as long as ANALYZE
 SMALL_FILES = 100  # of the table that is profiled again with one more
 AIM_AGAIN = 0.05  # of the time of the first profile
 PEER = "ANALYZE TABLE ... FOR ALL COLUMNS"

@@ -1,13 +1,13 @@
 """The Spark job: one pass over data files, with a profile per file and column as the result.
 
-It only uses DataFrames and SQL, so it runs the same in this process, on a cluster and on Spark Connect. Files with the
-same layout are read together, in batches that keep the query plan small.
+It runs in this process, on a cluster and on Spark Connect. Files with the same layout are read together, in batches that keep
+the query plan small.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf, element_leaves, leaves
 from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_elements, failed_files, unreadable_columns
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
-from skiway.pipeline.profile.scanning import Constants, Scan, run_scan
+from skiway.pipeline.profile.python_tasks import scan_files
+from skiway.pipeline.profile.scanning import Constants, Scan
 from skiway.pipeline.profile.values import value_kind
 
 if TYPE_CHECKING:
@@ -73,14 +74,14 @@ def profile(
     are taken from the partition, by `specs`. A column that Spark cannot read has an `error` instead of figures. A file
     that cannot be read has a single row with an `error` and no column.
     """
-    parts = list(profiled(spark, files, schema, schemas=schemas, specs=specs, budget=budget))
+    parts = list(profiled(lambda: spark, files, schema, schemas=schemas, specs=specs, budget=budget))
     return pa.concat_tables([PROFILE.empty_table(), *parts]).sort_by(
         [("path", "ascending"), ("column_id", "ascending")]
     )
 
 
 def profiled(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     files: pa.Table,
     schema: TableSchema,
     *,
@@ -91,27 +92,32 @@ def profiled(
 ) -> Iterator[pa.Table]:
     """Like `profile`, but yields the complete profiles of some files at a time, as they are done.
 
-    `access` opens the files in tasks if Spark cannot, and has the S3 properties that Spark must use.
+    `spark` returns the session. The footers of the files are read in the background while it starts, and while it profiles other
+    files. `access` opens the files in tasks if Spark cannot, and has the S3 properties that Spark must use.
     """
     data = files.filter(pc.field("content") == Content.DATA)
     every = [*leaves(schema.arrow), *element_leaves(schema.arrow)]
     columns = [leaf for leaf in every if value_kind(leaf.type) is not None]
     unreadable = [leaf for leaf in every if value_kind(leaf.type) is None]
-    for first in range(0, data.num_rows, budget.files):
-        some = data.slice(first, budget.files)
-        parts = []
-        for layout, alike in _by_layout(some, columns, schemas):
-            if isinstance(layout, str):
-                parts.append(failed_files(alike, layout))
-                continue
-            job = _Job(spark, schema, columns, unreadable, layout, specs, budget, access)
-            parts.append(job.run(alike))
-        yield pa.concat_tables(parts)
+    batches = [data.slice(first, budget.files) for first in range(0, data.num_rows, budget.files)]
+    background = ThreadPoolExecutor(1)
+    try:
+        grouped = background.map(lambda some: _by_layout(some, columns, schemas), batches)
+        session = spark()
+        for layouts in grouped:
+            parts = []
+            for layout, alike in layouts:
+                if isinstance(layout, str):
+                    parts.append(failed_files(alike, layout))
+                    continue
+                job = _Job(session, schema, columns, unreadable, layout, specs, budget, access)
+                parts.append(job.run(alike))
+            yield pa.concat_tables(parts)
+    finally:
+        background.shutdown(cancel_futures=True)
 
 
-def _by_layout(
-    files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas
-) -> Iterator[tuple[Layout | str, pa.Table]]:
+def _by_layout(files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas) -> list[tuple[Layout | str, pa.Table]]:
     """Group files by layout; instead of a layout, there may be the reason why files cannot be read."""
 
     def layout(path: str, form: str) -> Layout | str:
@@ -124,8 +130,7 @@ def _by_layout(
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         found = list(threads.map(layout, files["path"].to_pylist(), files["format"].to_pylist()))
-    for one in dict.fromkeys(found):
-        yield one, files.filter(pa.array([each == one for each in found]))
+    return [(one, files.filter(pa.array([each == one for each in found]))) for one in dict.fromkeys(found)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +189,7 @@ class _Job:
                 access=self.access,
             )
             with job_settings(self.spark):
-                result, files, failures = run_scan(self.spark, scan, files)
+                result, files, failures = scan_files(self.spark, scan, files)
             # A file may fail at a later group of columns; then its profiles so far are dropped.
             parts = [_without(part, failures) for part in parts]
             parts += [result, failures]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -26,7 +26,17 @@ from skiway.pipeline.profile.values import ValueKind, storage_type_of, texts, va
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Constants", "Scan", "opened_rows", "rows_from_arrow", "run_scan"]
+__all__ = [
+    "Constants",
+    "Scan",
+    "ScanResult",
+    "joined_results",
+    "matched_with_files",
+    "opened_rows",
+    "rows_from_arrow",
+    "run_scan",
+    "spark_errors",
+]
 
 _TRACKED: Final = 1024  # number of values that approx_top_k tracks
 _FILE: Final = "_metadata.file_path"
@@ -44,9 +54,10 @@ class Constants:
 
     def table(self, files: pa.Table) -> pa.Table:
         """The values as text, with a row per file."""
-        return pa.table({f"k{leaf.id}": _as_text(self._values(files, leaf), leaf) for leaf in self.columns})
+        return pa.table({f"k{leaf.id}": _as_text(self.values(files, leaf), leaf) for leaf in self.columns})
 
-    def _values(self, files: pa.Table, leaf: Leaf) -> pa.Array:
+    def values(self, files: pa.Table, leaf: Leaf) -> pa.Array:
+        """The values of a column, with a row per file."""
         partition, specs = files["partition"].combine_chunks(), files["spec_id"].combine_chunks()
         target = storage_type_of(leaf.type)
         values = pa.nulls(files.num_rows, target)
@@ -64,6 +75,14 @@ class _Figure:
 
     sql: str
     of: str
+
+
+class ScanResult(NamedTuple):
+    """The profile of some columns, the files that could be read, with their row counts, and the profile of those that failed."""
+
+    profile: pa.Table
+    read: pa.Table
+    failed: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +125,7 @@ class Scan:
         return self.layout.schema([leaf.id for leaf in self.columns]) or "`nothing` INT"
 
     def values(self, frame: DataFrame) -> DataFrame:
-        """The input of the aggregates: the address of the file, the values of the columns as v0, v1, ..., and the other
-        arguments of the aggregates.
-        """
+        """The address of the file, and the values of the columns as v0, v1, ..."""
         found = dict(self.layout.found)
         if self.elements is not None:
             frame = frame.selectExpr(f"`{_ADDRESS}`", f"explode({self.elements}) AS {ELEMENT}")
@@ -116,18 +133,22 @@ class Scan:
             f"{found[leaf.id].value if leaf.id in found else _parsed_constant(leaf)} AS v{place}"
             for place, leaf in enumerate(self.columns)
         ]
-        # Sketch aggregates interpret their argument for each row; a projection is compiled.
-        made = [f"{sql} AS {name}" for sql, name in self._arguments().items() if sql != name]
-        return frame.selectExpr(f"`{_ADDRESS}`", *values).selectExpr("*", *made)
+        return frame.selectExpr(f"`{_ADDRESS}`", *values)
 
-    def figures(self) -> list[str]:
-        """The aggregates per file, as SQL."""
+    def aggregated(self, values: DataFrame) -> pa.Table:
+        """The figures per file, computed with aggregates of Spark."""
+        from pyspark.sql import functions as F  # noqa: N812
+
         names = self._arguments()
-        return ["count(*) AS rows"] + [
+        # Sketch aggregates interpret their argument for each row; a projection is compiled.
+        made = [f"{sql} AS {name}" for sql, name in names.items() if sql != name]
+        figures = ["count(*) AS rows"] + [
             f"{figure.sql.format(names[figure.of])} AS {name}{place}"
             for place, leaf in enumerate(self.columns)
             for name, figure in self._figures(f"v{place}", _kind(leaf)).items()
         ]
+        arguments = values.selectExpr("*", *made)
+        return arguments.groupBy(f"`{_ADDRESS}`").agg(*map(F.expr, figures)).toArrow()
 
     def _arguments(self) -> dict[str, str]:
         """The arguments of all aggregates, as SQL, with the names of their columns."""
@@ -157,38 +178,41 @@ class Scan:
             figures["top"] = _Figure(f"approx_top_k({{}}, {self.top}, {_TRACKED})", short)
         return figures
 
+    def figure_names(self, place: int) -> list[str]:
+        """The names of the figures of a column."""
+        return list(self._figures("", _kind(self.columns[place])))
+
     def column(self, result: pa.Table, place: int) -> pa.Table:
         """The part of a result that is about one column."""
-        names = self._figures("", _kind(self.columns[place]))
+        names = self.figure_names(place)
         return pa.table({"rows": result["rows"], **{name: result[f"{name}{place}"] for name in names}})
 
 
-def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Run the query; returns the profile, the files that could be read, with their row counts, and the failed files.
-
-    If Spark fails, the files are bisected until the failing ones are isolated.
-    """
+def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
+    """Run the query. If Spark fails, the files are bisected until the failing ones are isolated."""
     try:
         return _queried(spark, scan, files)
-    except _spark_errors() as error:
+    except spark_errors() as error:
         check_interrupted()
         _check_alive(spark)
         _check_setup(error)
         if files.num_rows == 1:
-            return PROFILE.empty_table(), files.slice(0, 0), failed_files(files, _reason(error))
+            return ScanResult(PROFILE.empty_table(), files.slice(0, 0), failed_files(files, _reason(error)))
     middle = files.num_rows // 2
     halves = [run_scan(spark, scan, half) for half in (files.slice(0, middle), files.slice(middle))]
-    profile, read, failed = (pa.concat_tables(parts) for parts in zip(*halves, strict=True))
-    return profile, read, failed
+    return joined_results(halves)
 
 
-def _queried(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-    from pyspark.sql import functions as F  # noqa: N812
+def joined_results(results: Sequence[ScanResult]) -> ScanResult:
+    """The results for different files as one."""
+    return ScanResult(*(pa.concat_tables(parts) for parts in zip(*results, strict=True)))
 
+
+def _queried(spark: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
     frame, addresses = opened_rows(spark, scan, files)
-    figures = scan.values(frame).groupBy(f"`{_ADDRESS}`").agg(*map(F.expr, scan.figures()))
-    seen = pa.array(addresses, pa.string())
-    return _matched(scan, files, figures.toArrow().combine_chunks(), seen=seen)
+    figures = scan.aggregated(scan.values(frame)).combine_chunks()
+    paths = pa.array([_path(uri) for uri in figures[_ADDRESS].to_pylist()], pa.string())
+    return matched_with_files(scan, files, figures, paths=paths, seen=pa.array(addresses, pa.string()))
 
 
 def opened_rows(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[DataFrame, Mapping[str, str]]:
@@ -198,7 +222,7 @@ def opened_rows(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[DataF
     try:
         frame = scan.opened(spark, files)
         addresses = {_path(uri): uri for uri in frame.inputFiles()}
-    except _spark_errors() as error:
+    except spark_errors() as error:
         if scan.access is None or not _NO_FILE_SYSTEM.search(str(error)):
             raise
         addresses = {path: quote(path, safe="/:") for path in map(str, map(location, files["path"].to_pylist()))}
@@ -225,16 +249,18 @@ def _stored(column: pa.ChunkedArray, leaf: Leaf) -> pa.Array:
     return found.cast(storage_type_of(leaf.type))
 
 
-def _matched(scan: Scan, files: pa.Table, result: pa.Table, *, seen: pa.Array) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Match the result with the files, and sort out files whose row count differs from the table's."""
-    paths = pa.array([str(location(path)) for path in files["path"].to_pylist()], pa.string())
-    result_paths = pa.array([_path(uri) for uri in result[_ADDRESS].to_pylist()], pa.string())
-    aligned = result.take(pc.index_in(paths, value_set=result_paths))
+def matched_with_files(scan: Scan, files: pa.Table, result: pa.Table, *, paths: pa.Array, seen: pa.Array) -> ScanResult:
+    """Match a result, which has figures of the files at `paths`, with the files.
+
+    A file that was not `seen`, or whose row count differs from the table's, has failed.
+    """
+    wanted = pa.array([str(location(path)) for path in files["path"].to_pylist()], pa.string())
+    aligned = result.take(pc.index_in(wanted, value_set=paths))
     rows = pc.fill_null(aligned["rows"], 0).combine_chunks()
     aligned = aligned.set_column(aligned.column_names.index("rows"), "rows", rows)
     has_elements = scan.elements is not None
     expected = rows if has_elements else pc.coalesce(files["row_count"], rows).combine_chunks()
-    good = pc.and_(pc.equal(expected, rows), pc.is_in(paths, value_set=seen))
+    good = pc.and_(pc.equal(expected, rows), pc.is_in(wanted, value_set=seen))
     read, aligned = files.filter(good), aligned.filter(good)
     if not has_elements:
         read = read.set_column(read.column_names.index("row_count"), "row_count", aligned["rows"])
@@ -249,7 +275,7 @@ def _matched(scan: Scan, files: pa.Table, result: pa.Table, *, seen: pa.Array) -
         )
         for place, leaf in enumerate(scan.columns)
     ]
-    return pa.concat_tables(parts), read, pa.concat_tables(_mismatches(files, expected, rows, good))
+    return ScanResult(pa.concat_tables(parts), read, pa.concat_tables(_mismatches(files, expected, rows, good)))
 
 
 def _completed(result: pa.Table) -> pa.Table:
@@ -316,7 +342,7 @@ def _parsed_constant(leaf: Leaf) -> str:
 def _check_alive(spark: SparkSession) -> None:
     try:
         spark.range(1).count()
-    except _spark_errors() as error:
+    except spark_errors() as error:
         check_interrupted()
         raise Unavailable(f"Spark no longer responds: {_reason(error)}; restart it") from error
 
@@ -329,7 +355,7 @@ def _check_setup(error: Exception) -> None:
         raise kind(f"Spark failed: {cause.sentence}", key=cause.key, detail=_reason(error)) from error
 
 
-def _spark_errors() -> tuple[type[Exception], ...]:
+def spark_errors() -> tuple[type[Exception], ...]:
     """The exceptions that a session raises if a job fails; a local one also raises errors of Py4J."""
     from pyspark.errors import PySparkException
 

@@ -92,7 +92,7 @@ def profile_snapshot(
     schemas, specs = file_schemas(handle, snapshot), handle.partition_specs_at(snapshot)
     parts: Iterable[pa.Table] = ()
     if todo.num_rows:
-        parts = profiled(spark(), todo, schema, schemas=schemas, specs=specs, budget=budget, access=handle.file_access)
+        parts = profiled(spark, todo, schema, schemas=schemas, specs=specs, budget=budget, access=handle.file_access)
     for part in parts:
         store.add(part)
         failed |= _failures(part)

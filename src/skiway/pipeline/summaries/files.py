@@ -1,0 +1,105 @@
+"""Reads Parquet files on disk, or some of their row groups, and summarizes their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from skiway.pipeline.summaries.columns import ColumnRequest, ColumnSummary
+
+__all__ = ["FileColumn", "FilePart", "converted", "summarized"]
+
+_BATCH_ROWS: Final = 65_536  # a batch costs about a millisecond, however small it is
+_BATCH_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column that is summarized: its path of names in the file, and the type in which its values are processed.
+
+    A column without a path is not in the file: all of its values are the same. Times are numbers in this `unit`.
+    """
+
+    place: int
+    path: tuple[str, ...] | None
+    type: pa.DataType
+    unit: str
+    wanted: ColumnRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a file, which is cut into equal parts. `constants` are the values of the columns that are not in the file."""
+
+    number: int
+    path: str
+    part: int = 0
+    parts: int = 1
+    constants: Mapping[int, pa.Array] = field(default_factory=dict)
+
+
+def summarized(file: FilePart, columns: Sequence[FileColumn], schema: pa.Schema) -> pa.RecordBatch:
+    """A row of this schema, with the number of the file, its row count, no error, and the figures of all columns.
+
+    If the file cannot be read, the row has only an error.
+    """
+    summaries = {column.place: ColumnSummary(column.wanted) for column in columns}
+    rows = 0
+    try:
+        for batch in _batches(file, columns):
+            rows += batch.num_rows
+            for column in columns:
+                summaries[column.place].add(_values(batch, column, file))
+        figures = {
+            f"{name}{place}": figure for place, each in summaries.items() for name, figure in each.result().items()
+        }
+        found = {"file": file.number, "rows": rows, "error": None, **figures}
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        found = {"file": file.number, "error": f"{type(error).__name__}: {error}"}
+    return pa.record_batch([pa.array([found.get(each.name)], each.type) for each in schema], schema)
+
+
+def _batches(file: FilePart, columns: Sequence[FileColumn]) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(file.path) as source, pq.ParquetFile(source) as opened:
+        found = opened.metadata
+        first, last = (found.num_row_groups * part // file.parts for part in (file.part, file.part + 1))
+        groups = [found.row_group(number) for number in range(first, last)]
+        rows = max(1, sum(group.num_rows for group in groups))
+        per_row = sum(group.total_byte_size for group in groups) / rows
+        names = [".".join(column.path) for column in columns if column.path is not None]
+        yield from opened.iter_batches(
+            max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(per_row, 1)))),
+            row_groups=list(range(first, last)),
+            columns=names,
+            use_threads=False,  # Spark runs as many tasks as there are cores
+        )
+
+
+def _values(batch: pa.RecordBatch, column: FileColumn, file: FilePart) -> pa.Array:
+    if column.path is None:
+        return pa.repeat(file.constants[column.place][0], batch.num_rows)
+    name, *inner = column.path
+    found = batch.column(name)
+    for each in inner:
+        found = pc.struct_field(found, [found.type.get_field_index(each)])
+    return converted(found, column.type, column.unit)
+
+
+def converted(values: pa.Array, of: pa.DataType, unit: str) -> pa.Array:
+    """Values of a file in the type in which they are processed."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    if pa.types.is_time(values.type):
+        values = values.cast(pa.time64("us") if values.type.bit_width == 32 else values.type)
+        return values.cast(pa.time64(unit), safe=False).view(of)
+    if pa.types.is_timestamp(values.type):
+        is_finer = values.type.unit == "ns"
+        return values.cast(pa.timestamp(unit, values.type.tz), safe=not is_finer).view(of)
+    return values if values.type == of else values.cast(of)

@@ -1,0 +1,83 @@
+"""Files that are read in parts, and those that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from skiway.pipeline.summaries import files
+from skiway.pipeline.summaries.columns import ColumnRequest
+from skiway.pipeline.summaries.files import FileColumn, FilePart, converted, summarized
+
+FIGURES = ("values", "min", "max")
+WANTED = ColumnRequest(frozenset(FIGURES), 12, 16, 256)
+SCHEMA = pa.schema(
+    {"file": pa.int64(), "rows": pa.int64(), "error": pa.string()}
+    | {f"{name}{place}": pa.int64() for place in (0, 1) for name in FIGURES}
+)
+
+
+def summary(file: FilePart) -> dict[str, Any]:
+    inside = FileColumn(0, ("box", "n"), pa.int64(), "us", WANTED)
+    constant = FileColumn(1, None, pa.int64(), "us", WANTED)
+    (row,) = summarized(file, [inside, constant], SCHEMA).to_pylist()
+    return dict(row)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    rows = [None if number == 5 else {"n": number, "m": "x"} for number in range(10)]
+    pq.write_table(pa.table({"box": rows}), tmp_path / "a.parquet", row_group_size=2)
+    return tmp_path / "a.parquet"
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_parts_have_each_row_once(path: Path, parts: int) -> None:
+    found = [summary(FilePart(3, str(path), part, parts, {1: pa.array([7])})) for part in range(parts)]
+    assert {each["error"] for each in found} == {None}
+    assert sum(each["rows"] for each in found) == sum(each["values1"] for each in found) == 10
+    assert sum(each["values0"] for each in found) == 9
+    least = [each["min0"] for each in found if each["rows"]]
+    assert (least, least[0], {each["file"] for each in found}) == (sorted(least), 0, {3})
+    assert {each["max1"] for each in found if each["rows"]} == {7}
+
+
+def test_large_rows_come_in_small_batches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    values = files._values
+    monkeypatch.setattr(files, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(files, "_values", lambda batch, *rest: sizes.append(batch.num_rows) or values(batch, *rest))
+    assert summary(FilePart(0, str(path), constants={1: pa.array([7])}))["rows"] == 10
+    assert set(sizes) == {1}
+
+
+def test_file_that_cannot_be_read_has_an_error(path: Path) -> None:
+    path.write_bytes(b"PAR1 but nothing else PAR1")
+    found = summary(FilePart(0, str(path), constants={1: pa.array([7])}))
+    assert found["error"]
+    assert found["rows"] is found["values0"] is None
+    assert summary(FilePart(0, str(path) + "x"))["error"]
+
+
+@pytest.mark.parametrize(
+    ("values", "of", "unit", "numbers"),
+    [
+        (pa.array([-1500], pa.timestamp("ns")), pa.timestamp("us"), "us", -1),
+        (pa.array([-1500], pa.timestamp("ns")), pa.int64(), "ns", -1500),
+        (pa.array([5], pa.timestamp("ms")), pa.timestamp("us", "UTC"), "us", 5000),
+        (pa.array([5], pa.timestamp("us", "UTC")), pa.timestamp("us"), "us", 5),
+        (pa.array([5], pa.time32("ms")), pa.int64(), "us", 5000),
+        (pa.array([5000], pa.time64("ns")), pa.int64(), "ns", 5000),
+        (pa.array([200], pa.uint8()), pa.int32(), "us", 200),
+        (pa.array([2**32 - 1], pa.uint32()), pa.int64(), "us", 2**32 - 1),
+    ],
+)
+def test_values_are_converted_as_spark_does(values: pa.Array, of: pa.DataType, unit: str, numbers: int) -> None:
+    found = converted(values, of, unit)
+    assert found.type == of
+    assert np.array(found.view(pa.int32() if of.bit_width == 32 else pa.int64())).tolist() == [numbers]
