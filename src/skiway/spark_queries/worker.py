@@ -68,7 +68,8 @@ def main(arguments: Sequence[str]) -> None:
         _write(answers, b"E", _explained(error).encode())
     except Exception as error:  # noqa: BLE001 - errors of Java have no class of Spark
         traceback.print_exc()
-        _write(answers, b"E", _explained(error, "a task failed, and the log of the server says why").encode())
+        output = "the log of the job" if "python" in query else "the log of the server"
+        _write(answers, b"E", _explained(error, f"a task failed, and {output} says why").encode())
 
 
 def _ports(query: Mapping[str, Any]) -> list[int] | None:
