@@ -31,7 +31,7 @@ from skiway.storage import Stores, utc_now
 from spark_queries.test_confinement import needs_landlock
 
 pytestmark = [
-    pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark"), needs_landlock
+    pytest.mark.timeout(6 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark"), needs_landlock
 ]  # fmt: skip
 
 SETTINGS = ("pipelines.enabled=true", "pipelines.python.enabled=true")
@@ -59,6 +59,8 @@ def doubles():
     subprocess.run(["sleep", "{RUNS}"])
     return rows.mapInArrow(doubled, "id bigint, double bigint")
 """
+
+FUNCTION = {"pipeline.yml": FILES["pipeline.yml"], "doubles.py": CODE}
 
 
 def doubles(orders: list[Row]) -> list[Row]:
@@ -166,30 +168,37 @@ class KilledFunctions:
                 return False
 
 
-def test_killed_worker_leaves_the_rows_of_the_function_and_no_processes(
+@pytest.fixture
+def killed(
     own_launcher: Launcher, new_deployment: Callable[[str], Deployment], processes: FunctionProcesses
-) -> None:
+) -> Iterator[KilledFunctions]:
     deployment = new_deployment("sqlite")
-    files = {"pipeline.yml": FILES["pipeline.yml"], "doubles.py": CODE}
-    orders = Orders(deployment, files, {"doubles": ("orders", doubles)})
+    orders = Orders(deployment, FUNCTION, {"doubles": ("orders", doubles)})
     with launched(own_launcher, deployment, *NO_GC, *SETTINGS, "reconciler.backend=remote") as server:
         server.wait_until_ready()
         airport = server.addresses["airport"]
         settings = (*SETTINGS, f"sql.spark.location={airport}")
         jobs = KilledJobs(own_launcher, deployment, orders, settings, command="worker")
-        killed = KilledFunctions(jobs, orders, processes, airport)
-        orders.change(0)
-        steps = jobs.steps()
-        orders.check("undisturbed")
-        _lease, commit, *_, last = swaps(steps)
-        killed.kill_when(
-            lambda stores, job_id: job_of(stores, job_id).state == v1.JS_RUNNING, "before the function starts"
-        )
-        killed.kill_when(lambda *_: processes.has("sleep", RUNS), "while the function runs")
-        killed.kill_when(lambda *_: processes.has("sleep", SENDS), "while rows arrive")
-        for number in range(1, len(steps) + 1) if EVERY_STEP else (commit, commit + 1, last):
-            killed.kill_at(number, f"before step {number} of {steps}")
-        assert server.exit_code is None
+        yield KilledFunctions(jobs, orders, processes, airport)
+        assert not server.has_ended()
+
+
+def test_worker_killed_before_its_commit_leaves_no_processes_and_no_rows(killed: KilledFunctions) -> None:
+    def is_running(stores: Stores, job_id: str) -> bool:
+        return job_of(stores, job_id).state == v1.JS_RUNNING
+
+    killed.kill_when(is_running, "before the function starts")
+    killed.kill_when(lambda *_: killed.processes.has("sleep", RUNS), "while the function runs")
+    killed.kill_when(lambda *_: killed.processes.has("sleep", SENDS), "while rows arrive")
+
+
+def test_worker_killed_around_its_commit_leaves_the_rows_once(killed: KilledFunctions) -> None:
+    killed.orders.change(0)
+    steps = killed.jobs.steps()
+    killed.orders.check("undisturbed")
+    _lease, commit, *_, last = swaps(steps)
+    for number in range(1, len(steps) + 1) if EVERY_STEP else (commit, commit + 1, last):
+        killed.kill_at(number, f"before step {number} of {steps}")
 
 
 def test_server_killed_with_its_function_leaves_no_processes(
@@ -197,8 +206,7 @@ def test_server_killed_with_its_function_leaves_no_processes(
 ) -> None:
     """Without a separate worker, the server itself runs the function."""
     deployment = new_deployment("sqlite")
-    files = {"pipeline.yml": FILES["pipeline.yml"], "doubles.py": CODE}
-    orders = Orders(deployment, files, {"doubles": ("orders", doubles)})
+    orders = Orders(deployment, FUNCTION, {"doubles": ("orders", doubles)})
     jobs = KilledJobs(own_launcher, deployment, orders, SETTINGS)
     orders.change(0)
     orders.enqueue()

@@ -6,16 +6,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from airport.certificates import Authority
 from pipeline.lakes import SPARK
 from pipeline.standalone_cluster import standalone_cluster
 from pipeline.test_python_tables import HEAD, IMPORTS, rows
 from pipeline.test_spark_queries import QUICK, on_spark
-from runtime.servers import Server, eventually, launch, started
+from runtime.servers import eventually, launch, started
 from skiway.client import AirportClient, Metastore, TlsOptions
 from spark_queries.test_confinement import needs_landlock
 
@@ -179,36 +179,52 @@ def slow():
 """
 
 
-@pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose functions may use little memory and time."""
-    limits = ("pipelines.python.memory_limit=1500MB", "pipelines.python.timeout_seconds=45")
-    home = tmp_path_factory.mktemp("limited") / "home"
-    with started(home, *settings(*limits, f"sql.spark.conf={CONF};spark.driver.memory=512m")) as server:
-        with AirportClient(server.addresses["airport"], "lake") as client:
-            fill(client)
-        yield server
+FAILED = "the process of the function on Spark did not start, or has failed: the log of the job says why"
 
 
-def test_functions_that_are_killed_or_exceed_limits_stop_no_other_table(limited: Server) -> None:
-    code = {"killed": KILLED, "without_java": WITHOUT_JAVA, "greedy": GREEDY, "slow": SLOW, "well": DOUBLES}
+def errors_of(home: Path, pipeline: dict[str, str], *given: str, expected: dict[str, list[Any]]) -> dict[str, str]:
+    """The errors of a run by table. Tables without errors must have the expected rows, and the job is partly done."""
     with (
-        Metastore(limited.address) as lake,
-        AirportClient(limited.addresses["airport"], "lake") as client,
+        started(home, *settings(*given)) as server,
+        AirportClient(server.addresses["airport"], "lake") as client,
+        Metastore(server.address) as lake,
     ):
-        query = {"after.sql": "SELECT sum(double) AS total FROM doubles", "never.sql": "SELECT * FROM greedy"}
-        lake.pipelines.create(files("limits", **code) | query)
-        job = lake.jobs.wait(lake.pipelines.start("limits"), timeout_s=400)
-        assert job.state == "partial"
+        fill(client)
+        lake.pipelines.create(pipeline)
+        job = lake.jobs.wait(lake.pipelines.start(pipeline["pipeline.yml"].split()[1]), timeout_s=500)
         errors = {each.table.removeprefix("s."): each.message for each in job.message.table_errors}
-        assert (rows(client, "s.doubles"), rows(client, "s.after")) == ([(1, 2), (2, 8), (3, 12)], [(22,)])
-        said = lake.jobs.log(job.id)
-    process = "the process of the function on Spark did not start, or has failed: the log of the job says why"
-    assert errors.pop("killed") == process
-    assert errors.pop("without_java") in (process, "")
-    memory = "the function used more than 1500 MB of memory, the limit of this server (pipelines.python.memory_limit)"
-    assert errors.pop("greedy") == memory
-    time = "the function took longer than 45 s, the limit of this server (pipelines.python.timeout_seconds)"
-    assert errors.pop("slow") == time
-    assert errors == {"never": "skipped, because s.greedy failed"}
-    assert "skiway_job_" not in said
+        assert job.state == "partial", errors
+        assert {name: rows(client, f"s.{name}") for name in expected} == expected
+        assert "skiway_job_" not in lake.jobs.log(job.id)
+    return errors
+
+
+def test_functions_that_are_killed_or_use_too_much_memory_stop_no_other_table(tmp_path: Path) -> None:
+    code = files("killed", killed=KILLED, without_java=WITHOUT_JAVA, greedy=GREEDY, well=DOUBLES)
+    queries = {"after.sql": "SELECT sum(double) AS total FROM doubles", "never.sql": "SELECT * FROM greedy"}
+    errors = errors_of(
+        tmp_path / "home",
+        code | queries,
+        f"sql.spark.conf={CONF};spark.driver.memory=512m",
+        "pipelines.python.memory_limit=2500MB",
+        expected={"doubles": [(1, 2), (2, 8), (3, 12)], "after": [(22,)]},
+    )
+    assert errors == {
+        "killed": FAILED,
+        "without_java": FAILED,
+        "greedy": "the function used more than 2500 MB of memory, the limit of this server (pipelines.python.memory_limit)",
+        "never": "skipped, because s.greedy failed",
+    }
+
+
+def test_function_that_takes_too_long_stops_no_other_table(tmp_path: Path) -> None:
+    errors = errors_of(
+        tmp_path / "home",
+        files("late", slow=SLOW) | {"total.sql": "SELECT sum(price) AS total FROM orders"},
+        f"sql.spark.conf={CONF}",
+        "pipelines.python.timeout_seconds=5",
+        expected={"total": [(11,)]},
+    )
+    assert errors == {
+        "slow": "the function took longer than 5 s, the limit of this server (pipelines.python.timeout_seconds)"
+    }
