@@ -64,6 +64,7 @@ class KilledJobs:
     settings: Sequence[str] = ()
     more_threads: Sequence[str] = ()
     command: Literal["serve", "worker"] = "serve"
+    lease_s: int = 4
 
     def run(self, chosen: Callable[[list[str]], list[int]]) -> int:
         """Kill a server at each of the chosen steps. Returns how many jobs were not finished when that happened."""
@@ -101,7 +102,7 @@ class KilledJobs:
         """A server that is killed before a step of its jobs, whose leases are short; never before step 0."""
         only = WRITES | FILE_OPERATIONS if EVERY_STEP else WRITES
         threads = {"threads": gethostname(), "more_threads": list(self.more_threads)}
-        return self.server("reconciler.job_store.lease_ms=4000", step=step, only=only, **threads)
+        return self.server(f"reconciler.job_store.lease_ms={self.lease_s}000", step=step, only=only, **threads)
 
     def steps(self) -> list[str]:
         """The steps of a job that does not create its tables, because an earlier one has done so."""

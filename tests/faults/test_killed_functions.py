@@ -35,6 +35,9 @@ pytestmark = [
 ]  # fmt: skip
 
 SETTINGS = ("pipelines.enabled=true", "pipelines.python.enabled=true")
+LEASE_S = 15
+"""More than for other jobs: Spark and the function use all cores of the machine for a minute."""
+
 RUNS, SENDS = "2.125", "2.25"
 """How long the function sleeps before it returns, and before it sends its last rows."""
 
@@ -148,7 +151,7 @@ class KilledFunctions:
 
     def _recover(self, stores: Stores, job: LeasedJob, when: str) -> None:
         eventually(self.processes.are_gone, within_s=30)
-        eventually(lambda: not self.can_read(job))  # as soon as the lease has expired
+        eventually(lambda: not self.can_read(job), within_s=2 * LEASE_S)  # as soon as the lease has expired
         assert job_of(stores, job.id).state == v1.JS_RUNNING, f"{when}: no other worker has taken the job"
         self.orders.change(0)
         self.jobs.finish(when)
@@ -178,7 +181,7 @@ def killed(
         server.wait_until_ready()
         airport = server.addresses["airport"]
         settings = (*SETTINGS, f"sql.spark.location={airport}")
-        jobs = KilledJobs(own_launcher, deployment, orders, settings, command="worker")
+        jobs = KilledJobs(own_launcher, deployment, orders, settings, command="worker", lease_s=LEASE_S)
         yield KilledFunctions(jobs, orders, processes, airport)
         assert not server.has_ended()
 
@@ -207,7 +210,7 @@ def test_server_killed_with_its_function_leaves_no_processes(
     """Without a separate worker, the server itself runs the function."""
     deployment = new_deployment("sqlite")
     orders = Orders(deployment, FUNCTION, {"doubles": ("orders", doubles)})
-    jobs = KilledJobs(own_launcher, deployment, orders, SETTINGS)
+    jobs = KilledJobs(own_launcher, deployment, orders, SETTINGS, lease_s=LEASE_S)
     orders.change(0)
     orders.enqueue()
     with jobs.crashing_server(Step(0)) as server:

@@ -33,7 +33,7 @@ from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import utc_now
 
-pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
+pytestmark = [pytest.mark.timeout(6 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
 
 SETTINGS = ("pipelines.enabled=true",)
 
