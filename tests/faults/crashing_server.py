@@ -108,7 +108,8 @@ class CrashingServer:
         return found
 
     def output(self) -> str:
-        return (self.folder / "log").read_text()
+        log = self.folder / "log"
+        return log.read_text() if log.exists() else ""
 
     def has_ended(self) -> bool:
         if self.exit_code is None:
@@ -123,7 +124,7 @@ class CrashingServer:
     def wait_until_ready(self) -> None:
         def ready() -> bool:
             assert not self.has_ended(), f"the server exited with {self.exit_code}: {self.output()}"
-            return self.ready_file.exists()
+            return self.ready_file.exists() or "is waiting for jobs" in self.output()
 
         eventually(ready, within_s=START_S)
 
@@ -149,8 +150,9 @@ def launched(
     only: Iterable[str] = (),
     more_threads: Iterable[str] = (),
     clock: Path | None = None,
+    command: Literal["serve", "worker"] = "serve",
 ) -> Iterator[CrashingServer]:
-    """Start a server. At `step` of one of its `threads`, the whole process is killed.
+    """Start a server or a worker. At `step` of one of its `threads`, the whole process is killed.
 
     Only operations named in `only` count as steps; if it is empty, all do. The server's clock differs from the machine's by
     the seconds in the file `clock`.
@@ -162,8 +164,9 @@ def launched(
     kill_point = (
         {"threads": [threads, *more_threads], "trace": trace, "only": sorted(only), **asdict(step)} if step else None
     )
-    arguments = ["serve", "--home", str(deployment.folder / "home"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    arguments += ["--ready-file", str(server.ready_file), *deployment.settings(*settings)]
+    arguments = [command, "--home", str(deployment.folder / "home"), *deployment.settings(*settings)]
+    if command == "serve":
+        arguments += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(server.ready_file)]
     server.process_id = launcher.send(
         start=arguments, kill_point=kill_point, log=str(folder / "log"), clock=None if clock is None else str(clock)
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from socket import gethostname
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from faults import contents
 from faults.crashing_server import (
@@ -63,12 +63,14 @@ class KilledJobs:
     work: Work
     settings: Sequence[str] = ()
     more_threads: Sequence[str] = ()
+    command: Literal["serve", "worker"] = "serve"
+    lease_s: int = 4
 
     def run(self, chosen: Callable[[list[str]], list[int]]) -> int:
         """Kill a server at each of the chosen steps. Returns how many jobs were not finished when that happened."""
         killed = 0
         self.work.change(0)
-        steps = self._steps()
+        steps = self.steps()
         self.work.check("undisturbed")
         for turn, number in enumerate(range(1, len(steps) + 1) if EVERY_STEP else chosen(steps)):
             self.work.change(turn)
@@ -92,17 +94,17 @@ class KilledJobs:
             assert contents.integrity_errors(stores) == [], when
 
     def server(self, *more: str, **crash: Any) -> Any:
-        """A server that runs jobs."""
-        spark = "reconciler.spark.master=local[2]"
-        return launched(self.launcher, self.deployment, *NO_GC, *WORKER, spark, *self.settings, *more, **crash)
+        """A server or a worker that runs jobs."""
+        settings = (*NO_GC, *WORKER, "reconciler.spark.master=local[2]", *self.settings, *more)
+        return launched(self.launcher, self.deployment, *settings, command=self.command, **crash)
 
     def crashing_server(self, step: Step) -> Any:
         """A server that is killed before a step of its jobs, whose leases are short; never before step 0."""
         only = WRITES | FILE_OPERATIONS if EVERY_STEP else WRITES
         threads = {"threads": gethostname(), "more_threads": list(self.more_threads)}
-        return self.server("reconciler.job_store.lease_ms=4000", step=step, only=only, **threads)
+        return self.server(f"reconciler.job_store.lease_ms={self.lease_s}000", step=step, only=only, **threads)
 
-    def _steps(self) -> list[str]:
+    def steps(self) -> list[str]:
         """The steps of a job that does not create its tables, because an earlier one has done so."""
         first = self.work.enqueue()
         with open_deployment(self.deployment) as stores, self.crashing_server(Step(0)) as server:

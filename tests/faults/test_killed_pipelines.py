@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,19 +23,19 @@ from metastore.upstreams import mirrored
 from runtime.servers import eventually
 from skiway.formats.iceberg.commits import delete_all
 from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.snapshots import summary_properties
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines import api
 from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.pipelines.positions import POSITION, read_position
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1
 from skiway.storage import utc_now
 
-pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
+pytestmark = [pytest.mark.timeout(6 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
 
 SETTINGS = ("pipelines.enabled=true",)
-KILLS = 4
-"""How many steps are tried, unless all are."""
 
 FILES = {
     "pipeline.yml": "name: derived\ncatalog: lake\nnamespace: sales\n",
@@ -42,6 +43,24 @@ FILES = {
     "odd.sql": "SELECT id, double FROM big WHERE id % 2 = 1",
     "totals.sql": "SELECT region, count(*) AS n, sum(double) AS total FROM big GROUP BY region",
 }
+Row = tuple[Any, ...]
+
+
+def big(orders: list[Row]) -> list[Row]:
+    return [(id_, region and region.upper(), price * 2) for id_, region, price in orders if price > 2]
+
+
+def odd(big: list[Row]) -> list[Row]:
+    return [(id_, double) for id_, _, double in big if id_ % 2]
+
+
+def totals(big: list[Row]) -> list[Row]:
+    counts = Counter(region for _, region, _ in big)
+    return [(each, n, sum(double for _, region, double in big if region == each)) for each, n in counts.items()]
+
+
+DERIVED = {"big": ("orders", big), "odd": ("big", odd), "totals": ("big", totals)}
+"""For each derived table, the table that it reads, and what its query does."""
 
 
 @dataclass
@@ -49,6 +68,8 @@ class Orders:
     """The input of the pipeline, which changes at random, and what the pipeline must make of it."""
 
     deployment: Deployment
+    files: Mapping[str, str] = field(default_factory=lambda: FILES)
+    derived: Mapping[str, tuple[str, Callable[[list[Row]], list[Row]]]] = field(default_factory=lambda: DERIVED)
     pipeline_id: v1.ResourceId = field(default_factory=v1.ResourceId)
     rng: random.Random = field(default_factory=lambda: random.Random(8))
 
@@ -59,11 +80,12 @@ class Orders:
             factory.namespace("sales", catalog=factory.catalog())
             ManagedTableFactory(factory, self.deployment.warehouse).create("orders", ORDERS)
             ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
-            request = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
+            request = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=self.files))
             self.pipeline_id = api.create(ann, request).pipeline.resource_id
 
     def change(self, turn: int) -> None:
-        """Add rows; each third turn deletes all others."""
+        """Add rows; each third turn deletes all others. Before that, check what the last run has left, killed or not."""
+        self.check_positions(f"turn {turn}")
         with open_deployment(self.deployment) as stores:
             factory = ResourceFactory(stores, utc_now)
             lake = ManagedTableFactory(factory, self.deployment.warehouse)
@@ -88,34 +110,48 @@ class Orders:
             request = v1.StartPipelineRequest(pipeline_id=self.pipeline_id, full=full)
             return api.start(Realm(stores, ACCOUNT), request).job.job_id
 
-    def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """The rows of a table, as PyIceberg reads them."""
+    def table(self, name: str) -> StaticTable | None:
+        """A table as PyIceberg reads it; None if it does not exist."""
         with open_deployment(self.deployment) as stores:
-            table = mirrored(ResourceFactory(stores, utc_now))[f"sales.{name}"]
-        found = StaticTable.from_metadata(table.metadata_location).scan().to_arrow().to_pylist()
-        return sorted((tuple(row.values()) for row in found), key=repr)
+            found = mirrored(ResourceFactory(stores, utc_now)).get(f"sales.{name}")
+        return None if found is None else StaticTable.from_metadata(found.metadata_location)
+
+    def rows(self, name: str, snapshot_id: int | None = None) -> list[Row]:
+        """The rows of a table, by default its current ones."""
+        table = self.table(name)
+        assert table is not None, name
+        found = table.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        return in_order(tuple(row.values()) for row in found)
+
+    def check_positions(self, when: str) -> None:
+        """Each derived table has the rows that its query makes of its input, in the snapshot that is its position."""
+        for name, (source, query) in self.derived.items():
+            if (table := self.table(name)) is None:
+                continue
+            positions = [POSITION in summary_properties(each) for each in table.metadata.snapshots]
+            assert all(positions), f"{when}: no commit of {name} has rows without their position"
+            stored = read_position(table.metadata)
+            assert stored.value is not None, when
+            ((key, read),) = stored.value.inputs.items()
+            assert key == f"sales.{source}", when
+            assert self.rows(name) == in_order(query(self.rows(source, read.snapshot))), f"{when}: {name}"
 
     def check(self, when: str) -> None:
         """The derived tables have the rows of their queries, each exactly once."""
-        big = [(id_, region and region.upper(), price * 2) for id_, region, price in self.rows("orders") if price > 2]
-        counts = Counter(region for _, region, _ in big)
-        totals = [(each, n, sum(double for _, region, double in big if region == each)) for each, n in counts.items()]
-        assert self.rows("big") == sorted(big, key=repr), when
-        assert self.rows("odd") == sorted(((id_, double) for id_, _, double in big if id_ % 2), key=repr), when
-        assert self.rows("totals") == sorted(totals, key=repr), when
+        self.check_positions(when)
+        for name, (source, query) in self.derived.items():
+            assert self.rows(name) == in_order(query(self.rows(source))), f"{when}: {name}"
 
 
-def some_swaps(steps: list[str]) -> list[int]:
-    """Some swaps of pointers between the first and the last."""
-    found = swaps(steps)
-    return [found[place * (len(found) - 1) // (KILLS - 1)] for place in range(KILLS)]
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=repr)
 
 
 def test_killed_runs_leave_the_rows_of_the_queries(launcher, new_deployment):
     deployment = new_deployment("sqlite")
     orders = Orders(deployment)
     killed = KilledJobs(launcher, deployment, orders, SETTINGS)
-    assert killed.run(some_swaps) >= KILLS - 1
+    assert killed.run(swaps) >= 2 * len(DERIVED)
     found = {name: orders.rows(name) for name in ("big", "odd", "totals")}
     with open_deployment(deployment) as stores, killed.server() as server:
         server.wait_until_ready()

@@ -16,7 +16,7 @@ from skiway.metastore import grants
 from skiway.metastore.resources import catalogs, namespaces, policies, tables
 from skiway.model import v1
 from skiway.requests import Access
-from skiway.security import IssuedTokenAuthenticator, JobTokens, PermissionAuthorizer, TokenHeaders
+from skiway.security import IssuedTokenAuthenticator, JobTokens, LeasedJob, PermissionAuthorizer, TokenHeaders
 from skiway.sql import QueryEngine
 
 
@@ -54,7 +54,7 @@ def table(db: Lake, name: str) -> v1.ResourceId:
 
 def reader(db: Lake, jobs: Jobs, *names: str) -> AirportClient:
     ids = [table(db, name).id for name in names]
-    return db.client(token=jobs.tokens.issue_reader(db.realm.account_id, "job-1", ids))
+    return db.client(token=jobs.tokens.issue_reader(LeasedJob(db.realm.account_id, "job-1", 1), ids))
 
 
 def test_it_reads_its_tables_and_sees_no_others(db: Lake, jobs: Jobs) -> None:
@@ -113,7 +113,7 @@ def test_tokens_of_one_job_for_other_tables_have_other_rights(jobs: Jobs, monkey
     callers = Callers(Access(lambda _: pytest.fail("no store is needed"), ByToken(), PermissionAuthorizer()))
 
     def rights(*tables: str) -> object:
-        principal = jobs.tokens.principal(jobs.tokens.issue_reader("a1", "job-1", tables))
+        principal = jobs.tokens.principal(jobs.tokens.issue_reader(LeasedJob("a1", "job-1", 1), tables))
         monkeypatch.setattr(Callers, "principal", principal)
         return callers.rights
 

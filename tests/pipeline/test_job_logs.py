@@ -145,7 +145,7 @@ def test_token_of_an_optimization_is_masked() -> None:
     table = cast(Any, SimpleNamespace(table=v1.Table(), id="t"))
     with collecting(CollectedLog()) as found:
         try:
-            optimizer.optimize(table, ["lake", "s", "t"], cast(Any, None), job_id="j", control=Control())
+            optimizer.optimize(table, ["lake", "s", "t"], cast(Any, None), job=cast(Any, None), control=Control())
         except RuntimeError:
             log.exception("it failed")
     assert "RuntimeError: refused: ****" in found.text

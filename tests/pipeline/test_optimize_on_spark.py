@@ -34,6 +34,7 @@ from skiway.pipeline.worker import Worker, jobs_of
 from skiway.runtime.lake import warehouse_of
 from skiway.runtime.spark import job_tokens, optimizer_of
 from skiway.runtime.stores import secrets_of, stores_of
+from skiway.security import LeasedJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,8 +128,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         stores, secrets = parts.enter_context(stores_of(settings, home)), secrets_of(settings)
         issued: list[str] = []
 
-        def token(*names: str) -> str:
-            issued.append(job_tokens(stores, secrets).issue(*names))
+        def token(job: LeasedJob, table_id: str) -> str:
+            issued.append(job_tokens(stores, secrets).issue(job, table_id))
             return issued[-1]
 
         optimizer = replace(optimizer_of(settings, stores, secrets), spark=lambda: joined(spark), token=token)

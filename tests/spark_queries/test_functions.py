@@ -19,11 +19,13 @@ from skiway.metastore.pipelines.inputs import Input
 from skiway.metastore.pipelines.positions import InputState
 from skiway.metastore.pipelines.python_files import parse_python
 from skiway.metastore.reconcile.outcomes import Control
+from skiway.security import LeasedJob
 from skiway.spark_queries.engine import SparkPlacement
 from skiway.spark_queries.functions import SparkFunctions
 from skiway.telemetry.job_logs import CollectedLog, collecting
 from spark_queries.test_engine import ANSWER, COLUMNS, ROWS
 
+JOB = LeasedJob("a1", "job-1", 1)
 TOKEN = "canary-token-4711"
 SOURCE = """
 from pyspark import pipelines as dp
@@ -61,15 +63,15 @@ def inputs() -> dict[TableName, Input]:
 class Functions:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.issued: list[tuple[str, str, list[str]]] = []
+        self.issued: list[tuple[LeasedJob, list[str]]] = []
 
     def __call__(self, program: str, **limits: Any) -> SparkFunctions:
         """What runs a program instead of the code of functions."""
         file = self._folder / "program.py"
         file.write_text(ANSWER + program)
 
-        def token(account_id: str, job_id: str, tables: Any) -> str:
-            self.issued.append((account_id, job_id, sorted(tables)))
+        def token(job: LeasedJob, tables: Any) -> str:
+            self.issued.append((job, sorted(tables)))
             return TOKEN
 
         return SparkFunctions(
@@ -83,7 +85,7 @@ def functions(tmp_path: Path) -> Functions:
 
 
 def read(spark: SparkFunctions, control: Control | None = None) -> list[int]:
-    with spark.for_job("a1", "job-1").result(FUNCTION, inputs(), control or Control()) as result:
+    with spark.for_job(JOB).result(FUNCTION, inputs(), control or Control()) as result:
         assert result.columns() == pa.schema({"id": pa.int64()})
         rows = cast("Any", result).process.rows()
         return [value for batch in rows for value in batch.column("id").to_pylist()]
@@ -108,7 +110,7 @@ def test_process_gets_the_code_its_inputs_and_a_token_for_them(functions: Functi
     }
     assert list(request["empty"]) == ["input_1"]
     assert (request["token"], request["confined"]) == (TOKEN, True)
-    assert functions.issued == [("a1", "job-1", ["t-1", "t-2"])]
+    assert functions.issued == [(JOB, ["t-1", "t-2"])]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
 from skiway.pipeline.interruption import check_interrupted
 from skiway.pipeline.jars import ICEBERG, fetched
+from skiway.security import LeasedJob
 from skiway.telemetry.job_logs import conceal
 
 if TYPE_CHECKING:
@@ -45,23 +46,23 @@ log = logging.getLogger("skiway.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class SparkOptimizer:
-    """Optimizes tables on Spark. `rest_uri` is asked for the REST door, and `token` for the token of a job: it gets the ids of the
-    account, the job and the table. Without `from_bytes`, Spark is used on request only. With `fetch_jars`, Iceberg is fetched if a
+    """Optimizes tables on Spark. `rest_uri` is asked for the REST door, and `token` for the token of a job: it gets the
+    job and the id of the table. Without `from_bytes`, Spark is used on request only. With `fetch_jars`, Iceberg is fetched if a
     session lacks it.
     """
 
     spark: Callable[[], SparkSession]
     rest_uri: Callable[[], str]
-    token: Callable[[str, str, str], str] = field(repr=False)
+    token: Callable[[LeasedJob, str], str] = field(repr=False)
     from_bytes: int | None = None
     fetch_jars: bool = True
 
     def optimize(
-        self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job_id: str, control: Control
+        self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job: LeasedJob, control: Control
     ) -> OptimizeReport:
         """Rewrite data files, position deletes and manifests. Writers win: files that others change are tried a few times."""
         at = self.rest_uri()
-        token = self.token(table.table.resource_id.account_id, job_id, table.id)
+        token = self.token(job, table.id)
         conceal(token)
         report = OptimizeReport()
         spark = self.spark()

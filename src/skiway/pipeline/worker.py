@@ -23,7 +23,7 @@ from skiway.metastore import Realm, quality
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.jobs.attempts import Amounts, Progress
 from skiway.metastore.jobs.logs import keep_log
-from skiway.metastore.jobs.queue import JobQueue, Lease
+from skiway.metastore.jobs.queue import JobQueue, Lease, leased
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.owners import CurrentRoles
@@ -130,7 +130,7 @@ def jobs_of(
             if not table.metadata_location:
                 return SourceTables(reconciler).run(realm, table, job.maintenance, control)
             return run_task(
-                realm, reconciler.warehouse, job.table_id, job.maintenance, control, job_id=job.job_id, large=large
+                realm, reconciler.warehouse, job.table_id, job.maintenance, control, job=leased(job), large=large
             )
         if job.HasField("quality"):
             return check_exactly(realm, job, reconciler, control)

@@ -15,7 +15,7 @@ from skiway.config.metastore import JobStore
 from skiway.errors import SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
-from skiway.metastore.jobs.queue import JobQueue, JobRules
+from skiway.metastore.jobs.queue import JobQueue, JobRules, leased
 from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.pipelines.inputs import PipelineArea
@@ -175,7 +175,7 @@ def worker_of(
             queries,
             large=large,
             current_roles=current_roles(settings),
-            functions=None if functions is None else lambda job: functions.for_job(job.account_id, job.job_id),
+            functions=None if functions is None else lambda job: functions.for_job(leased(job)),
         ),
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),

@@ -8,7 +8,7 @@ An `Authenticator` turns the headers of a call into a `Principal`, an `Authorize
 from skiway.clock import Clock, utc_now
 from skiway.security.access_tokens import AccessTokens
 from skiway.security.authentication import Authenticator, DevAuthenticator, IssuedTokenAuthenticator, TokenHeaders
-from skiway.security.job_tokens import JobTokens
+from skiway.security.job_tokens import JobTokens, LeasedJob
 from skiway.security.principals import NOBODY, PLATFORM, Accounts, Authorizer, PermissionAuthorizer, Principal, Roles
 from skiway.security.redaction import MASK, Redacted
 from skiway.security.secrets.opening import open_secrets
@@ -27,6 +27,7 @@ __all__ = [
     "DevAuthenticator",
     "IssuedTokenAuthenticator",
     "JobTokens",
+    "LeasedJob",
     "MemorySecrets",
     "NewToken",
     "PermissionAuthorizer",

@@ -1,13 +1,15 @@
 """Tokens of jobs: with them, a job uses a door of the servers, for example from Spark.
 
-A token is signed with the key that the servers share. It names the account, the job and its tables, and is valid while the job runs,
-for a day at most. The token of a job that maintains a table may read and write this table, and nothing else. The token for a
-Python function of a pipeline may read the tables that the function reads, and nothing else.
+A token is signed with the key that the servers share. It names the account, the job, its lease and its tables. It is valid while the
+worker has this lease, for a day at most: when a worker was killed, its tokens expire with the lease, and they are not valid for the
+next attempt either. The token of a job that maintains a table may read and write this table, and nothing else. The token for a Python
+function of a pipeline may read the tables that the function reads, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Final
@@ -19,10 +21,19 @@ from skiway.errors import Unauthorized
 from skiway.security.principals import MEMBER_ROLE, ROLES, Principal
 from skiway.security.signed_text import SignedText
 
-__all__ = ["JOB_PREFIX", "JobTokens"]
+__all__ = ["JOB_PREFIX", "JobTokens", "LeasedJob"]
 
 JOB_PREFIX: Final = "skiway_job_"
 _LIFETIME: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedJob:
+    """A job that a worker runs. `epoch` is the number of the worker's lease, which no other attempt of the job has."""
+
+    account_id: str
+    id: str
+    epoch: int
 
 
 class _JobToken(msgspec.Struct, array_like=True, frozen=True):
@@ -31,10 +42,11 @@ class _JobToken(msgspec.Struct, array_like=True, frozen=True):
     table_id: str
     until: int
     reads: tuple[str, ...] = ()
+    epoch: int = 0
 
 
 class JobTokens:
-    """Makes and reads tokens of jobs. `key` is called at the first use; `runs` says whether a job of an account still runs."""
+    """Makes and reads tokens of jobs. `key` is called at the first use; `runs` says whether a worker still has the lease of a job."""
 
     prefix: Final = JOB_PREFIX
 
@@ -42,7 +54,7 @@ class JobTokens:
         self,
         key: Callable[[], bytes],
         *,
-        runs: Callable[[str, str], bool] = lambda _account, _job: False,
+        runs: Callable[[LeasedJob], bool] = lambda _: False,
         clock: Clock = utc_now,
     ) -> None:
         self._key, self._runs, self._clock = key, runs, clock
@@ -51,28 +63,30 @@ class JobTokens:
     def _signed(self) -> SignedText:
         return SignedText(self._key(), "tokens of jobs")
 
-    def issue(self, account_id: str, job_id: str, table_id: str) -> str:
+    def issue(self, job: LeasedJob, table_id: str) -> str:
         """A token for a job that maintains a table."""
-        return self._issue(account_id, job_id, table_id, ())
+        return self._issue(job, table_id, ())
 
-    def issue_reader(self, account_id: str, job_id: str, table_ids: Iterable[str]) -> str:
+    def issue_reader(self, job: LeasedJob, table_ids: Iterable[str]) -> str:
         """A token for a job, with which these tables can be read."""
-        return self._issue(account_id, job_id, "", tuple(sorted(set(table_ids))))
+        return self._issue(job, "", tuple(sorted(set(table_ids))))
 
-    def _issue(self, account_id: str, job_id: str, table_id: str, reads: tuple[str, ...]) -> str:
+    def _issue(self, job: LeasedJob, table_id: str, reads: tuple[str, ...]) -> str:
         until = int((self._clock() + _LIFETIME).timestamp())
-        content = msgspec.json.encode(_JobToken(account_id, job_id, table_id, until, reads))
+        content = msgspec.json.encode(_JobToken(job.account_id, job.id, table_id, until, reads, job.epoch))
         return f"{JOB_PREFIX}{self._signed.seal(content)}"
 
     def principal(self, token: str) -> Principal:
-        """The owner of a token. Raises `Unauthorized` if it was not issued here, has expired, or its job has ended."""
+        """The owner of a token. Raises `Unauthorized` if it was not issued here, has expired, or the job no longer runs with its lease."""
         found = self._signed.open(token.removeprefix(JOB_PREFIX))
         if found is None:
             raise Unauthorized("the token of a job is unknown: start the job again", key="token.unknown")
         read = msgspec.json.decode(found, type=_JobToken)
         ends = datetime.fromtimestamp(read.until, UTC)
-        if self._clock() >= ends or not self._runs(read.account_id, read.job_id):
-            raise Unauthorized(f"the job {read.job_id} has ended, so its token is no longer valid", key="token.expired")
+        if self._clock() >= ends or not self._runs(LeasedJob(read.account_id, read.job_id, read.epoch)):
+            raise Unauthorized(
+                f"this run of the job {read.job_id} has ended, so its token is no longer valid", key="token.expired"
+            )
         if not read.table_id:
             return Principal(
                 f"job:{read.job_id}",

@@ -26,6 +26,7 @@ from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.refreshing import QueryResult
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.schema_names import schema_name
+from skiway.security import LeasedJob
 from skiway.spark_queries.engine import SparkPlacement
 from skiway.spark_queries.process import QueryProcess
 from skiway.telemetry.job_logs import conceal, current_log
@@ -39,19 +40,19 @@ _WATCH_S: Final = 0.25
 class SparkFunctions:
     """How functions run: where, within which limits, and how they reach the server.
 
-    `token` returns one that reads tables, given the ids of the account, the job and the tables.
+    `token` returns one that reads tables, given the job and the ids of the tables.
     """
 
     placement: SparkPlacement
     location: Callable[[], str]
-    token: Callable[[str, str, Sequence[str]], str] = field(repr=False)
+    token: Callable[[LeasedJob, Sequence[str]], str] = field(repr=False)
     seconds: float = 3600.0
     memory_bytes: int = 4_000_000_000
     root_certificates: str = ""
 
-    def for_job(self, account_id: str, job_id: str) -> FunctionsOfJob:
+    def for_job(self, job: LeasedJob) -> FunctionsOfJob:
         """What runs the functions of a job."""
-        return FunctionsOfJob(self, account_id, job_id)
+        return FunctionsOfJob(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,7 @@ class FunctionsOfJob:
     """Runs the functions of one job."""
 
     spark: SparkFunctions
-    account_id: str
-    job_id: str
+    job: LeasedJob
 
     @contextmanager
     def result(
@@ -75,6 +75,7 @@ class FunctionsOfJob:
             seconds=spark.seconds,
             noun="function",
             section="pipelines.python",
+            output="the log of the job",
             on_line=(lambda _: None) if log is None else log.write,
         )
         ended = threading.Event()
@@ -93,7 +94,7 @@ class FunctionsOfJob:
     def _request(self, function: PythonFunction, inputs: Mapping[TableName, Input]) -> dict[str, Any]:
         placement = self.spark.placement
         views = {name: f"input_{number}" for number, name in enumerate(inputs)}
-        token = self.spark.token(self.account_id, self.job_id, [each.state.table for each in inputs.values()])
+        token = self.spark.token(self.job, [each.state.table for each in inputs.values()])
         conceal(token)
         return {
             "python": {

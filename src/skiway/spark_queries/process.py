@@ -39,7 +39,8 @@ log = logging.getLogger("skiway.spark_queries")
 class QueryProcess:
     """A query or function that runs in processes of its own. It begins at once, and sends its rows when they are read.
 
-    Errors call it `noun`, and `section` has the settings that limit it. `on_line` gets each line that the processes print.
+    Errors call it `noun`, and `section` has the settings that limit it. `on_line` gets each line that the processes print, and
+    `output` says where callers find them.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class QueryProcess:
         noun: str = "query",
         section: str = "sql.spark",
         on_line: Callable[[str], None] = lambda _: None,
+        output: str = "the log of the server",
     ) -> None:
         self.deadline = time.monotonic() + seconds
         self._seconds, self._memory_bytes = seconds, memory_bytes
-        self._noun, self._section, self._on_line = noun, section, on_line
+        self._noun, self._section, self._on_line, self._output = noun, section, on_line, output
         python = list(command) or [sys.executable]
         self._process = subprocess.Popen(  # noqa: S603 - the operator's command
             [*python, "-P", "-m", "skiway.spark_queries.supervisor", str(memory_bytes)],
@@ -198,7 +200,7 @@ class QueryProcess:
             " | ".join(self._said),
         )
         return Unavailable(
-            f"the process of the {self._noun} on Spark did not start, or has failed: the log of the server says why",
+            f"the process of the {self._noun} on Spark did not start, or has failed: {self._output} says why",
             key="spark.process",
         )
 

@@ -35,6 +35,8 @@ _FIXED: Final[Mapping[str, Setting]] = {
 }
 """Settings that the operator cannot change: what a query needs to read nothing but its tables."""
 
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+_UNTRUSTED_ADVICE: Final = "that its certificate is signed by an authority in sql.spark.root_certificates"
 _OWN_ERROR: Final = re.compile(r"^\s*skiway\.errors\.\w+: (.*)", re.MULTILINE)
 _CONDITION: Final = re.compile(r"(\[[A-Z][A-Z0-9_.]+\] .*)")
 
@@ -64,11 +66,15 @@ def main(arguments: Sequence[str]) -> None:
         _write(answers, b".", b"")
     except CodeError as error:
         _write(answers, b"F", str(error).encode(errors="replace"))
-    except (PySparkException, NotImplementedError) as error:
-        _write(answers, b"E", _explained(error).encode())
-    except Exception as error:  # noqa: BLE001 - errors of Java have no class of Spark
-        traceback.print_exc()
-        _write(answers, b"E", _explained(error, "a task failed, and the log of the server says why").encode())
+    except Exception as error:
+        if not _java_runs():
+            raise  # the process ends without an answer, as if it had been killed itself
+        if isinstance(error, PySparkException | NotImplementedError):
+            _write(answers, b"E", _explained(error).encode())
+            return
+        traceback.print_exc()  # errors of Java have no class of Spark
+        output = "the log of the job" if "python" in query else "the log of the server"
+        _write(answers, b"E", _explained(error, f"a task failed, and {output} says why").encode())
 
 
 def _ports(query: Mapping[str, Any]) -> list[int] | None:
@@ -149,7 +155,20 @@ def _explained(error: Exception, otherwise: str = "") -> str:
     """What Spark says in one line: the message of the data source, or what follows the first name of an error condition."""
     text = str(error)
     found = _OWN_ERROR.search(text) or _CONDITION.search(text)
-    return str(found[1]) if found else otherwise or text.partition("\n")[0]
+    line = str(found[1]) if found else otherwise or text.partition("\n")[0]
+    return f"{line}, and {_UNTRUSTED_ADVICE}" if _UNTRUSTED in line else line
+
+
+def _java_runs() -> bool:
+    """Whether Spark's Java still answers. It may have been killed for its use of memory."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    try:
+        gateway.jvm.System.currentTimeMillis()
+    except Exception:  # noqa: BLE001 - its own errors, and those of sockets
+        return False
+    return True
 
 
 def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:

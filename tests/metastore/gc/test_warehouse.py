@@ -20,6 +20,7 @@ from skiway.errors import AlreadyExists, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.commits import append, delete_all, plain
 from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.metadata import updated, write_metadata
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore import managed as managed_tables
 from skiway.metastore import queries
 from skiway.metastore.gc.sweeps import Slice
@@ -115,6 +116,45 @@ def test_recent_metadata_without_its_manifests_protects_only_itself(managed: Man
         if path.suffix == ".avro":
             path.unlink()
     assert set(map(path_of, sweep(managed).removed)) == {orphan}
+
+
+@pytest.mark.parametrize("days", [0, 10], ids=["young", "old"])
+@pytest.mark.parametrize("suffix", [".metadata.json", "snap-*.avro", "m0.avro"])
+@pytest.mark.parametrize("content", [None, b"x"], ids=["missing", "unreadable"])
+def test_damaged_table_is_reported_and_the_others_are_swept(
+    managed: ManagedTableFactory, folder: Path, suffix: str, content: bytes | None, days: float
+) -> None:
+    damaged, whole = managed.append(managed.create("a"), 1), managed.append(managed.create("b"), 1)
+    orphans = [path_of(managed.write(each, 2)[0].file_path) for each in (damaged, whole)]
+    place = path_of(managed.load(damaged).metadata.location)
+    needed = sorted(place.rglob(f"*{suffix}"))[-1]
+    if content is None:
+        needed.unlink()
+    else:
+        needed.write_bytes(content)
+    age(folder)
+    age(place, days=days)
+    result = sweep(ManagedTableFactory(managed.factory, Warehouse.at(str(folder))))  # which has nothing in its cache
+    is_noticed = not (suffix == "m0.avro" and content and not days)  # manifests are only read to find orphans
+    assert [path_of(each) for each in result.damaged] == [place] * is_noticed
+    assert (set(map(path_of, result.removed)), orphans[0].exists()) == ({orphans[1]}, True)
+
+
+def test_table_that_is_changed_during_the_sweep_is_not_reported(
+    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the newest commit are missing in a list of files that was made before."""
+    table = managed.append(managed.create(), 1)
+    walk = TableFiles.walk
+
+    def walk_and_commit(files: TableFiles, at: Any) -> Any:
+        listed = walk(files, at)
+        managed.append(table, 2)
+        return listed
+
+    monkeypatch.setattr(TableFiles, "walk", walk_and_commit)
+    assert sweep(managed).damaged == ()
+    assert 2 in managed.rows(table)
 
 
 def test_first_files_of_a_running_statement_are_as_recent_as_its_last(

@@ -15,7 +15,8 @@ from skiway.metastore import Realm, connectors, events, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs import schedule as jobs_schedule
 from skiway.metastore.jobs.attempts import MAX_MESSAGE, MAX_TABLE_ERRORS, Progress
-from skiway.metastore.jobs.queue import JobRules, Lease
+from skiway.metastore.jobs.queue import JobRules, Lease, is_running
+from skiway.metastore.jobs.queue import leased as leased_job
 from skiway.metastore.records import keys
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.journal import added_event
@@ -62,6 +63,24 @@ def ends(factory: ResourceFactory, realm: Realm | None = None) -> list[tuple[str
         for each in found
         if each.kind in ("sync", "maintenance")
     ]
+
+
+def test_job_runs_only_under_the_lease_of_its_worker(factory, leased):
+    """A killed worker leaves a job that is stored as running, until another worker takes it."""
+
+    def runs(lease: Lease) -> bool:
+        return is_running(factory.stores, leased_job(lease.job), clock=factory.clock)
+
+    assert runs(leased)
+    factory.clock.advance(RULES.lease_s)
+    assert job(factory, leased.job.job_id).state == v1.JS_RUNNING
+    assert not runs(leased)
+    queue(factory).reclaim()
+    factory.clock.advance(RULES.max_backoff_s)
+    second = queue(factory).lease("w2")
+    assert (runs(leased), runs(second)) == (False, True)
+    queue(factory).complete(second, Progress())
+    assert not runs(second)
 
 
 @pytest.mark.parametrize(

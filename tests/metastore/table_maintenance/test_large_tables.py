@@ -17,6 +17,7 @@ from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import OptimizeReport
 from skiway.metastore.table_maintenance.tasks import run_task
 from skiway.model import v1
+from skiway.security import LeasedJob
 
 
 @dataclass
@@ -26,8 +27,8 @@ class Elsewhere:
     from_bytes: int | None = None
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    def optimize(self, _table: Any, name: Sequence[str], _rules: Any, *, job_id: str, **_: Any) -> OptimizeReport:
-        self.asked.append((job_id, *name))
+    def optimize(self, _table: Any, name: Sequence[str], _rules: Any, *, job: LeasedJob, **_: Any) -> OptimizeReport:
+        self.asked.append((job.id, *name))
         return OptimizeReport(files_before=7, files_after=1, commits=1)
 
 
@@ -43,7 +44,8 @@ def run(
 ) -> str:
     task = v1.MaintenanceTask(optimize=v1.OptimizeTask(engine=engine))
     home = table.home
-    return run_task(home.home, home.warehouse, table.id, task, Control(), job_id="j", large=large).note
+    job = LeasedJob(home.home.account_id, "j", 1)
+    return run_task(home.home, home.warehouse, table.id, task, Control(), job=job, large=large).note
 
 
 def test_table_is_optimized_elsewhere_on_request(table: MaintainedTable) -> None:

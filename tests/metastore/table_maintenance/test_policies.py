@@ -14,6 +14,7 @@ from metastore.resource_factory import ResourceFactory, mask
 from metastore.table_maintenance.maintained_tables import MaintainedTable
 from skiway.formats.iceberg.commits import plain
 from skiway.metastore import catalogs, namespaces
+from skiway.metastore.jobs.queue import leased
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.policies import policy_of, start_due
 from skiway.metastore.table_maintenance.tasks import run_task
@@ -73,7 +74,7 @@ def test_actions_that_are_on_and_worth_it_are_started_and_run(table: MaintainedT
     _, started = start_due(home.factory.stores, home.warehouse, realm_of=lambda _: home.home)
     assert [each.maintenance.WhichOneof("task") for each in started] == ["optimize", "expire"]
     for job in started:
-        run_task(home.home, home.warehouse, job.table_id, job.maintenance, Control())
+        run_task(home.home, home.warehouse, job.table_id, job.maintenance, Control(), job=leased(job))
     assert (len(table.paths()), table.ids()) == (1, list(range(60)))
     assert len(table.metadata.snapshots) < 7
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TRANSACTION_LIFETIME",
     "add_files_of_snapshot",
+    "check_current_state",
     "files_of_state",
     "leased_tables",
     "pinned_files",
@@ -82,6 +83,30 @@ def unused_files(
         add(used)
         left = [each for each in left if each not in used]
     return left
+
+
+def check_current_state(files: TableFiles, current: str, folder: Location, listed: Iterable[Found]) -> None:
+    """Raise if the current state of a table is damaged, as far as its metadata and one manifest list show it.
+
+    The manifest lists of all snapshots and the manifests of the current one must exist. `listed` are the files that were in the
+    folder a moment ago. Of those that are missing there, the ones that were committed since can be read.
+    """
+    from skiway.formats.iceberg.file_io import WritingIO
+    from skiway.formats.iceberg.manifest_files import entries, manifests
+
+    present, io = {each.location for each in listed}, WritingIO(files)
+
+    def is_missing(path: str) -> bool:
+        place = location(path)
+        return place not in present and place.is_within(folder)
+
+    metadata = read_metadata(files, current)
+    for snapshot in metadata.snapshots:
+        if is_missing(snapshot.manifest_list):
+            manifests(snapshot, io)
+    for manifest in manifests(metadata.current_snapshot(), io):
+        if is_missing(manifest.manifest_path):
+            entries(manifest, io)
 
 
 def _states(

@@ -35,7 +35,12 @@ from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.exports import find_export, forget_export
-from skiway.metastore.gc.references import TRANSACTION_LIFETIME, pinned_files, unused_files
+from skiway.metastore.gc.references import (
+    TRANSACTION_LIFETIME,
+    check_current_state,
+    pinned_files,
+    unused_files,
+)
 from skiway.metastore.gc.sweeps import Slice
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import folder_of, id_in
@@ -68,7 +73,8 @@ def sweep_warehouse(
 ) -> Slice:
     """Delete, or in a dry run report, the unreferenced files of the next `size` tables.
 
-    A table whose metadata is unreadable is reported as damaged, and none of its files are deleted.
+    A table whose metadata is unreadable is reported as damaged, and none of its files are deleted. If all files of a table are
+    younger than the age, its manifests are not read: it is damaged if they are missing.
     """
     folders = _folders(warehouse, after=token or "", limit=size + 1) if _is_inside(token) else []
     folders += islice(
@@ -177,7 +183,10 @@ def _sweep(
         states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
         state = "" if table is None else _current_state(realm, table.value)
         own = files_of_table(realm, warehouse, table.value) if table else files
-        unused = unused_files(unused, own, state, listed, states_us) if table else unused
+        if table and unused:
+            unused = unused_files(unused, own, state, listed, states_us)
+        elif state and location(state).is_within(folder):
+            check_current_state(own, state, folder, listed)
     except SkiwayError:
         return Slice(len(listed), damaged=(uri_of(folder),))
     if view is not None and view.value.metadata_location:

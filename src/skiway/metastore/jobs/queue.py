@@ -28,6 +28,7 @@ from skiway.metastore.records.realm import timestamp
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.model import v1
+from skiway.security import LeasedJob
 from skiway.storage import Clock, Operation, Pointer, Stores, utc_now
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "amended",
     "end",
     "is_running",
+    "leased",
 ]
 
 ACTIVE = (v1.JS_QUEUED, v1.JS_RUNNING)
@@ -186,8 +188,7 @@ class JobQueue:
 
     def require_held(self, lease: Lease, job: v1.Job) -> None:
         """Raise unless the lease of the job is still valid. `job` is the job as it is stored now."""
-        held = job.state == v1.JS_RUNNING and job.lease_epoch == lease.epoch
-        if not held or job.lease_expires_at.ToMicroseconds() <= _micros(self.clock()):
+        if not _is_held(job, lease.epoch, now=self.clock()):
             raise _lost(lease, job)
 
     # --- figures of the queue -----------------------------------------------------------------------------------------
@@ -315,10 +316,15 @@ def _ending(stores: Stores, before: v1.Job) -> Callable[[Stored[v1.Job]], list[O
     return also
 
 
-def is_running(stores: Stores, account_id: str, job_id: str) -> bool:
-    """Whether a job of an account runs at this moment."""
-    found = Repository(stores, JOB).find(keys.job(account_id, job_id))
-    return found is not None and found.value.state == v1.JS_RUNNING
+def leased(job: v1.Job) -> LeasedJob:
+    """The job with the lease under which it runs now, for its tokens."""
+    return LeasedJob(job.account_id, job.job_id, job.lease_epoch)
+
+
+def is_running(stores: Stores, job: LeasedJob, *, clock: Clock = utc_now) -> bool:
+    """Whether a worker has this lease of the job at this moment. The lease of a worker that was killed expires soon."""
+    found = Repository(stores, JOB).find(keys.job(job.account_id, job.id))
+    return found is not None and _is_held(found.value, job.epoch, now=clock())
 
 
 def end(job: v1.Job, state: v1.JobState.ValueType, *, now: datetime, message: str) -> None:
@@ -345,6 +351,12 @@ def _requeue(job: v1.Job, *, now: datetime, delay_s: float) -> None:
 def _leave_worker(job: v1.Job) -> None:
     job.ClearField("lease_owner")
     job.ClearField("lease_expires_at")
+
+
+def _is_held(job: v1.Job, epoch: int, *, now: datetime) -> bool:
+    """Whether the lease with this number is the one of the stored job, and has not expired."""
+    is_current = job.state == v1.JS_RUNNING and job.lease_epoch == epoch
+    return is_current and job.lease_expires_at.ToMicroseconds() > _micros(now)
 
 
 def _micros(moment: datetime) -> int:

@@ -19,6 +19,7 @@ from skiway.metastore.table_maintenance.cleaning import remove_orphans
 from skiway.metastore.table_maintenance.expiring import ExpiryReport, expire_snapshots
 from skiway.metastore.table_maintenance.optimizing import OptimizeReport, RulesOf, optimize, planned_groups
 from skiway.model import v1
+from skiway.security import LeasedJob
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -44,7 +45,7 @@ class LargeOptimizer(Protocol):
     def from_bytes(self) -> int | None: ...
 
     def optimize(
-        self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job_id: str, control: Control
+        self, table: ManagedTable, name: Sequence[str], rules: CompactionRules, *, job: LeasedJob, control: Control
     ) -> OptimizeReport:
         """Optimize a table. `name` is that of its catalog, its namespaces and the table."""
 
@@ -116,7 +117,7 @@ def run_task(
     task: v1.MaintenanceTask,
     control: Control,
     *,
-    job_id: str = "",
+    job: LeasedJob,
     large: LargeOptimizer | None = None,
 ) -> Outcome:
     """Do the task. `control` stops it, and gets its progress. `large` is for optimizations on Spark."""
@@ -133,9 +134,7 @@ def run_task(
     result = v1.MaintenanceResult()
     match task.WhichOneof("task"):
         case "optimize":
-            report = _optimized_elsewhere(
-                realm, warehouse, table_id, task.optimize, control, job_id, large
-            ) or optimize(
+            report = _optimized_elsewhere(realm, warehouse, table_id, task.optimize, control, job, large) or optimize(
                 realm,
                 warehouse,
                 table_id,
@@ -186,7 +185,7 @@ def _optimized_elsewhere(
     table_id: v1.ResourceId,
     task: v1.OptimizeTask,
     control: Control,
-    job_id: str,
+    job: LeasedJob,
     large: LargeOptimizer | None,
 ) -> OptimizeReport | None:
     """What was done on Spark; None if the table is to be optimized in this process."""
@@ -205,7 +204,7 @@ def _optimized_elsewhere(
     catalog = hierarchy.catalog(realm, table.table.catalog_id).value
     path = hierarchy.full_path(hierarchy.namespace(realm, table.table.namespace_id).value)
     name = (catalog.display_name, *path, table.table.display_name)
-    return large.optimize(table, name, rules, job_id=job_id, control=control)
+    return large.optimize(table, name, rules, job=job, control=control)
 
 
 def runs_on_spark(task: v1.OptimizeTask, size_bytes: int, from_bytes: int | None) -> bool:
