@@ -28,9 +28,6 @@ TIMEOUT_S = 1800 if EVERY_STEP else 300
 WRITES = frozenset({"_apply", "_create", "_overwrite", "_delete", "_purge"})
 FILE_OPERATIONS = frozenset({"create", "seal", "remove"})
 """Operations of the warehouse: a file is created, completed, removed."""
-SWEEPS = ("idempotency", "cas", "pointer", "reconcile_jobs", "warehouse")
-NO_GC = tuple(f"gc.{sweep}.enabled=false" for sweep in SWEEPS)
-"""Settings that turn a server's gc off, so that a call always performs the same operations."""
 
 
 @dataclass(frozen=True, slots=True)

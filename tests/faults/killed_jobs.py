@@ -19,7 +19,6 @@ from faults.crashing_server import (
     ACCOUNT,
     EVERY_STEP,
     FILE_OPERATIONS,
-    NO_GC,
     WRITES,
     CrashingServer,
     Launcher,
@@ -28,7 +27,7 @@ from faults.crashing_server import (
 )
 from faults.deployments import Deployment, open_deployment
 from faults.test_killed_syncs import JOB_TIMEOUT_S, WORKER, is_finished, job_of
-from runtime.servers import eventually
+from runtime.servers import NO_GC, eventually
 from skiway.metastore import Realm, jobs
 from skiway.model import v1
 from skiway.storage import Stores

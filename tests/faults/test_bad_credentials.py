@@ -17,7 +17,7 @@ import jwt
 import pytest
 
 from rpc.rpc_server import Answer, Client
-from runtime.servers import eventually, started
+from runtime.servers import NO_GC, eventually, started, stored_pointers
 from security.issuer import AUDIENCE, Publisher, claims, ec_key, jwk, pem, publishing, rsa_key
 from skiway.metastore.records import keys
 from skiway.model import v1
@@ -26,11 +26,6 @@ from skiway.storage import Stores, open_stores
 
 pytestmark = pytest.mark.timeout(180)
 
-NO_GC = tuple(
-    part
-    for sweep in ("idempotency", "cas", "pointer", "reconcile_jobs")
-    for part in ("--set", f"gc.{sweep}.enabled=false")
-)
 HOUR = timedelta(hours=1)
 UNKNOWN = "Zk3vR8pQw1nT6yBs0dLxJc5uHa9eMfGi"
 
@@ -51,15 +46,15 @@ class SecuredServer:
         return Client(self._channel, caller=token)(operation, request)
 
     def pointers(self) -> list[Any]:
-        """All pointers but those that record the last use of a valid token."""
-        return [each for each in self._stores.pointers.scan() if not each.key.startswith(keys.token_use())]
+        """All pointers but those that record the last use of a valid token and the last run of a sweep."""
+        return [each for each in stored_pointers(self._stores) if not each.key.startswith(keys.token_use())]
 
 
 @contextmanager
 def secured_server(home: Path, *settings: str) -> Iterator[SecuredServer]:
-    arguments = [part for each in settings for part in ("--set", each)]
+    arguments = [part for each in (*NO_GC, *settings) for part in ("--set", each)]
     with (
-        started(home, *NO_GC, *arguments) as server,
+        started(home, *arguments) as server,
         open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores,
         grpc.insecure_channel(server.address) as channel,
     ):

@@ -28,9 +28,10 @@ from faults.changes import (
     delete_table,
     move_table,
 )
-from faults.crashing_server import ACCOUNT, NO_GC, TIMEOUT_S, Launcher, Step, launched, steps
+from faults.crashing_server import ACCOUNT, TIMEOUT_S, Launcher, Step, launched, steps
 from faults.deployments import Deployment, collect, open_deployment
 from rpc.rpc_server import Answer
+from runtime.servers import NO_GC
 from scope import sample
 from skiway.metastore import Realm, connectors
 from skiway.metastore.connectors.credentials import credentials

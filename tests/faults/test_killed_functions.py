@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from faults.crashing_server import EVERY_STEP, NO_GC, TIMEOUT_S, Launcher, Step, launched
+from faults.crashing_server import EVERY_STEP, TIMEOUT_S, Launcher, Step, launched
 from faults.deployments import Deployment, open_deployment
 from faults.killed_jobs import KilledJobs, swaps
 from faults.test_killed_pipelines import FILES, Orders, Row
 from faults.test_killed_syncs import JOB_TIMEOUT_S, is_finished, job_of
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import mirrored
-from runtime.servers import eventually
+from runtime.servers import NO_GC, eventually
 from skiway.client import AirportClient
 from skiway.errors import Unauthorized
 from skiway.metastore.jobs.queue import leased

@@ -17,7 +17,6 @@ from faults.changes import full_table
 from faults.crashing_server import (
     EVERY_STEP,
     FILE_OPERATIONS,
-    NO_GC,
     TIMEOUT_S,
     WRITES,
     Launcher,
@@ -29,7 +28,7 @@ from faults.deployments import Deployment, collect, open_deployment
 from faults.tables import stored_files
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
-from runtime.servers import eventually
+from runtime.servers import NO_GC, eventually
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.records import keys

@@ -23,7 +23,6 @@ from faults import contents
 from faults.crashing_server import (
     EVERY_STEP,
     FILE_OPERATIONS,
-    NO_GC,
     TIMEOUT_S,
     WRITES,
     CrashingServer,
@@ -33,6 +32,7 @@ from faults.crashing_server import (
 )
 from faults.deployments import Deployment, collect, open_deployment
 from faults.tables import SCHEMA, Doors, SavedDeployment, State, connected, rows, stored_files
+from runtime.servers import NO_GC
 from scope import sample
 from skiway.client import col
 from skiway.errors import SkiwayError

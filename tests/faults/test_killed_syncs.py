@@ -19,7 +19,6 @@ from faults import contents
 from faults.crashing_server import (
     ACCOUNT,
     EVERY_STEP,
-    NO_GC,
     TIMEOUT_S,
     WRITES,
     CrashingServer,
@@ -30,7 +29,7 @@ from faults.crashing_server import (
 from faults.deployments import Deployment, collect, open_deployment
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import CORE, STATS, connector, parquet, run
-from runtime.servers import eventually
+from runtime.servers import NO_GC, eventually
 from skiway.metastore import Realm, jobs
 from skiway.metastore.seeding.catalog import seed_home
 from skiway.model import v1

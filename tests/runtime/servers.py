@@ -17,10 +17,15 @@ from typing import Any
 import grpc
 
 from runtime import preloaded
+from skiway.metastore.records import keys
 from skiway.model import v1
+from skiway.storage import Pointer, Stores
 
 START_S = 60.0
 END_S = 30.0
+SWEEPS = ("idempotency", "cas", "pointer", "reconcile_jobs", "warehouse")
+NO_GC = tuple(f"gc.{sweep}.enabled=false" for sweep in SWEEPS)
+"""Settings that turn a server's gc off, so that a call always performs the same operations."""
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -129,6 +134,11 @@ def eventually(condition: Callable[[], bool], *, within_s: float = END_S) -> Non
     while not condition():
         assert time.monotonic() < deadline, f"condition did not hold within {within_s} s"
         time.sleep(0.01)
+
+
+def stored_pointers(stores: Stores) -> list[Pointer]:
+    """All pointers in the store except those that a server changes without a call: when its sweeps ran last."""
+    return [each for each in stores.pointers.scan() if not each.key.startswith(keys.gc_turn(""))]
 
 
 @contextmanager

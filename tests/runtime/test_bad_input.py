@@ -15,7 +15,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from metastore.resource_factory import ResourceFactory, key, mask
 from rpc.rpc_server import Answer, Client
-from runtime.servers import started
+from runtime.servers import NO_GC, started, stored_pointers
 from skiway.metastore.records.names import normal_text
 from skiway.model import v1
 from skiway.storage import Stores, open_stores, utc_now
@@ -25,11 +25,6 @@ INVALID, MISSING, EXISTS, LOST = Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALR
 TOO_MUCH, REFUSED = Code.RESOURCE_EXHAUSTED, Code.FAILED_PRECONDITION
 
 MAX_MESSAGE_BYTES = 1024 * 1024
-QUIET = tuple(
-    part
-    for sweep in ("idempotency", "cas", "pointer", "reconcile_jobs")
-    for part in ("--set", f"gc.{sweep}.enabled=false")
-)
 UNKNOWN_ID = str(uuid.UUID(int=7))
 
 pytestmark = pytest.mark.timeout(180)
@@ -52,17 +47,17 @@ class Environment:
         return self.client(operation, request, **{"x_skiway_account": "a1", **headers})
 
     def digest(self) -> str:
-        """A hash of all pointers in the store, with their values and versions."""
-        lines = (f"{each.key} {each.blob_uri} {each.version}\n" for each in self.stores.pointers.scan())
+        """A hash of all pointers in the store that calls can change, with their values and versions."""
+        lines = (f"{each.key} {each.blob_uri} {each.version}\n" for each in stored_pointers(self.stores))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     home: Path = tmp_path_factory.mktemp("bad") / "home"
-    limit = ("--set", f"server.grpc.max_message_bytes={MAX_MESSAGE_BYTES}")
+    settings = (*NO_GC, f"server.grpc.max_message_bytes={MAX_MESSAGE_BYTES}")
     with (
-        started(home, *QUIET, *limit) as server,
+        started(home, *(part for each in settings for part in ("--set", each))) as server,
         open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores,
         grpc.insecure_channel(server.address) as channel,
     ):

@@ -105,7 +105,7 @@ class Files:
     def open_version(self, uri: str) -> tuple[pa.NativeFile, Hashable | None]:
         """Open the file, and tell which version of it was opened; None if that is unknown.
 
-        Only files on a local disk have versions. Whoever changes the file changes its version.
+        Only files on a local disk have versions. Every change of a file changes its version.
         """
         place = self.reach.check(location(uri))
         with self.translated(uri):
@@ -305,7 +305,7 @@ def _descriptor(path: str) -> int:
 def _version(found: os.stat_result) -> Hashable | None:
     """A value that changes with the file. None right after a change, because a second one could have the same time.
 
-    Nobody can set the time of the last change of a file, unlike that of its content.
+    Programs can set the modification time of a file (mtime), but not its change time (ctime).
     """
     if time.time_ns() - found.st_ctime_ns < _SETTLED_NS:
         return None

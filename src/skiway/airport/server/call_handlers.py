@@ -93,7 +93,7 @@ class CallHandlers:
 
     @property
     def gated(self) -> Collection[str]:
-        """The methods whose calls are rejected beyond a limit, and never wait for a thread."""
+        """The methods whose calls the server rejects once too many are open. Other calls wait for a thread."""
         return self._gates.keys()
 
     def close(self) -> None:

@@ -258,7 +258,7 @@ class ListingCache:
     def _current(self, catalog: Catalog, name: str) -> _Listing | None:
         """The listing of the catalog in its current version; None if it has no versions.
 
-        What is built while the catalog changes becomes part of the listing of an old version, which is not used again.
+        If the catalog changes while a listing is built, the listing belongs to the old version and is not used again.
         """
         if not isinstance(catalog, Versioned):
             return None

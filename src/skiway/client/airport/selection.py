@@ -77,7 +77,7 @@ class Selection:
         return filter_json(self.where, names, aliases)
 
     def statistics_columns(self) -> list[int]:
-        """The columns whose statistics DuckDB requests: each referenced one twice, or the first one to count rows."""
+        """The columns whose statistics DuckDB requests: each referenced column twice, or the first column if only rows are counted."""
         if not self.referenced:
             return (
                 [] if self.table.rowid is not None else [self.table.position(name) for name in self.table.columns[:1]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-__all__ = ["CatalogSource", "read_table", "translated"]
+__all__ = ["CatalogSource", "is_iceberg", "metadata_file_of", "read_table", "translated"]
 
 
 class CatalogSource(Source):
@@ -71,6 +71,36 @@ class CatalogSource(Source):
     def close(self) -> None:
         if self._connected is not None:
             self._connected.close()
+
+
+def metadata_file_of(name: tuple[str, ...], parameters: Mapping[str, str], *, service: str, kind: str = "") -> str:
+    """The metadata file of a table, from its parameters in a catalog like Hive's; raises if the table has another format.
+
+    `service` names the catalog in errors, and `kind` is what the catalog calls the table.
+    """
+    table = ".".join(name)
+    if not is_iceberg(parameters):
+        found = f"table_type {parameters.get('table_type') or 'not set'}"
+        raise Unsupported(
+            f"{table!r} in {service} is not an Iceberg table, but {f'of type {kind} with' if kind else 'has'} {found}; connectors of "
+            "kind parquet and delta mirror the files of other tables",
+            key="table.feature",
+            table=table,
+            feature="table_type",
+        )
+    metadata = parameters.get("metadata_location", "")
+    if not metadata:
+        raise PreconditionFailed(
+            f"table {table!r} has no metadata_location in {service}; let its engine commit once more, or drop it",
+            key="file.missing",
+            table=table,
+        )
+    return metadata
+
+
+def is_iceberg(parameters: Mapping[str, str]) -> bool:
+    """Whether the parameters of a table in a catalog like Hive's say that it is an Iceberg table."""
+    return parameters.get("table_type", "").lower() == "iceberg"
 
 
 def read_table(files: Files, catalog: Catalog, name: tuple[str, ...], metadata: str) -> Table:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway import extras
-from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
+from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.formats.files import Files, first_lines
-from skiway.formats.iceberg.catalog_source import CatalogSource, read_table
+from skiway.formats.iceberg.catalog_source import CatalogSource, metadata_file_of, read_table
 from skiway.formats.opening import SourceRequest
 from skiway.formats.source import Source
 from skiway.security.source_access import web_address
@@ -142,22 +142,7 @@ def _catalog(request: SourceRequest, files: Files, client: Any) -> Catalog:
         def _convert_glue_to_iceberg(self, glue_table: Any) -> Table:
             """Read the metadata of a table through `files`, which checks its location."""
             name, parameters = (glue_table["DatabaseName"], glue_table["Name"]), glue_table.get("Parameters") or {}
-            found = parameters.get("table_type", "")
-            if found.lower() != "iceberg":
-                raise Unsupported(
-                    f"table {'.'.join(name)!r} in AWS Glue is not an Iceberg table (its table_type is {found or 'not set'}); "
-                    "mirror its files with a connector of kind parquet or delta",
-                    key="table.feature",
-                    table=".".join(name),
-                    feature="table_type",
-                )
-            metadata = parameters.get("metadata_location", "")
-            if not metadata:
-                raise PreconditionFailed(
-                    f"table {'.'.join(name)!r} has no metadata_location in AWS Glue; let its engine commit once more, or drop it",
-                    key="file.missing",
-                    table=".".join(name),
-                )
+            metadata = metadata_file_of(name, parameters, service="AWS Glue")
             return read_table(files, self, name, metadata)
 
         def close(self) -> None:

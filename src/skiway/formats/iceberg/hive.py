@@ -24,7 +24,7 @@ from thrift.transport.TTransport import TTransportBase, TTransportException
 
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unavailable, Unsupported
 from skiway.formats.files import Files, first_lines
-from skiway.formats.iceberg.catalog_source import CatalogSource, read_table
+from skiway.formats.iceberg.catalog_source import CatalogSource, is_iceberg, metadata_file_of, read_table
 from skiway.formats.opening import SourceRequest
 from skiway.formats.source import Source
 from skiway.security.source_access import location
@@ -75,7 +75,7 @@ def open_hive(request: SourceRequest) -> Source:
 
 
 def _user(given: str) -> tuple[str, list[str]] | None:
-    """The user and the groups in the property `ugi`, which the metastore is told."""
+    """Parse the property `ugi`: the user name and the groups to send to the metastore."""
     name, _, groups = given.partition(":")
     if given and not name.strip():
         raise InvalidArgument(
@@ -103,7 +103,9 @@ def _catalog(request: SourceRequest, files: Files, metastore: _Metastore) -> Cat
                 found: list[Identifier] = []
                 for start in range(0, len(names), _BATCH):
                     asked = names[start : start + _BATCH]
-                    iceberg = {each.tableName for each in _tables(client, database, asked) if _is_iceberg(each)}
+                    iceberg = {
+                        each.tableName for each in _tables(client, database, asked) if is_iceberg(each.parameters or {})
+                    }
                     found += [(database, name) for name in asked if name in iceberg]
                 return found
 
@@ -123,22 +125,9 @@ def _catalog(request: SourceRequest, files: Files, metastore: _Metastore) -> Cat
         def _convert_hive_into_iceberg(self, table: HiveTable) -> Table:
             """Read the metadata of a table through `files`, which checks its location."""
             name = (table.dbName, table.tableName)
-            if not _is_iceberg(table):
-                raise Unsupported(
-                    f"{'.'.join(name)!r} in the Hive Metastore is not an Iceberg table, but of type {table.tableType} with table_type "
-                    f"{_table_type(table) or 'not set'}; connectors of kind parquet and delta mirror the files of other tables",
-                    key="table.feature",
-                    table=".".join(name),
-                    feature="table_type",
-                )
-            metadata = table.parameters.get("metadata_location", "")
-            if not metadata:
-                raise PreconditionFailed(
-                    f"table {'.'.join(name)!r} has no metadata_location in the Hive Metastore; let its engine commit once more, or "
-                    "drop it",
-                    key="file.missing",
-                    table=".".join(name),
-                )
+            metadata = metadata_file_of(
+                name, table.parameters or {}, service="the Hive Metastore", kind=table.tableType
+            )
             try:
                 location(metadata)
             except InvalidArgument as error:
@@ -151,16 +140,6 @@ def _catalog(request: SourceRequest, files: Files, metastore: _Metastore) -> Cat
             return read_table(files, self, name, metadata)
 
     return Guarded(request.name)
-
-
-def _is_iceberg(table: HiveTable) -> bool:
-    return _table_type(table).lower() == "iceberg"
-
-
-def _table_type(table: HiveTable) -> str:
-    """The parameter that names the format of a table, in small or capital letters; Hive's own tables have none."""
-    found: str = (table.parameters or {}).get("table_type", "")
-    return found
 
 
 def _table(client: Client, database: str, name: str) -> HiveTable:

@@ -74,7 +74,7 @@ def sweep_warehouse(
     """Delete, or in a dry run report, the unreferenced files of the next `size` tables.
 
     A table whose metadata is unreadable is reported as damaged, and none of its files are deleted. If all files of a table are
-    younger than the age, its manifests are not read: it is damaged if they are missing.
+    younger than the age, the sweep does not read its manifests, and only reports those that are missing.
     """
     folders = _folders(warehouse, after=token or "", limit=size + 1) if _is_inside(token) else []
     folders += islice(

@@ -24,12 +24,12 @@ from skiway.pipeline.profile.scanning import (
     Scan,
     ScanResult,
     joined_results,
+    kind_of,
     matched_with_files,
     run_scan,
     spark_errors,
 )
 from skiway.pipeline.profile.sketches import union
-from skiway.pipeline.profile.values import ValueKind, value_kind
 from skiway.pipeline.summaries.columns import ColumnRequest
 from skiway.pipeline.summaries.files import FileColumn, FilePart, converted, summarized
 
@@ -132,7 +132,7 @@ def _figure_type(name: str, of: pa.DataType) -> pa.DataType:
 
 def _arrow_type(scan: Scan, place: int) -> pa.DataType:
     """The type in which the values of a column are processed, as Spark would send them to Python."""
-    sql = _kind(scan, place).sql
+    sql = kind_of(scan.columns[place]).sql
     precision_and_scale = map(int, re.findall(r"\d+", sql))
     return pa.decimal128(*precision_and_scale) if sql.startswith("DECIMAL") else _ARROW_TYPES[sql]
 
@@ -164,13 +164,7 @@ def _parts(scan: Scan, files: pa.Table) -> Iterator[FilePart]:
 
 
 def _unit(scan: Scan, place: int) -> str:
-    return "ns" if _kind(scan, place).domain == "nanos" else "us"
-
-
-def _kind(scan: Scan, place: int) -> ValueKind:
-    kind = value_kind(scan.columns[place].type)
-    assert kind is not None
-    return kind
+    return "ns" if kind_of(scan.columns[place]).domain == "nanos" else "us"
 
 
 def _one_row_per_file(parts: pa.Table, scan: Scan) -> pa.Table:

@@ -31,6 +31,7 @@ __all__ = [
     "Scan",
     "ScanResult",
     "joined_results",
+    "kind_of",
     "matched_with_files",
     "opened_rows",
     "rows_from_arrow",
@@ -145,7 +146,7 @@ class Scan:
         figures = ["count(*) AS rows"] + [
             f"{figure.sql.format(names[figure.of])} AS {name}{place}"
             for place, leaf in enumerate(self.columns)
-            for name, figure in self._figures(f"v{place}", _kind(leaf)).items()
+            for name, figure in self._figures(f"v{place}", kind_of(leaf)).items()
         ]
         arguments = values.selectExpr("*", *made)
         return arguments.groupBy(f"`{_ADDRESS}`").agg(*map(F.expr, figures)).toArrow()
@@ -155,7 +156,7 @@ class Scan:
         figures = dict.fromkeys(
             figure.of
             for place, leaf in enumerate(self.columns)
-            for figure in self._figures(f"v{place}", _kind(leaf)).values()
+            for figure in self._figures(f"v{place}", kind_of(leaf)).values()
         )
         return {sql: sql if sql.isalnum() else f"a{number}" for number, sql in enumerate(figures)}
 
@@ -180,7 +181,7 @@ class Scan:
 
     def figure_names(self, place: int) -> list[str]:
         """The names of the figures of a column."""
-        return list(self._figures("", _kind(self.columns[place])))
+        return list(self._figures("", kind_of(self.columns[place])))
 
     def column(self, result: pa.Table, place: int) -> pa.Table:
         """The part of a result that is about one column."""
@@ -236,7 +237,7 @@ def opened_rows(spark: SparkSession, scan: Scan, files: pa.Table) -> tuple[DataF
 def rows_from_arrow(spark: SparkSession, rows: pa.Table, columns: Sequence[Leaf]) -> DataFrame:
     """Rows that were read into memory, with the values of the columns as v0, v1, ... as in a scan."""
     values = {
-        f"k{leaf.id}": column if _kind(leaf).has_nan else pa.chunked_array([_as_text(_stored(column, leaf), leaf)])
+        f"k{leaf.id}": column if kind_of(leaf).has_nan else pa.chunked_array([_as_text(_stored(column, leaf), leaf)])
         for leaf, column in zip(columns, rows.columns, strict=True)
     }
     frame = spark.createDataFrame(pa.table(values))
@@ -252,7 +253,7 @@ def _stored(column: pa.ChunkedArray, leaf: Leaf) -> pa.Array:
 def matched_with_files(scan: Scan, files: pa.Table, result: pa.Table, *, paths: pa.Array, seen: pa.Array) -> ScanResult:
     """Match a result, which has figures of the files at `paths`, with the files.
 
-    A file that was not `seen`, or whose row count differs from the table's, has failed.
+    A file that is not in `seen`, or whose row count differs from the table's, counts as failed.
     """
     wanted = pa.array([str(location(path)) for path in files["path"].to_pylist()], pa.string())
     aligned = result.take(pc.index_in(wanted, value_set=paths))
@@ -270,7 +271,7 @@ def matched_with_files(scan: Scan, files: pa.Table, result: pa.Table, *, paths: 
             _completed(scan.column(aligned, place)),
             column_id=leaf.id,
             of=leaf.type,
-            kind=_kind(leaf),
+            kind=kind_of(leaf),
             elements=has_elements,
         )
         for place, leaf in enumerate(scan.columns)
@@ -301,7 +302,8 @@ def _addressed(constants: pa.Table, files: pa.Table, addresses: Mapping[str, str
     return everything.group_by(everything.column_names).aggregate([])  # other addresses have only one form
 
 
-def _kind(leaf: Leaf) -> ValueKind:
+def kind_of(leaf: Leaf) -> ValueKind:
+    """The kind of the values of a column that is profiled."""
     kind = value_kind(leaf.type)
     assert kind is not None
     return kind
@@ -320,7 +322,7 @@ def _path(uri: str) -> str:
 
 
 def _as_text(values: pa.Array, leaf: Leaf) -> pa.Array:
-    if _kind(leaf).sql == "BIGINT" and not pa.types.is_integer(storage_type_of(leaf.type)):
+    if kind_of(leaf).sql == "BIGINT" and not pa.types.is_integer(storage_type_of(leaf.type)):
         return _micros_or_nanos(values).cast(pa.string())
     return texts(values, leaf.type)
 
@@ -335,7 +337,7 @@ def _parsed_constant(leaf: Leaf) -> str:
     """The SQL that parses the value of a constant from its text."""
     if leaf.type == pa.uuid():
         return f"unhex(replace(k{leaf.id}, '-', ''))"
-    sql = _kind(leaf).sql
+    sql = kind_of(leaf).sql
     return f"unbase64(k{leaf.id})" if sql == "BINARY" else f"CAST(k{leaf.id} AS {sql})"
 
 

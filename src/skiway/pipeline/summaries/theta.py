@@ -20,7 +20,7 @@ _C2: Final = np.uint64(0x4CF5AD432745937F)
 _SEED_HASH: Final = 0x93CC
 
 _MAX_THETA: Final = np.uint64(2**63 - 1)
-_AT_ONCE: Final = 1 << 14  # values whose intermediate results fit into the cache of a core
+_AT_ONCE: Final = 1 << 14  # values per step, so that intermediate results fit into the cache of a core
 _EMPTY, _NOT_EMPTY = 0x1E, 0x1A  # flags of a compact sketch, with its hashes in order
 
 
