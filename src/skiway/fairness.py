@@ -18,11 +18,14 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from skiway.cache import Cache
+
 __all__ = ["FairThreads", "lane_share"]
 
 T = TypeVar("T")
 
 _REFUSERS: Final = 2  # threads that reject calls beyond the limit
+_MAX_SERVED: Final = 1000  # handlers in lanes
 _BEHAVIORS: Final = ("stream_stream", "stream_unary", "unary_stream", "unary_unary")
 
 
@@ -56,15 +59,19 @@ class FairThreads:
         self._turns: deque[str] = deque()  # the lanes with waiting calls
         self._running = 0
         self._lock = threading.Lock()
+        self._served = Cache[tuple[Any, str], Any](_MAX_SERVED)
 
     def serve(self, handler: Any, lane: str) -> Any:
         """The handler of a gRPC call, so that the call runs on these threads, in a lane."""
-        name = next(name for name in _BEHAVIORS if getattr(handler, name) is not None)
-        behavior = getattr(handler, name)
         if self._is_full(lane):
+            name, _ = _behavior_of(handler)
             refused: Any = partial(_refuse, self._waiting)
             refused.experimental_thread_pool = self._refusers
             return handler._replace(**{name: refused})
+        return self._served.get((handler, lane), lambda: self._in_lane(handler, lane))
+
+    def _in_lane(self, handler: Any, lane: str) -> Any:
+        name, behavior = _behavior_of(handler)
         mine: Any = partial(behavior)
         mine.experimental_thread_pool = _LaneExecutor(self, lane)
         if getattr(behavior, "experimental_non_blocking", False):
@@ -159,6 +166,11 @@ class FairThreads:
                 if not lane.running and not lane.waiting and not lane.parked:
                     del self._lanes[name]
                 self._start()
+
+
+def _behavior_of(handler: Any) -> tuple[str, Any]:
+    """The function of a handler that gRPC calls, and the name of its kind."""
+    return next((name, found) for name in _BEHAVIORS if (found := getattr(handler, name)) is not None)
 
 
 class _LaneExecutor(ThreadPoolExecutor):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -58,15 +58,11 @@ class MemoryBudget:
         self._running = 0
         self._measured_at = self._released_at = float("-inf")
         self._used = 0
+        self._work = _Work(self)
 
-    @contextmanager
-    def work(self) -> Iterator[None]:
+    def work(self) -> AbstractContextManager[None]:
         """Run work within the block; `LimitExceeded` if other work runs and the budget is exceeded."""
-        self.begin()
-        try:
-            yield
-        finally:
-            self.end()
+        return self._work
 
     def begin(self) -> None:
         """Begin work, or raise `LimitExceeded`."""
@@ -94,3 +90,16 @@ class MemoryBudget:
             pa.default_memory_pool().release_unused()
             self._used = self._measure()
         return self._used
+
+
+class _Work(AbstractContextManager[None]):
+    """A block of work, which any number of threads may run at a time."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+
+    def __enter__(self) -> None:
+        self._budget.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.end()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
 
@@ -42,17 +41,21 @@ def deadline_passed(context: grpc.ServicerContext) -> bool:
 
 
 class WatchedCall:
-    """One call. It is waiting from `wait` to `resume`."""
+    """One call, which is watched within a block. It is waiting from `wait` to `resume`."""
 
-    __slots__ = ("_clock", "_context", "_first", "_idle_s", "_opening_s", "ended", "since")
+    __slots__ = ("_context", "_first", "_watch", "ended", "since")
 
-    def __init__(
-        self, context: grpc.ServicerContext, opening_s: float, idle_s: float, clock: Callable[[], float]
-    ) -> None:
-        self._context, self._clock = context, clock
-        self._opening_s, self._idle_s, self._first = opening_s, idle_s, True
+    def __init__(self, watch: StreamWatch, context: grpc.ServicerContext) -> None:
+        self._watch, self._context, self._first = watch, context, True
         self.since: float | None = None
         self.ended: TimedOut | None = None
+
+    def __enter__(self) -> Self:
+        self._watch.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.remove(self)
 
     def received(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         """The client's messages. After the call was ended, the next one raises `TimedOut`.
@@ -90,7 +93,7 @@ class WatchedCall:
 
     def wait(self) -> None:
         """The client is expected to act: to read what is sent next, for example."""
-        self.since = self._clock()
+        self.since = self._watch.clock()
 
     def resume(self) -> None:
         """The client has acted."""
@@ -98,7 +101,7 @@ class WatchedCall:
 
     def overdue(self, now: float) -> TimedOut | None:
         """The error for the client if it has waited for too long."""
-        limit = self._opening_s if self._first else self._idle_s
+        limit = self._watch.opening_s if self._first else self._watch.idle_s
         if self.since is None or now - self.since <= limit:
             return None
         what = "sent no request" if self._first else "neither sent nor read anything"
@@ -125,31 +128,33 @@ class StreamWatch:
     def __init__(
         self, *, opening_s: float = OPENING_S, idle_s: float = IDLE_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.opening_s, self.idle_s, self._clock = opening_s, idle_s, clock
+        self.opening_s, self.idle_s, self.clock = opening_s, idle_s, clock
         self._every_s = min(_SLOWEST_CHECK_S, opening_s / 4, idle_s / 4)
         self._calls: set[WatchedCall] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def watched(self, context: grpc.ServicerContext) -> Iterator[WatchedCall]:
-        """Watch a call within the block."""
-        call = WatchedCall(context, self.opening_s, self.idle_s, self._clock)
+    def watched(self, context: grpc.ServicerContext) -> WatchedCall:
+        """Watch a call within the block, `with watch.watched(context) as call`."""
+        return WatchedCall(self, context)
+
+    def add(self, call: WatchedCall) -> None:
+        """Begin to watch a call."""
         with self._lock:
             self._calls.add(call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="idle-streams", daemon=True)
                 self._thread.start()
-        try:
-            yield call
-        finally:
-            with self._lock:
-                self._calls.discard(call)
+
+    def remove(self, call: WatchedCall) -> None:
+        """Stop watching a call."""
+        with self._lock:
+            self._calls.discard(call)
 
     def check(self) -> None:
         """End the calls that have waited for too long."""
-        now = self._clock()
+        now = self.clock()
         with self._lock:
             calls = list(self._calls)
         for call in calls:

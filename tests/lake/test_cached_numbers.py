@@ -10,7 +10,8 @@ import pytest
 
 from skiway.airport import ServedCall
 from skiway.lake import context as lake_context
-from skiway.lake.context import Callers, QueryShapes, Versions, _details, operation_of
+from skiway.lake.callers import Callers, _details, operation_of
+from skiway.lake.context import QueryShapes, Versions
 from skiway.metastore import Realm
 from skiway.security import NOBODY
 

@@ -11,7 +11,7 @@ import pytest
 from lake.lakes import ByToken, Lake, opened_lake
 from skiway.client import AirportClient
 from skiway.errors import NotFound, SkiwayError, Unauthorized
-from skiway.lake.context import Callers
+from skiway.lake.callers import Callers
 from skiway.metastore import grants
 from skiway.metastore.resources import catalogs, namespaces, policies, tables
 from skiway.model import v1

@@ -204,3 +204,20 @@ def test_details_for_operators_are_logged(recorded: Recorded, caplog: pytest.Log
     (record,) = caplog.records
     assert "db.internal:5432" in record.getMessage()
     assert "db.internal" not in error.message
+
+
+class Deciding(PermissionAuthorizer):
+    """An authorizer of an operator's own."""
+
+
+@pytest.mark.parametrize("permissions", [(), ("table.read",), ("table.read", "grant.manage")])
+@pytest.mark.parametrize("nobody", [False, True])
+def test_permissions_are_decided_as_by_an_authorizer_that_is_asked(permissions: tuple[str, ...], nobody: bool) -> None:
+    principal = Principal("" if nobody else "ada", "" if nobody else "a1", frozenset(), frozenset(permissions))
+    with open_stores("memory://") as stores:
+        one, other = (
+            Access(lambda who: Realm(stores, who.account_id), Tokens(), authorizer).decide(principal)
+            for authorizer in (PermissionAuthorizer(), Deciding())
+        )
+        wanted = ("table.read", "table.write", "grant.manage", "")
+        assert [one.everywhere(each) for each in wanted] == [other.everywhere(each) for each in wanted]

@@ -183,6 +183,8 @@ def test_lanes_are_those_of_accounts_and_strangers_share_one() -> None:
     assert lanes.of(ada) == lanes.of(bob) == "account a1"
     assert lanes.of({**ada, "x-session": "s"}) == "account a2"
     assert lanes.of(eve) == "unknown"
+    lanes.learn(bob, "a4")
+    assert lanes.of(bob) == "account a4"
     for number in range(10_001):
         lanes.learn({"authorization": str(number)}, "a3")
     assert lanes.of(ada) == "unknown"

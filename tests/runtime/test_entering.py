@@ -14,7 +14,7 @@ from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.platform import AccountDirectory
 from skiway.metastore.resources import accounts
 from skiway.model import v1
-from skiway.storage import Stores, open_stores
+from skiway.storage import CallCounter, Stores, open_stores
 
 
 @pytest.fixture
@@ -40,6 +40,21 @@ def test_accounts_are_found_by_id_and_by_name():
         assert directory.first() == "a2"
         accounts.delete(Realm(stores, PLATFORM), v1.DeleteAccountRequest(account_id=v1.ResourceId(id="a2")))
         assert directory.find("a2") is None
+
+
+def test_accounts_are_looked_up_again_after_each_change_of_the_store(tmp_path):
+    url, blobs, calls = f"sqlite:///{tmp_path}/pointers.db", tmp_path.as_uri(), CallCounter()
+    with open_stores(url, blobs, on_call=calls) as stores, open_stores(url, blobs) as of_another_server:
+        directory = AccountDirectory(stores)
+        assert directory.find("a1") is None
+        make_account(of_another_server, "a1", "alpha")
+        assert directory.find("a1") == directory.find("alpha") == "a1"
+        calls.reset()
+        assert [directory.find(each) for each in ("a1", "alpha", "a1")] == ["a1"] * 3
+        assert calls.total == 0
+        request = v1.DeleteAccountRequest(account_id=v1.ResourceId(id="a1"))
+        accounts.delete(Realm(of_another_server, PLATFORM), request)
+        assert directory.find("a1") is directory.find("alpha") is None
 
 
 def test_tls_server_accepts_clients_that_trust_its_authority(home, tmp_path):

@@ -119,3 +119,20 @@ def test_settings_configure_location_rotation_and_sync(tmp_path: Path, monkeypat
 def test_disabled_audit_log_is_not_opened(tmp_path: Path):
     assert AuditLog.open(load(tmp_path, flags={"audit.enabled": "false"}).audit) is None
     assert AuditLog.open(load().audit) is None
+
+
+def test_record_is_written_as_the_standard_library_would_encode_it(tmp_path: Path) -> None:
+    details: dict[str, str | int] = {
+        "table": 'quoted "ö"\n\t\\ \x00 \u2028',
+        "rows": 2**60,
+        "half": "\ud800 of a character",
+    }
+    for names in (details.keys(), details.keys() - {"half"}):
+        AuditLog(tmp_path).record(
+            "table", AuditEntry("T/get", "OK", 0.0123456, {}, {name: details[name] for name in names})
+        )
+    for line in (tmp_path / "table.log").read_bytes().splitlines():
+        assert json.loads(line)["duration_ms"] == 12.346
+        assert json.loads(line)["table"] == details["table"]
+        assert b'quoted \\"\xc3\xb6\\"' in line
+    assert (tmp_path / "table.log").read_text().count("\\ud800") == 1

@@ -41,6 +41,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         self.name = record.display_name
         self.record = record
         self._context = context
+        self._system = SystemSchema(context, record, self.find_table)
 
     @property
     def transactions(self) -> LakeTransactions:
@@ -65,7 +66,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         found = namespaces.scan(realm, self.record.resource_id.id)
         lazy = self._is_large(realm)
         schemas = [LakeSchema(self._context, self.record, each, self.find_table, lazy=lazy) for each in found]
-        return [*schemas, SystemSchema(self._context, self.record, self.find_table)]
+        return [*schemas, self._system]
 
     def _is_large(self, realm: Realm) -> bool:
         """Whether the account has so many tables and views that listing all of them takes too long for ATTACH.
@@ -78,7 +79,10 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
     def schema(self, name: str) -> Schema | None:
         """The schema with this name, or None."""
         if name.casefold() == SYSTEM_SCHEMA:
-            return SystemSchema(self._context, self.record, self.find_table)
+            return self._system
+        return self._context.lookups.get(("schema", self.record.resource_id.id, name), lambda: self._schema(name))
+
+    def _schema(self, name: str) -> LakeSchema | None:
         namespace = self._namespace(name)
         return None if namespace is None else LakeSchema(self._context, self.record, namespace, self.find_table)
 
@@ -160,6 +164,12 @@ class LakeCatalogs:
 
     def find(self, name: str) -> LakeCatalog | None:
         """The catalog with this name, or None."""
+        found = self.context.lookups.get(("catalog", name), lambda: self._read(name))
+        if found is not None and call_of(current_request()).operation == "list_schemas":
+            self.context.failed_creations.attached()
+        return found
+
+    def _read(self, name: str) -> LakeCatalog | None:
         callers = self.context.callers
         callers.require("catalog.read")
         realm = callers.realm()
@@ -168,16 +178,12 @@ class LakeCatalogs:
             return None
         if found.value.damage:
             raise damaged_error("catalog", name, found.value.damage)
-        if call_of(current_request()).operation == "list_schemas":
-            self.context.failed_creations.attached()
         # The same object for the same record, because listings are cached with the object.
         return self._cache.get((realm.account_id, found.etag), lambda: LakeCatalog(self.context, found.value))
 
     def state(self) -> Hashable | None:
-        """A value that changes when anything in the store does, or the rights of the caller; None if the store cannot tell."""
-        callers = self.context.callers
-        stored = callers.realm().stored_state()
-        return None if stored is None else (stored, callers.rights)
+        """See `Callers.state`."""
+        return self.context.callers.state()
 
     def names(self) -> Sequence[str]:
         """The names of the account's catalogs."""

@@ -86,7 +86,7 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
 
     def table(self, name: str, *, bind: bool = True) -> WritableTable | ViewTable | None:
         """The table or view with this name, or None. Queries, which bind views themselves, do not `bind` it."""
-        record = self._record(name) if self._context.callers.may("table.read") else None
+        record = self._readable(name)
         if record is None:
             view = self._view(name)
             if view is not None:
@@ -223,6 +223,14 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
 
     def _changed(self) -> None:
         self._context.versions.changed(self._context.callers.realm())
+
+    def _readable(self, name: str) -> v1.Table | None:
+        """The table with this name, if the caller may read tables."""
+
+        def read() -> v1.Table | None:
+            return self._record(name) if self._context.callers.may("table.read") else None
+
+        return self._context.lookups.get(("table", self._namespace.resource_id.id, name), read)
 
     def _record(self, name: str, *, damaged: bool = False) -> v1.Table | None:
         """The table with this name, or else the one whose name differs in case only, as in SELECT.

@@ -11,8 +11,9 @@ from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.config import Settings
 from skiway.flightsql import FlightSql
+from skiway.lake.callers import Callers
 from skiway.lake.catalog import LakeCatalogs
-from skiway.lake.context import MAX_LISTED_AT_ONCE, Callers, Context, Versions
+from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, Versions
 from skiway.lake.flight_sql import LakeSql
 from skiway.lake.leases import TransactionLeases
 from skiway.lake.opened_tables import Handles

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from skiway.airport import TransactionStatus
 from skiway.errors import NotFound
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.lake.context import Callers, Versions
+from skiway.lake.callers import Callers
+from skiway.lake.context import Versions
 from skiway.lake.usage import UsageLog
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.transactions import endings, staged_writes

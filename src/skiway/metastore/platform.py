@@ -6,7 +6,7 @@ These functions work on the stores directly, because they are not called on beha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -43,18 +43,33 @@ REFERENCE: Final = "in-secrets"
 SIGNING: Final = "signing"
 OWNER: Final = "platform"
 KEY_BYTES: Final = 32
+_MAX_FOUND: Final = 10_000
 
 log = logging.getLogger("skiway.metastore")
 
 
 class AccountDirectory:
-    """Finds accounts by id or name. It does not cache: a deleted account is rejected at once, on every server."""
+    """Finds accounts by id or name. Results are kept while the store is unchanged: a deleted account is rejected at once, on
+    every server.
+    """
 
     def __init__(self, stores: Stores) -> None:
         self._pointers = stores.pointers
+        self._kept: tuple[Hashable, dict[str, str | None]] = None, {}
 
     def find(self, id_or_name: str) -> str | None:
         """The id of the account with this id or, if there is none, with this name."""
+        state = self._pointers.state()  # before the account is read
+        if state is None:
+            return self._read(id_or_name)
+        kept_in, found = self._kept
+        if kept_in != state or len(found) >= _MAX_FOUND:
+            self._kept = _, found = state, {}
+        if id_or_name not in found:
+            found[id_or_name] = self._read(id_or_name)
+        return found[id_or_name]
+
+    def _read(self, id_or_name: str) -> str | None:
         if self._pointers.get(keys.account(id_or_name)) is not None:
             return id_or_name
         return _account_id(self._pointers.get(keys.account_name(normal_text(id_or_name))))

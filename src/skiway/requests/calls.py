@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from skiway.doors import MAX_HEADER_LENGTH, is_valid_header
@@ -82,10 +82,15 @@ class Call:
         `credentials` are the headers to pass on to services that are called on behalf of the caller.
         """
         self.principal = principal
-        self.context = replace(
-            self.context,
+        known = self.context
+        self.context = CallContext(
+            correlation_id=known.correlation_id,
+            query_id=known.query_id,
+            engine_kind=known.engine_kind,
+            engine_version=known.engine_version,
             account_id=principal.account_id,
             subject=principal.subject,
+            operation=known.operation,
             authorization={name: self.headers[name] for name in credentials if name in self.headers},
         )
         enter(self.context)

@@ -37,7 +37,8 @@ class Lanes:
         """Remember the account of the caller who was authenticated by these headers."""
         digest, lane = self._digest(headers), f"account {account_id}"
         with self._lock:
-            self._accounts[digest] = lane
+            if self._accounts.get(digest) != lane:
+                self._accounts[digest] = lane
 
     def _digest(self, headers: Mapping[str, str | bytes]) -> bytes:
         given = repr([headers.get(name) for name in self._credentials])

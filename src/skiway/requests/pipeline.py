@@ -21,7 +21,7 @@ from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.requests.calls import Call, Operation
 from skiway.requests.lanes import Lanes
 from skiway.requests.quotas import Quotas
-from skiway.security import NOBODY, Authenticator, Authorizer, Principal
+from skiway.security import NOBODY, Authenticator, Authorizer, PermissionAuthorizer, Principal
 from skiway.telemetry import definitions
 from skiway.telemetry.audit import AuditEntry, AuditLog
 from skiway.telemetry.context import serving
@@ -53,18 +53,10 @@ class Access:
         """What the caller may do in its account, by its roles, as the authorizer sees them, and by grants; and which policies
         restrict it.
         """
-
-        def allows(permission: str) -> bool:
-            try:
-                self.authorizer.require(principal, permission)
-            except (PermissionDenied, Unauthorized):
-                return False
-            return True
-
         return AccessDecision(
             lambda: self.realm_of(principal).stores,
             principal.account_id,
-            allows=allows,
+            allows=self._allows(principal),
             grantees=grantees_of(principal.subject, sorted(principal.roles)),
             # A job that maintains a table rewrites all rows, and one that runs a function of a pipeline has an owner without
             # policies: policies are about people.
@@ -79,6 +71,20 @@ class Access:
             reads=principal.reads,
             read_only=principal.read_only,
         )
+
+    def _allows(self, principal: Principal) -> Callable[[str], bool]:
+        """Whether the caller has a permission in its whole account."""
+        if type(self.authorizer) is PermissionAuthorizer:  # as `require` decides, a tenth of an Airport call faster
+            return principal.permissions.__contains__
+
+        def allows(permission: str) -> bool:
+            try:
+                self.authorizer.require(principal, permission)
+            except (PermissionDenied, Unauthorized):
+                return False
+            return True
+
+        return allows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
-
-from cachetools import TTLCache
 
 from skiway.config.quotas import Quota
 from skiway.errors import LimitExceeded
@@ -31,6 +29,7 @@ _IN_LANES: Final = frozenset({"calls", "scans", "queries"})
 """The kinds of calls that wait for threads in the lane of their account."""
 
 _FORGET_EVERY: Final = 10_000
+_NO_LIMIT: Final = float("inf")
 
 _OWN_S: Final = 5.0
 """How long the quotas of an account are used before they are read again."""
@@ -60,7 +59,7 @@ class Quotas:
         self._pause_s, self._sleep, self._random = pause_s, sleep, random
         self._limits = {"caller": caller or Quota(), "account": account or Quota()}
         self._clock, self._own = clock, own
-        self._lowered: TTLCache[str, Mapping[str, Quota]] = TTLCache(_MAX_ACCOUNTS, _OWN_S, clock)
+        self._lowered: dict[str, tuple[float, Mapping[str, Quota]]] = {}
         self._usage: dict[tuple[str, str, str], _Usage] = {}
         self._lock = threading.Lock()
         self._admitted = 0
@@ -79,29 +78,36 @@ class Quotas:
             ("caller", principal.account_id, principal.subject),
             ("account", principal.account_id, ""),
         )
-        limits = self._limits_of(principal.account_id)
-        now = self._clock()
+        limits = self._limits_of(principal.account_id, self._clock())
+        now = self._clock()  # reading the limits may have taken a while
+        usages = []
         with self._lock:
             self._admitted += 1
             if self._admitted % _FORGET_EVERY == 0:
                 self._forget(now)
-            usages = [(owner, self._usage.setdefault(owner, _Usage(now))) for owner in owners]
-            for (whose, *_), usage in usages:
+            for owner in owners:
+                usage = self._usage.get(owner)
+                if usage is None:
+                    usage = self._usage[owner] = _Usage(now)
+                whose = owner[0]
                 usage.refill(limits[whose], now)
                 self._check(whose, limits[whose], usage, kind)
-            for _, usage in usages:
+                usages.append(usage)
+            for usage in usages:
                 usage.enter(kind)
-        return Slot(self, kind, tuple(usage for _, usage in usages))
+        return Slot(self, kind, usages)
 
-    def _limits_of(self, account_id: str) -> Mapping[str, Quota]:
+    def _limits_of(self, account_id: str, now: float) -> Mapping[str, Quota]:
         """The quotas of an account and its callers. They are read outside of the lock, as the store may be slow."""
+        known = self._lowered.get(account_id)
+        if known is not None and now < known[0] + _OWN_S:
+            return known[1]
+        own = self._own(account_id)
+        found = {whose: _lowered(limits, whose, own) for whose, limits in self._limits.items()}
         with self._lock:
-            found = self._lowered.get(account_id)
-        if found is None:
-            own = self._own(account_id)
-            found = {whose: _lowered(limits, whose, own) for whose, limits in self._limits.items()}
-            with self._lock:
-                self._lowered[account_id] = found
+            if len(self._lowered) >= _MAX_ACCOUNTS:
+                self._lowered.clear()
+            self._lowered[account_id] = now, found
         return found
 
     def _check(self, whose: str, limits: Quota, usage: _Usage, kind: Kind) -> None:
@@ -115,7 +121,7 @@ class Quotas:
                 whose, "bytes_per_second", f"{limits.bytes_per_second} bytes per second", "transfer them more slowly"
             )
 
-    def release(self, kind: Kind, usages: tuple[_Usage, ...], size: int) -> None:
+    def release(self, kind: Kind, usages: Sequence[_Usage], size: int) -> None:
         """The end of a call that transferred `size` bytes."""
         with self._lock:
             for usage in usages:
@@ -124,7 +130,8 @@ class Quotas:
     def _forget(self, now: float) -> None:
         """Drop what callers used who are quiet, and whose rate is complete again."""
         for owner, usage in list(self._usage.items()):
-            limits = self._lowered.get(owner[1], self._limits)[owner[0]]
+            known = self._lowered.get(owner[1])
+            limits = (self._limits if known is None else known[1])[owner[0]]
             usage.refill(limits, now)
             if not usage.open and usage.is_full(limits):
                 del self._usage[owner]
@@ -147,13 +154,14 @@ class _Usage:
 
     since: float
     open: dict[str, int] = field(default_factory=dict)
-    calls: float = float("inf")
-    size: float = float("inf")
+    calls: float = _NO_LIMIT
+    size: float = _NO_LIMIT
 
     def refill(self, limits: Quota, now: float) -> None:
         passed, self.since = now - self.since, now
-        self.calls = _refilled(self.calls, passed, limits.per_second)
-        self.size = _refilled(self.size, passed, limits.bytes_per_second)
+        calls, size = limits.per_second, limits.bytes_per_second
+        self.calls = min(self.calls + passed * calls, _most(calls)) if calls else _NO_LIMIT
+        self.size = min(self.size + passed * size, _most(size)) if size else _NO_LIMIT
 
     def enter(self, kind: Kind) -> None:
         self.open[kind] = self.open.get(kind, 0) + 1
@@ -169,13 +177,9 @@ class _Usage:
         return self.calls >= _most(limits.per_second) and self.size >= _most(limits.bytes_per_second)
 
 
-def _refilled(left: float, passed_s: float, rate: float) -> float:
-    """What is left of a rate after some time; without a limit, it is never used up."""
-    return min(left + passed_s * rate, _most(rate)) if rate else float("inf")
-
-
 def _most(rate: float) -> float:
-    return max(1.0, _BURST_S * rate) if rate else float("inf")
+    """What is left at most; without a limit, it is never used up."""
+    return max(1.0, _BURST_S * rate) if rate else _NO_LIMIT
 
 
 class Slot:
@@ -183,7 +187,7 @@ class Slot:
 
     __slots__ = ("_kind", "_quotas", "_released", "_usages", "size")
 
-    def __init__(self, quotas: Quotas, kind: Kind, usages: tuple[_Usage, ...]) -> None:
+    def __init__(self, quotas: Quotas, kind: Kind, usages: Sequence[_Usage]) -> None:
         self._quotas, self._kind, self._usages = quotas, kind, usages
         self._released = False
         self.size = 0

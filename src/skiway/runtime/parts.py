@@ -109,10 +109,11 @@ def access_of(settings: Settings, stores: Stores, secrets: SecretsStore | None =
     """Authentication and authorization, the same for all servers. Without `secrets`, no access tokens are issued."""
 
     @lru_cache(REALMS)
-    def realm_of(account_id: str) -> Realm:
+    def realm_of(account_id: str, caller: str) -> Realm:
         return Realm(
             stores,
             account_id,
+            caller=caller,
             idempotency_ttl_s=settings.idempotency.ttl_seconds,
             events_s=settings.events.retention.total_seconds(),
         )
@@ -124,7 +125,7 @@ def access_of(settings: Settings, stores: Stores, secrets: SecretsStore | None =
         key=None if secrets is None else partial(signing_key, stores, secrets),
     )
     return Access(
-        lambda principal: realm_of(principal.account_id),
+        lambda principal: realm_of(principal.account_id, principal.subject),
         made if secrets is None else with_jobs(settings, made, job_tokens(stores, secrets)),
         authorizer(settings),
         credential_headers(settings),

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
+
+import msgspec
 
 from skiway.config.telemetry import Audit
 from skiway.errors import Internal, Unavailable
@@ -39,9 +41,7 @@ CATEGORIES = (
 
 log = logging.getLogger(__name__)
 
-_JSON: Final = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":")
-)  # `json.dumps` would make one for each record
+_JSON: Final = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class AuditLog:
 
 
 def _line(entry: AuditEntry, call: CallContext | None, now: datetime) -> str:
-    line = {
+    line: dict[str, Any] = {
         "time": now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         **call_facts(call),
         "operation": entry.operation,
@@ -129,4 +129,7 @@ def _line(entry: AuditEntry, call: CallContext | None, now: datetime) -> str:
         "outcome": entry.outcome,
         "duration_ms": round(entry.duration_s * 1000, 3),
     }
-    return _JSON.encode(line)
+    try:
+        return _JSON.encode(line).decode()
+    except UnicodeEncodeError:  # half of a character, which only the standard library can encode
+        return json.dumps(line, ensure_ascii=False, separators=(",", ":"))

@@ -5,8 +5,8 @@ Standard library only, so that the plain install of the client can use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -41,18 +41,24 @@ def current_call() -> CallContext | None:
     return _current.get()
 
 
-@contextmanager
-def serving(context: CallContext) -> Iterator[CallContext]:
+class serving:  # noqa: N801 - read as a function: `with serving(context):`
     """Make `context` current inside the block; afterwards the previous one is current again.
 
     A thread that is started inside has no current call. Pass the context on and enter it there: `with serving(context):`.
     """
-    token = _current.set(context)
-    try:
-        yield context
-    finally:
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> CallContext:
+        self._token = _current.set(self._context)
+        return self._context
+
+    def __exit__(self, *_: object) -> None:
         with suppress(ValueError):  # a stream that its client abandoned is closed outside of the context it began in
-            _current.reset(token)
+            _current.reset(self._token)
 
 
 def enter(context: CallContext) -> None:

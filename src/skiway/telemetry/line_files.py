@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
@@ -52,12 +50,16 @@ class LineFile:
     def write(self, line: str) -> None:
         """Append one line, given without its line break. With `fsync`, it is on disk when this returns."""
         data = line.replace("\n", "\\n").encode("utf-8", "backslashreplace") + b"\n"
-        with self._mutex, self._locked():
-            file, size = self._current()
-            if size and size + len(data) > self._rotation.max_bytes:
-                self._rotate()
+        with self._mutex:
+            self._exclude_others()
+            try:
                 file, size = self._current()
-            self._append(file, data, size)
+                if size and size + len(data) > self._rotation.max_bytes:
+                    self._rotate()
+                    file, size = self._current()
+                self._append(file, data, size)
+            finally:
+                self._admit_others()
 
     def close(self) -> None:
         """Close the file. A later write reopens it."""
@@ -99,19 +101,17 @@ class LineFile:
             if newer.exists():
                 newer.replace(older)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Exclude other processes for the duration of the block."""
+    def _exclude_others(self) -> None:
+        """Take the lock that all processes share."""
         if self._lock is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._lock_path, FLAGS, OWNER_ONLY)
         if sys.platform != "win32":
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            if sys.platform != "win32":
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _admit_others(self) -> None:
+        if sys.platform != "win32" and self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _close_descriptors(self) -> None:
         for descriptor in (self._file, self._lock):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, Unsupported
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, PreconditionFailed, Unsupported
 from skiway.storage import ABSENT, CallCounter, Check, Delete, Pointer, Put
 from storage.homes import CONTRACT_KINDS, POINTER_KINDS, Home, pointer_home
 
@@ -475,6 +475,7 @@ def test_every_call_is_reported_once(home):
     with home.pointers(on_call=calls.append) as pointers:
         pointers.compare_and_set("/a", "blob", expect=ABSENT)
         pointers.get("/a")
+        pointers.get("/a")
         with pytest.raises(Conflict):
             pointers.compare_and_set("/a", "blob", expect=ABSENT)
         pointers.apply([Check("/a", expect=1), Put("/b", "blob", expect=ABSENT)])
@@ -484,6 +485,7 @@ def test_every_call_is_reported_once(home):
         pointers.compare_and_delete("/a", expect=1)
     assert [(call.operation, call.items, call.error) for call in calls] == [
         ("compare_and_set", 1, None),
+        ("get", 1, None),
         ("get", 1, None),
         ("compare_and_set", 1, "AlreadyExists"),
         ("apply", 2, None),
@@ -495,6 +497,15 @@ def test_every_call_is_reported_once(home):
     ]
     assert {call.store for call in calls} == {"pointers"}
     assert all(call.seconds > 0 for call in calls)
+
+
+def test_retired_store_fails_also_for_what_was_read_before(pointers):
+    create(pointers, "/a")
+    assert pointers.get("/a") == pointers.get("/a") != pointers.get("/b")
+    pointers.retire("use a newer version")
+    for key in ("/a", "/b"):
+        with pytest.raises(PreconditionFailed, match="use a newer version"):
+            pointers.get(key)
 
 
 def test_call_counter_counts_calls(home):

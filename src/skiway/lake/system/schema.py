@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -87,6 +88,10 @@ class SystemSchema(Schema):
 
     def table_functions(self) -> Sequence[TableFunction]:
         """What DuckDB's client cannot express as a statement."""
+        return self._functions
+
+    @cached_property
+    def _functions(self) -> Sequence[TableFunction]:
         query = QueryFunction(self._context, self._catalog.display_name, self._find)
         return [
             query,

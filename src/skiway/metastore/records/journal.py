@@ -62,10 +62,12 @@ _BY_ID: Final = frozenset(EVENT_KINDS.values()) - {"accounts", "grants"}
 
 def journaled(stores: Stores, *, clock: Clock = utc_now, caller: str = "", retention_s: float = RETENTION_S) -> Stores:
     """The same stores, with events of all changes. `caller` makes them."""
-    inner = stores.pointers
+    inner, journal = stores.pointers, Journal(clock, caller, retention_s)
     if isinstance(inner, JournaledPointers):
+        if inner._journal == journal:
+            return stores
         inner = inner.inner
-    return Stores(JournaledPointers(inner, Journal(clock, caller, retention_s)), stores.blobs)
+    return Stores(JournaledPointers(inner, journal), stores.blobs)
 
 
 def added_event(stores: Stores, account_id: str, event: v1.Event) -> Put:
@@ -351,6 +353,10 @@ class JournaledPointers(PointerStore):
     def state(self) -> Hashable | None:
         """That of the inner store."""
         return self.inner.state()
+
+    def get(self, key: str) -> Pointer | None:
+        """That of the inner store."""
+        return self.inner.get(key)
 
     def retire(self, reason: str) -> None:
         """Retire the inner store."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,9 +22,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from skiway.causes import DISK_FULL
 from skiway.clock import Clock, utc_now
 from skiway.errors import Busy, Internal, InvalidArgument, SkiwayError, Unavailable
-from skiway.storage.calls import OnCall
+from skiway.storage.calls import OnCall, StoreCall
 from skiway.storage.pointers.sql import SqlPointerStore, identity, to_pointer, to_row
-from skiway.storage.pointers.sqlite_driver import Compiled, DriverReads, DriverWrites, Scan, UnchangedReads
+from skiway.storage.pointers.sqlite_driver import MISSING, Compiled, DriverReads, DriverWrites, Scan, UnchangedReads
 from skiway.storage.pointers.store import Check, Delete, Operation, Pointer, Put, outcome, require
 
 __all__ = ["SqlitePointerStore", "open_pointers"]
@@ -104,6 +105,20 @@ class SqlitePointerStore(SqlPointerStore):
             return self._unchanged.state()
         except sqlite3.Error as error:
             raise self._to_skiway_error(error) from error
+
+    def get(self, key: str) -> Pointer | None:
+        """Like that of every store. A pointer that is kept is returned in half of the time: every call reads several."""
+        started = time.perf_counter()
+        try:
+            found = self._unchanged.current().get(key, MISSING)
+        except sqlite3.Error:
+            found = MISSING  # reading it fails again, and is reported
+        if found is MISSING or self._retired:
+            return super().get(key)
+        if self._on_call is not None:
+            self._on_call(StoreCall("pointers", "get", 1, time.perf_counter() - started, None))
+        pointer: Pointer | None = found
+        return None if pointer is None or pointer.expired(self._clock()) else pointer
 
     def _get(self, key: str) -> Pointer | None:
         return self._kept(key, lambda: super(SqlitePointerStore, self)._get(key))

@@ -18,7 +18,7 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from skiway.storage.pointers.store import Pointer
 
-__all__ = ["MAX_KEPT", "Compiled", "DriverReads", "DriverWrites", "Scan", "UnchangedReads"]
+__all__ = ["MAX_KEPT", "MISSING", "Compiled", "DriverReads", "DriverWrites", "Scan", "UnchangedReads"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,8 @@ MAX_KEPT: Final = 10_000
 MAX_CARRIED: Final = 1_000
 """If more results are kept, a commit discards all of them: to copy them would take longer than to read a few of them again."""
 
-_MISSING: Final[Any] = object()
+MISSING: Final[Any] = object()
+"""What `UnchangedReads.current` does not have. None is kept for pointers that do not exist."""
 
 Scan: TypeAlias = tuple[str, str, int]
 """The prefix of a listing, the key that it begins after, and its limit."""
@@ -116,8 +117,8 @@ class UnchangedReads:
     def get(self, key: str | Scan, read: Callable[[], T], *, keep: Callable[[T], bool] = lambda _: True) -> T:
         """Return the kept result, or else call `read`, and keep its result if `keep` allows it."""
         kept = self.current()
-        found = kept.get(key, _MISSING)
-        if found is _MISSING:
+        found = kept.get(key, MISSING)
+        if found is MISSING:
             found = read()
             if len(kept) < MAX_KEPT and keep(found):
                 kept[key] = found  # of this count: if the database has changed since, nobody looks there any more

@@ -1,0 +1,254 @@
+"""The callers of the Airport server: their calls run through the request pipeline, which tells the lake what they may do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from copy import copy
+from datetime import UTC, datetime
+from functools import lru_cache
+from threading import Lock
+from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from skiway.airport.request import ServedCall
+from skiway.airport.server.status import code_of
+from skiway.errors import PermissionDenied
+from skiway.metastore import Realm
+from skiway.metastore.records.access import AccessDecision
+from skiway.metastore.records.policies import Restriction
+from skiway.model import v1
+from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, read_context
+from skiway.security import NOBODY, Principal
+
+__all__ = ["COMPONENT", "Callers", "RunningCall", "operation_of"]
+
+T = TypeVar("T")
+
+COMPONENT: Final = "Airport"
+
+_CATEGORIES: Final = {
+    "create_schema": "namespace",
+    "drop_schema": "namespace",
+    "list_schemas": "catalog",
+    "list_catalogs": "catalog",
+    "list_flights": "catalog",
+    "catalog_version": "catalog",
+    "create_transaction": "query",
+    "get_transaction_status": "query",
+    "commit_transaction": "query",
+    "rollback_transaction": "query",
+    "column_statistics": "statistics",
+    "handshake": "system",
+    "list_actions": "system",
+}
+"""Under which category an operation of Airport is audited; the others are about a table."""
+
+_KINDS: Final[dict[str, Kind]] = {
+    "scan": "scans",
+    "exchange": "exchanges",
+    "put": "exchanges",
+    "handshake": "handshakes",
+}
+"""What a call counts as in the quotas, by what is known of it when it begins."""
+
+_call: ContextVar[Call | None] = ContextVar("skiway_lake_call", default=None)
+_acting: ContextVar[Call | None] = ContextVar("skiway_lake_acting", default=None)
+"""The call with the rights of the definer of a view, while the view is read."""
+
+
+@lru_cache(maxsize=1000)
+def operation_of(name: str) -> Operation:
+    """The operation that the request pipeline knows an operation of Airport by.
+
+    It has no permissions of its own: the catalog, its schemas and its tables ask for them with `Callers.require`.
+    Operations of Flight SQL begin with the name of that protocol.
+    """
+    protocol, _, own = name.rpartition("/")
+    if protocol:
+        category = "catalog" if own.startswith("Get") else "query"
+        return Operation(protocol, own, category)
+    return Operation(COMPONENT, name, _CATEGORIES.get(name, "table"), counts_as=_KINDS.get(name, "calls"))
+
+
+class RunningCall(NamedTuple):
+    """A call that is being served, and when it began."""
+
+    served: ServedCall
+    call: Call
+    began: datetime
+
+
+class Callers:
+    """Runs the calls of the Airport server through the request pipeline, and tells the lake who calls.
+
+    It is the authenticator and the observer of the Airport server.
+    """
+
+    def __init__(self, access: Access, observers: Observers | None = None) -> None:
+        self._pipeline = Pipeline(
+            access,
+            observers or Observers(),
+            log=logging.getLogger("skiway.airport"),
+            status_of=lambda error: code_of(error).name,
+        )
+        self._lock = Lock()
+        self._running: dict[int, RunningCall] = {}
+
+    def running(self) -> list[RunningCall]:
+        """The calls that this server is serving for the caller's account, from old to new."""
+        with self._lock:
+            calls = list(self._running.values())
+        account_id = self.authenticated.account_id
+        return [each for each in calls if each.call.principal and each.call.principal.account_id == account_id]
+
+    @contextmanager
+    def observe(self, served: ServedCall) -> Iterator[None]:
+        """Run a call of the Airport server inside the pipeline."""
+        headers = {name: value for name, value in served.request.metadata if isinstance(value, str)}
+        context, _ = read_context(headers, COMPONENT, ids=lambda: served.correlation_id)
+        call = Call(operation_of(served.operation), headers, context)
+        with self._pipeline.observe(call):
+            _call.set(call)
+            running = RunningCall(served, call, datetime.now(UTC))
+            with self._lock:
+                self._running[id(running)] = running
+            try:
+                yield
+            finally:
+                with self._lock:
+                    del self._running[id(running)]
+                call.operation = operation_of(served.operation)
+                call.details = _details(served)
+                self._pipeline.count_transfer(
+                    call, rows=(served.rows_in, served.rows_out), sizes=(served.bytes_in, served.bytes_out)
+                )
+
+    def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - every header counts, not only the token
+        """The subject of the caller; raises `Unauthorized`."""
+        call = _call.get()
+        assert call is not None, "the Airport server enters `observe` before it authenticates"
+        return self._pipeline.authenticate(call).subject
+
+    @property
+    def authenticated(self) -> Principal:
+        """The caller of the current call."""
+        return _principal(_call.get())
+
+    @property
+    def principal(self) -> Principal:
+        """The principal that permissions are checked for: the caller or, while a view with definer rights is read, its definer."""
+        return _principal(_acting.get() or _call.get())
+
+    def acting_as(self, principal: Principal, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What `rows` yields with the rights of another one in the same account."""
+        call = _call.get()
+        assert call is not None, "the Airport server enters `observe` before a view is read"
+        assert principal.account_id == self.authenticated.account_id, "rights end with the account"
+        acting = copy(call)
+        acting.principal, acting.decision, acting.realm = principal, self._pipeline.access.decide(principal), None
+        context = copy_context()
+        context.run(_acting.set, acting)
+        found = context.run(rows)
+        try:
+            while True:
+                try:
+                    row = context.run(next, found)
+                except StopIteration:
+                    return
+                yield row
+        finally:
+            if isinstance(found, Generator):
+                context.run(found.close)
+
+    def own_realm(self) -> Realm:
+        """The realm of the caller, also while a view with definer rights is read."""
+        return self._realm(_call.get())
+
+    def realm(self) -> Realm:
+        """What the caller may see and change of its account."""
+        return self._realm(_acting.get() or _call.get())
+
+    def _realm(self, call: Call | None) -> Realm:
+        if call is None:
+            return self._pipeline.access.realm_of(NOBODY)
+        call.is_narrowed = True  # operations have no permissions of their own, so the decision holds for all of them
+        return self._pipeline.realm(call)
+
+    def state(self) -> Hashable | None:
+        """A value that changes when anything in the store does, or the rights of the caller; None if the store cannot tell."""
+        stored = self._pipeline.access.realm_of(self.principal).stored_state()
+        return None if stored is None else (stored, self.rights)
+
+    def require(self, permission: str, on: Message | None = None) -> None:
+        """Raise unless the caller has the permission: on an object, or on some object in the account."""
+        decision = self._decision()
+        if decision is None or not decision.somewhere(permission):
+            self._pipeline.access.authorizer.require(self.principal, permission)
+        elif on is not None:
+            decision.require(permission, on)
+
+    def refuse_query_tokens(self, what: str) -> None:
+        """Raise if the caller is a query, with the token that it got to read tables."""
+        if self.authenticated.read_only:
+            raise PermissionDenied(f"a query on Spark cannot {what}", key="token.read_only")
+
+    def may(self, permission: str) -> bool:
+        """Whether the caller has the permission in the whole account, or on some object in it.
+
+        Used for what is hidden from others rather than rejected.
+        """
+        decision = self._decision()
+        return decision is not None and decision.somewhere(permission)
+
+    def restriction(self, on: v1.Table | v1.View) -> Restriction | None:
+        """What policies leave of a table or view for the caller; None if none restricts it."""
+        decision = self._decision()
+        return None if decision is None or decision.policies is None else decision.policies.of(on)
+
+    @property
+    def is_under_policies(self) -> bool:
+        """Whether a policy of the account names the caller, on whichever tables."""
+        decision = self._decision()
+        return decision is not None and decision.policies is not None and decision.policies.restrict_anything
+
+    @property
+    def claims(self) -> Mapping[str, object]:
+        """What `caller('…')` returns in the expressions of policies."""
+        decision = self._decision()
+        return {} if decision is None or decision.policies is None else decision.policies.subject.values
+
+    @property
+    def visibility(self) -> Hashable:
+        """Equal for callers who see the same objects."""
+        decision = self._decision()
+        return None if decision is None else decision.visibility
+
+    @property
+    def rights(self) -> Hashable:
+        """Equal for calls that, in the same state of the store, may see the same: grants and policies are stored."""
+        decision = self._decision()
+        return self.principal, None if decision is None else decision.by_roles
+
+    def _decision(self) -> AccessDecision | None:
+        call = _acting.get() or _call.get()
+        return None if call is None else call.decision
+
+
+def _principal(call: Call | None) -> Principal:
+    return NOBODY if call is None or call.principal is None else call.principal
+
+
+def _details(served: ServedCall) -> dict[str, str | int]:
+    """The details of a call in its audit record: the statement, its table, and how much was transferred."""
+    where = {"catalog": served.request.catalog, "schema": served.schema, "table": served.name}
+    amounts = {
+        "rows_in": served.rows_in,
+        "rows_out": served.rows_out,
+        "bytes_in": served.bytes_in,
+        "bytes_out": served.bytes_out,
+    }
+    return {"statement": served.operation, **{name: value for name, value in where.items() if value}, **amounts}
