@@ -7,6 +7,7 @@ else. The properties `quality.*` say how reliable each figure is (see docs/pipel
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -286,11 +287,11 @@ class _Column:
         """The number of distinct values in the profiled files; None if there are none."""
         if not self._seen_values:
             return None
-        sketched = self._profiles.filter(self._profiles["theta"].is_valid())
-        domains = sketched["domain"].unique().to_pylist()
-        parts = [
-            distinct_count(sketched.filter(pc.field("domain") == domain)["theta"].to_pylist()) for domain in domains
-        ]
+        by_domain = defaultdict[str, list[bytes]](list)
+        for domain, sketch in zip(*(self._profiles[name].to_pylist() for name in ("domain", "theta")), strict=True):
+            if sketch is not None:
+                by_domain[domain].append(sketch)
+        parts = [distinct_count(sketches) for sketches in by_domain.values()]
         return parts[0] if len(parts) == 1 else combined_count(parts)
 
     def _put_distinct(self, stats: v1.ColumnStats) -> dict[str, str]:
@@ -337,17 +338,17 @@ class _Column:
         found = distribution(sketches, buckets=buckets, ranks=RANKS) if kind and kind.number else None
         if found is None or not stats.HasField("min") or not stats.HasField("max"):
             return {}
-        bounds = self._numbers_as_text(found.bounds)
+        values = self._numbers_as_text([*found.bounds, *found.quantiles.values()])
+        bounds, quantiles = values[: len(found.bounds)], values[len(found.bounds) :]
         if any(text is None or not _is_bound(stats.logical_type, text) for text in bounds):
             return {}
         _put_histogram(stats, found.counts, bounds)
-        values = self._numbers_as_text(list(found.quantiles.values()))
-        quantiles = {f"{rank:g}": text for rank, text in zip(found.quantiles, values, strict=True)}
+        by_rank = {f"{rank:g}": text for rank, text in zip(found.quantiles, quantiles, strict=True)}
         quality = EXACT if found.exact and not self._of.has_deletes else ESTIMATE
         return {
             "quality.histogram": quality,
             "quality.quantiles": quality,
-            "quantiles": json.dumps(quantiles),
+            "quantiles": json.dumps(by_rank),
             "quantiles.rank_error": "0" if found.exact else f"{found.rank_error:.4f}",
         }
 

@@ -1,8 +1,8 @@
-"""Reads Parquet files on disk, or some of their row groups, and summarizes their columns."""
+"""Reads Parquet files, or some of their row groups, and summarizes their columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from skiway.pipeline.summaries.columns import ColumnRequest, ColumnSummary
+from skiway.pipeline.summaries.columns import ColumnRequest, ColumnSummary, is_text
 
 __all__ = ["FileColumn", "FilePart", "converted", "summarized"]
 
@@ -43,15 +43,24 @@ class FilePart:
     constants: Mapping[int, pa.Array] = field(default_factory=dict)
 
 
-def summarized(file: FilePart, columns: Sequence[FileColumn], schema: pa.Schema) -> pa.RecordBatch:
+def summarized(
+    file: FilePart,
+    columns: Sequence[FileColumn],
+    schema: pa.Schema,
+    *,
+    open_file: Callable[[str], pa.NativeFile] = pa.OSFile,
+    on_batch: Callable[[], None] = lambda: None,
+) -> pa.RecordBatch:
     """A row of this schema, with the number of the file, its row count, no error, and the figures of all columns.
 
-    If the file cannot be read, the row has only an error.
+    If the file cannot be read, the row has only an error. `on_batch` is called for each batch of rows; any
+    error of its own ends the scan.
     """
     summaries = {column.place: ColumnSummary(column.wanted) for column in columns}
     rows = 0
     try:
-        for batch in _batches(file, columns):
+        for batch in _batches(file, columns, open_file):
+            on_batch()
             rows += batch.num_rows
             for column in columns:
                 summaries[column.place].add(_values(batch, column, file))
@@ -64,20 +73,37 @@ def summarized(file: FilePart, columns: Sequence[FileColumn], schema: pa.Schema)
     return pa.record_batch([pa.array([found.get(each.name)], each.type) for each in schema], schema)
 
 
-def _batches(file: FilePart, columns: Sequence[FileColumn]) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(file.path) as source, pq.ParquetFile(source) as opened:
-        found = opened.metadata
+def _batches(
+    file: FilePart, columns: Sequence[FileColumn], open_file: Callable[[str], pa.NativeFile]
+) -> Iterator[pa.RecordBatch]:
+    with open_file(file.path) as source:
+        found = pq.read_metadata(source)
         first, last = (found.num_row_groups * part // file.parts for part in (file.part, file.part + 1))
         groups = [found.row_group(number) for number in range(first, last)]
         rows = max(1, sum(group.num_rows for group in groups))
         per_row = sum(group.total_byte_size for group in groups) / rows
         names = [".".join(column.path) for column in columns if column.path is not None]
-        yield from opened.iter_batches(
-            max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(per_row, 1)))),
-            row_groups=list(range(first, last)),
-            columns=names,
-            use_threads=False,  # Spark runs as many tasks as there are cores
-        )
+        with pq.ParquetFile(source, metadata=found, read_dictionary=_dictionaries(groups, columns)) as opened:
+            yield from opened.iter_batches(
+                max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(per_row, 1)))),
+                row_groups=list(range(first, last)),
+                columns=names,
+                use_threads=False,  # Spark runs as many tasks as there are cores
+            )
+
+
+def _dictionaries(groups: Sequence[pq.RowGroupMetaData], columns: Sequence[FileColumn]) -> list[str]:
+    """The names of the columns that are read as dictionaries: strings and bytes, unless they are large in the file.
+
+    A file of some kilobytes can have gigabytes of strings, if these are the same. As a dictionary, they need as much memory as in
+    the file. A dictionary is that of a whole row group, so if it may be large, batches of plain values need less memory.
+    """
+    names = [".".join(column.path) for column in columns if column.path is not None and is_text(column.type)]
+    for group in groups if names else ():
+        chunks = [group.column(place) for place in range(group.num_columns)]
+        if sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in names) > _BATCH_BYTES:
+            return []
+    return names
 
 
 def _values(batch: pa.RecordBatch, column: FileColumn, file: FilePart) -> pa.Array:
@@ -91,10 +117,12 @@ def _values(batch: pa.RecordBatch, column: FileColumn, file: FilePart) -> pa.Arr
 
 
 def converted(values: pa.Array, of: pa.DataType, unit: str) -> pa.Array:
-    """Values of a file in the type in which they are processed."""
+    """Values of a file in the type in which they are processed. Strings and bytes may be the values of a dictionary."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
+        if is_text(of):
+            return pa.DictionaryArray.from_arrays(values.indices, converted(values.dictionary, of, unit))
         values = values.dictionary_decode()
     if pa.types.is_time(values.type):
         values = values.cast(pa.time64("us") if values.type.bit_width == 32 else values.type)
