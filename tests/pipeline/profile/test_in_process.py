@@ -81,7 +81,7 @@ LISTS = TableSchema.of(pa.schema([with_id(pa.field("a", pa.list_(with_id(pa.fiel
 HERE = Files({}, Reach((location("/data"),)))
 
 
-def listed(*paths: str, size: int | None = 50, rows: int | None = 5) -> pa.Table:
+def listed(*paths: str, size: int | None = 50, rows: int | None = 12_000) -> pa.Table:
     numbers = {"size_bytes": [size] * len(paths), "row_count": [rows] * len(paths)}
     return pa.table({"path": list(paths)} | {name: pa.array(each, pa.int64()) for name, each in numbers.items()})
 
@@ -91,9 +91,9 @@ def listed(*paths: str, size: int | None = 50, rows: int | None = 5) -> pa.Table
     [
         pytest.param(listed("/a", "/b"), PLAIN, None, True, id="at the limits"),
         pytest.param(listed(), PLAIN, None, True, id="no files"),
-        pytest.param(listed("/a", "/b", "/c", size=1, rows=1), PLAIN, None, False, id="too many files"),
+        pytest.param(listed("/a", "/b", "/c", size=1, rows=1), PLAIN, None, False, id="too many small files"),
         pytest.param(listed("/a", "/b", size=51), PLAIN, None, False, id="too many bytes in sum"),
-        pytest.param(listed("/a", "/b", rows=6), PLAIN, None, False, id="too many values in sum"),
+        pytest.param(listed("/a", "/b", rows=12_001), PLAIN, None, False, id="too many values in sum"),
         pytest.param(listed("/a", size=None), PLAIN, None, False, id="an unknown size"),
         pytest.param(listed("/a", rows=None), PLAIN, None, False, id="an unknown number of rows"),
         pytest.param(listed("/a"), LISTS, None, False, id="lists"),
@@ -105,7 +105,7 @@ def listed(*paths: str, size: int | None = 50, rows: int | None = 5) -> pa.Table
 def test_small_scans_are_within_all_limits(
     files: pa.Table, schema: TableSchema, access: Files | None, answer: bool
 ) -> None:
-    assert SmallScan(files=2, bytes=100, values=20).includes(files, schema, access) is answer
+    assert SmallScan(bytes=100, values=48_000).includes(files, schema, access) is answer
 
 
 class SparkWasStarted(Exception):
@@ -119,10 +119,10 @@ def starting() -> Any:
 def test_larger_profile_uses_spark(table: Table) -> None:
     paths = write(table.folder / "t", *[pa.table({"n": [1, 2, 3]})] * 2)
     size = sum(path.stat().st_size for path in paths)
-    for too_small in (SmallScan(bytes=size - 1), SmallScan(values=5), SmallScan(files=1), None):
+    for too_small in (SmallScan(bytes=size - 1), SmallScan(values=19_999), None):
         with pytest.raises(SparkWasStarted):
             table.profile(spark=starting, small=too_small)
-    assert table.profile(small=SmallScan(files=2, bytes=size, values=6)).files_profiled == 2
+    assert table.profile(small=SmallScan(bytes=size, values=20_000)).files_profiled == 2
 
 
 def test_only_new_files_count(table: Table) -> None:

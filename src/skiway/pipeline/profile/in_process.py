@@ -23,30 +23,29 @@ from skiway.pipeline.summaries.files import summarized
 
 __all__ = ["SMALL", "InProcessScans", "SmallScan"]
 
+_LEAST_ROWS: Final = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class SmallScan:
-    """What is small enough for this process: so many files, with so many bytes and values in sum.
+    """What is small enough for this process: files with at most so many bytes and values in sum.
 
-    The number of values is that of rows times columns.
+    The number of values is that of rows times columns. A file counts as at least 10,000 rows, because it takes that long to open it.
     """
 
-    files: int = 128
     bytes: int = 64 << 20
-    values: int = 16_000_000  # takes about a second on one core
+    values: int = 16_000_000  # takes one to two seconds on one core
 
     def includes(self, files: pa.Table, schema: TableSchema, access: Files | None) -> bool:
         """Is a scan of these files small, and can this process do it?
 
         Sizes and row counts must be known. Values in lists and maps are left to Spark.
         """
-        sizes, rows = (
-            pc.sum(files[name], skip_nulls=False, min_count=0).as_py() for name in ("size_bytes", "row_count")
-        )
+        sizes, counts = files["size_bytes"], pc.max_element_wise(files["row_count"], _LEAST_ROWS, skip_nulls=False)
+        size, rows = (pc.sum(each, skip_nulls=False, min_count=0).as_py() for each in (sizes, counts))
         return (
-            files.num_rows <= self.files
-            and sizes is not None
-            and sizes <= self.bytes
+            size is not None
+            and size <= self.bytes
             and rows is not None
             and rows * len(leaves(schema.arrow)) <= self.values
             and not element_leaves(schema.arrow)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,7 +70,14 @@ def summarized(
         found = {"file": file.number, "rows": rows, "error": None, **figures}
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         found = {"file": file.number, "error": f"{type(error).__name__}: {error}"}
-    return pa.record_batch([pa.array([found.get(each.name)], each.type) for each in schema], schema)
+    return pa.record_batch([_single(found.get(each.name), each.type) for each in schema], schema)
+
+
+def _single(figure: Any, of: pa.DataType) -> pa.Array:
+    """An array with this figure."""
+    if isinstance(figure, pa.ListScalar):  # `pa.array` would convert its values one by one
+        return pa.ListArray.from_arrays(pa.array([0, len(figure)], pa.int32()), figure.values)
+    return pa.array([figure], of)
 
 
 def _batches(
