@@ -103,7 +103,14 @@ def test_broken_and_missing_files_are_reported_and_the_others_are_profiled(
         damage(paths[3], at=page, size=64)  # the footer is intact: only a scan notices
         pq.write_table(plain.slice(1), paths[4])
         schemas = file_schemas(handle, snapshot)
-        parts = profiled_parts(lambda: spark, handle.files(snapshot), handle.schema, schemas=schemas, small=small)
+        parts = profiled_parts(
+            lambda: spark,
+            handle.files(snapshot),
+            handle.schema,
+            schemas=schemas,
+            access=handle.file_access,
+            small=small,
+        )
         profiles = pa.concat_tables(parts).sort_by("path")
         merged = merge(profiles, handle.files(snapshot), handle.schema)
     failed = profiles.filter(profiles["error"].is_valid())

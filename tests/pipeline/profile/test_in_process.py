@@ -20,6 +20,7 @@ from pipeline.test_sync_worker import job, triggered, until, worker
 from skiway.errors import Cancelled
 from skiway.formats import TableSchema
 from skiway.formats.files import Files
+from skiway.formats.parquet import pages
 from skiway.formats.reach import Reach
 from skiway.formats.schemas import leaves, with_id
 from skiway.metastore import jobs, statistics
@@ -78,7 +79,6 @@ def test_small_profile_starts_no_spark_and_reports_progress(table: Table) -> Non
 
 PLAIN = TableSchema.of(pa.schema([with_id(pa.field(name, pa.int64()), number) for number, name in enumerate("ab", 1)]))
 LISTS = TableSchema.of(pa.schema([with_id(pa.field("a", pa.list_(with_id(pa.field("element", pa.int64()), 2))), 1)]))
-HERE = Files({}, Reach((location("/data"),)))
 
 
 def listed(*paths: str, size: int | None = 50, rows: int | None = 12_000) -> pa.Table:
@@ -87,25 +87,22 @@ def listed(*paths: str, size: int | None = 50, rows: int | None = 12_000) -> pa.
 
 
 @pytest.mark.parametrize(
-    ("files", "schema", "access", "answer"),
+    ("files", "schema", "answer"),
     [
-        pytest.param(listed("/a", "/b"), PLAIN, None, True, id="at the limits"),
-        pytest.param(listed(), PLAIN, None, True, id="no files"),
-        pytest.param(listed("/a", "/b", "/c", size=1, rows=1), PLAIN, None, False, id="too many small files"),
-        pytest.param(listed("/a", "/b", size=51), PLAIN, None, False, id="too many bytes in sum"),
-        pytest.param(listed("/a", "/b", rows=12_001), PLAIN, None, False, id="too many values in sum"),
-        pytest.param(listed("/a", size=None), PLAIN, None, False, id="an unknown size"),
-        pytest.param(listed("/a", rows=None), PLAIN, None, False, id="an unknown number of rows"),
-        pytest.param(listed("/a"), LISTS, None, False, id="lists"),
-        pytest.param(listed("/data/_a"), PLAIN, HERE, False, id="a file that Spark hides"),
-        pytest.param(listed("s3://bucket/a"), PLAIN, None, False, id="a bucket that only Spark can read"),
-        pytest.param(listed("s3://bucket/a"), PLAIN, HERE, True, id="a bucket"),
+        pytest.param(listed("/a", "/b"), PLAIN, True, id="at the limits"),
+        pytest.param(listed(), PLAIN, True, id="no files"),
+        pytest.param(listed("/a", "/b", "/c", size=1, rows=1), PLAIN, False, id="too many small files"),
+        pytest.param(listed("/a", "/b", size=51), PLAIN, False, id="too many bytes in sum"),
+        pytest.param(listed("/a", "/b", rows=12_001), PLAIN, False, id="too many values in sum"),
+        pytest.param(listed("/a", size=None), PLAIN, False, id="an unknown size"),
+        pytest.param(listed("/a", rows=None), PLAIN, False, id="an unknown number of rows"),
+        pytest.param(listed("/a"), LISTS, False, id="lists"),
+        pytest.param(listed("/data/_a"), PLAIN, False, id="a file that Spark hides"),
+        pytest.param(listed("s3://bucket/a"), PLAIN, True, id="a bucket"),
     ],
 )
-def test_small_scans_are_within_all_limits(
-    files: pa.Table, schema: TableSchema, access: Files | None, answer: bool
-) -> None:
-    assert SmallScan(bytes=100, values=48_000).includes(files, schema, access) is answer
+def test_small_scans_are_within_all_limits(files: pa.Table, schema: TableSchema, answer: bool) -> None:
+    assert SmallScan(bytes=100, values=48_000).includes(files, schema) is answer
 
 
 class SparkWasStarted(Exception):
@@ -206,7 +203,9 @@ def scanned(folder: Path, access: Files | None = None) -> tuple[list[str], list[
     with opened(folder) as (handle, snapshot):
         columns = tuple(leaves(handle.schema.arrow))
         scan = Scan(layout_of(handle.schema.arrow, columns), columns, Constants((), ()), lg_k=12, top=16)
-        _, read, failed = InProcessScans(on_spark, access, lambda: False)(scan, handle.files(snapshot))
+        _, read, failed = InProcessScans(on_spark, access or handle.file_access, lambda: False)(
+            scan, handle.files(snapshot)
+        )
     assert names(failed) == left
     return names(read), left
 
@@ -222,13 +221,21 @@ def test_only_files_that_cannot_be_read_are_left_to_spark(tmp_path: Path) -> Non
     assert scanned(tmp_path) == ([paths[0].name, paths[2].name], [paths[1].name])
 
 
+def test_file_with_too_large_pages_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark decompresses them in other processes."""
+    paths = write(tmp_path / "t", *[pa.table({"n": range(rows)}) for rows in (10, 1000)], use_dictionary=False)
+    monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 1_000)
+    assert scanned(tmp_path) == ([paths[0].name], [paths[1].name])
+
+
 def test_file_with_another_number_of_rows_has_failed(table: Table) -> None:
     """Spark would find the same number, so it is not started."""
     write(table.folder / "t", pa.table({"n": [1, 2, 3]}))
     with opened(table.folder) as (handle, snapshot):
         files = handle.files(snapshot)
         files = files.set_column(files.column_names.index("row_count"), "row_count", pa.array([2], pa.int64()))
-        (found,) = profiled(no_spark, files, handle.schema, schemas=file_schemas(handle, snapshot), small=SMALL)
+        schemas = file_schemas(handle, snapshot)
+        (found,) = profiled(no_spark, files, handle.schema, schemas=schemas, access=handle.file_access, small=SMALL)
     assert found["error"].to_pylist() == ["3 rows were found in it, but the table has 2"]
 
 

@@ -6,7 +6,8 @@ itself if they are small in sum, on disk and in object stores. Spark is needed o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import Cancelled, SkiwayError
-from skiway.formats import TableSchema, location
+from skiway.formats import TableSchema
 from skiway.formats.files import Files
+from skiway.formats.parquet.reading import checked_file
 from skiway.formats.schemas import element_leaves, leaves
 from skiway.pipeline.profile.python_scans import PythonScan, is_hidden
 from skiway.pipeline.profile.scanning import Scan, ScanFiles, ScanResult, joined_results
-from skiway.pipeline.summaries.files import summarized
+from skiway.pipeline.summaries.files import FilePart, OpenFile, summarized, unread
 
 __all__ = ["SMALL", "InProcessScans", "SmallScan"]
 
@@ -36,10 +38,10 @@ class SmallScan:
     bytes: int = 64 << 20
     values: int = 16_000_000  # takes one to two seconds on one core
 
-    def includes(self, files: pa.Table, schema: TableSchema, access: Files | None) -> bool:
+    def includes(self, files: pa.Table, schema: TableSchema) -> bool:
         """Is a scan of these files small, and can this process do it?
 
-        Sizes and row counts must be known. Values in lists and maps are left to Spark.
+        Sizes and row counts must be known. Values in lists and maps are left to Spark, and so are files that it hides.
         """
         sizes, counts = files["size_bytes"], pc.max_element_wise(files["row_count"], _LEAST_ROWS, skip_nulls=False)
         size, rows = (pc.sum(each, skip_nulls=False, min_count=0).as_py() for each in (sizes, counts))
@@ -49,15 +51,11 @@ class SmallScan:
             and rows is not None
             and rows * len(leaves(schema.arrow)) <= self.values
             and not element_leaves(schema.arrow)
-            and all(_is_readable(path, access) for path in files["path"].to_pylist())
+            and not any(map(is_hidden, files["path"].to_pylist()))
         )
 
 
 SMALL: Final = SmallScan()
-
-
-def _is_readable(path: str, access: Files | None) -> bool:
-    return not is_hidden(path) and (access is not None or location(path).scheme == "file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +66,27 @@ class InProcessScans:
     """
 
     on_spark: ScanFiles
-    access: Files | None
+    access: Files
     cancelled: Callable[[], bool]
 
     def __call__(self, scan: Scan, files: pa.Table) -> ScanResult:
         python = PythonScan(scan, files)
-        found = [
-            summarized(part, python.columns, python.schema, open_file=self._open, on_batch=self._check)
-            for part in python.parts()
-        ]
-        done, rest = python.result(found)
+        done, rest = python.result(self._summary(python, part) for part in python.parts())
         return joined_results([done, self.on_spark(scan, rest)]) if rest.num_rows else done
 
-    def _open(self, path: str) -> pa.NativeFile:
-        if self.access is None:
-            return pa.OSFile(path)
+    def _summary(self, python: PythonScan, part: FilePart) -> pa.RecordBatch:
         try:
-            return self.access.open(path)
+            return summarized(part, python.columns, python.schema, open_file=self._opened, on_batch=self._check)
+        except Cancelled:
+            raise
         except SkiwayError as error:
-            raise OSError(error.message) from error
+            return unread(part, python.schema, error.message)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[OpenFile]:
+        """Open a file with the checks of the lake's reader: a damaged or hostile file must not end this process."""
+        with checked_file(self.access, path) as found:
+            yield OpenFile(found.source, found.footer.metadata, found.pages.check_all)
 
     def _check(self) -> None:
         if self.cancelled():

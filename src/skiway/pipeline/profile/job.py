@@ -98,7 +98,7 @@ def profiled(
     `spark` returns the session. The footers of the files are read in the background while it starts, and while it profiles other
     files. `access` opens the files in tasks if Spark cannot, and has the S3 properties that Spark must use.
 
-    If the files are `small`, this process scans them, and raises `Cancelled` as soon as `cancelled` returns true. `spark` is
+    If the files are `small`, this process scans them with `access`, and raises `Cancelled` as soon as `cancelled` returns true. `spark` is
     then called only for files that this process cannot read.
     """
     data = files.filter(pc.field("content") == Content.DATA)
@@ -109,7 +109,7 @@ def profiled(
     background = ThreadPoolExecutor(1)
     try:
         grouped = background.map(lambda some: _by_layout(some, columns, schemas), batches)
-        if small is None or not small.includes(data, schema, access):
+        if small is None or access is None or not small.includes(data, schema):
             scans = _on_spark(spark())
         else:
             scans = InProcessScans(lambda scan, rest: _on_spark(spark())(scan, rest), access, cancelled)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from skiway.pipeline.summaries.columns import ColumnRequest, ColumnSummary, is_text
 
-__all__ = ["FileColumn", "FilePart", "converted", "summarized"]
+__all__ = ["FileColumn", "FilePart", "OpenFile", "converted", "summarized", "unread"]
 
 _BATCH_ROWS: Final = 65_536  # a batch costs about a millisecond, however small it is
 _BATCH_BYTES: Final = 64 << 20
@@ -43,12 +44,26 @@ class FilePart:
     constants: Mapping[int, pa.Array] = field(default_factory=dict)
 
 
+class OpenFile(NamedTuple):
+    """A Parquet file, its footer, and a function that is called with numbers of row groups and names of columns before they are read."""
+
+    source: pa.NativeFile
+    footer: pq.FileMetaData
+    check: Callable[[Sequence[int], Sequence[str]], None] = lambda _groups, _columns: None
+
+
+@contextmanager
+def _on_disk(path: str) -> Iterator[OpenFile]:
+    with pa.OSFile(path) as source:
+        yield OpenFile(source, pq.read_metadata(source))
+
+
 def summarized(
     file: FilePart,
     columns: Sequence[FileColumn],
     schema: pa.Schema,
     *,
-    open_file: Callable[[str], pa.NativeFile] = pa.OSFile,
+    open_file: Callable[[str], AbstractContextManager[OpenFile]] = _on_disk,
     on_batch: Callable[[], None] = lambda: None,
 ) -> pa.RecordBatch:
     """A row of this schema, with the number of the file, its row count, no error, and the figures of all columns.
@@ -69,8 +84,14 @@ def summarized(
         }
         found = {"file": file.number, "rows": rows, "error": None, **figures}
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        found = {"file": file.number, "error": f"{type(error).__name__}: {error}"}
+        return unread(file, schema, f"{type(error).__name__}: {error}")
     return pa.record_batch([_single(found.get(each.name), each.type) for each in schema], schema)
+
+
+def unread(file: FilePart, schema: pa.Schema, reason: str) -> pa.RecordBatch:
+    """The row of a file that cannot be read."""
+    found = {"file": file.number, "error": reason}
+    return pa.record_batch([pa.array([found.get(each.name)], each.type) for each in schema], schema)
 
 
 def _single(figure: Any, of: pa.DataType) -> pa.Array:
@@ -81,20 +102,20 @@ def _single(figure: Any, of: pa.DataType) -> pa.Array:
 
 
 def _batches(
-    file: FilePart, columns: Sequence[FileColumn], open_file: Callable[[str], pa.NativeFile]
+    file: FilePart, columns: Sequence[FileColumn], open_file: Callable[[str], AbstractContextManager[OpenFile]]
 ) -> Iterator[pa.RecordBatch]:
-    with open_file(file.path) as source:
-        found = pq.read_metadata(source)
+    with open_file(file.path) as (source, found, check):
         first, last = (found.num_row_groups * part // file.parts for part in (file.part, file.part + 1))
         groups = [found.row_group(number) for number in range(first, last)]
         rows = max(1, sum(group.num_rows for group in groups))
         per_row = sum(group.total_byte_size for group in groups) / rows
-        names = [".".join(column.path) for column in columns if column.path is not None]
+        paths = [column.path for column in columns if column.path is not None]
+        check(range(first, last), [name for name, *_ in paths])
         with pq.ParquetFile(source, metadata=found, read_dictionary=_dictionaries(groups, columns)) as opened:
             yield from opened.iter_batches(
                 max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(per_row, 1)))),
                 row_groups=list(range(first, last)),
-                columns=names,
+                columns=[".".join(path) for path in paths],
                 use_threads=False,  # Spark runs as many tasks as there are cores
             )
 
