@@ -202,10 +202,11 @@ def expected(data: Path, spark: Any) -> Any:
 
 
 def found_by_a_server(data: Path, folder: Path, toml: str) -> Any:
-    """The same statistics, computed by a job of a server with these settings."""
+    """The same statistics, computed on Spark by a job of a server with these settings."""
     file = folder / "skiway.toml"
     file.write_text(toml)
-    with started(folder / "home", "--config", str(file)) as server, Metastore(server.address) as lake:
+    on_spark = ("--set", "profiles.in_process_bytes=0")
+    with started(folder / "home", "--config", str(file), *on_spark) as server, Metastore(server.address) as lake:
         lake.connectors.create("files", kind="parquet", uri=str(data), catalog="lake", namespace="raw")
         job = lake.jobs.wait(lake.connectors.sync("files"), timeout_s=240)
         assert (job.state, job.errors) == ("succeeded", {}), job.message

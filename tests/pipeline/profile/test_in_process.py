@@ -17,6 +17,7 @@ from pipeline.lakes import opened, write
 from pipeline.profile.test_failures import damage
 from pipeline.profile.test_profile import no_spark
 from pipeline.test_sync_worker import job, triggered, until, worker
+from skiway.config import load
 from skiway.errors import Cancelled
 from skiway.formats import TableSchema
 from skiway.formats.files import Files
@@ -28,6 +29,7 @@ from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.jobs.queue import JobRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
+from skiway.pipeline.profile import in_process
 from skiway.pipeline.profile.figures import PROFILE, failed_files
 from skiway.pipeline.profile.in_process import SMALL, InProcessScans, SmallScan
 from skiway.pipeline.profile.job import profiled
@@ -40,6 +42,7 @@ from skiway.pipeline.worker import SparkProfile, jobs_of
 from skiway.security.source_access import location
 
 SOON_S = 20
+PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
 
 
 class Table:
@@ -103,6 +106,14 @@ def listed(*paths: str, size: int | None = 50, rows: int | None = 12_000) -> pa.
 )
 def test_small_scans_are_within_all_limits(files: pa.Table, schema: TableSchema, answer: bool) -> None:
     assert SmallScan(bytes=100, values=48_000).includes(files, schema) is answer
+
+
+def test_setting_and_documentation_have_these_limits() -> None:
+    assert load().profiles.in_process_bytes == SMALL.bytes
+    page = PAGE.read_text()
+    assert f"- {SMALL.bytes >> 20} MiB (`profiles.in_process_bytes`" in page
+    assert f"- {SMALL.values // 10**6} million values" in page
+    assert f"at least {in_process._LEAST_ROWS:,} rows" in page
 
 
 class SparkWasStarted(Exception):
