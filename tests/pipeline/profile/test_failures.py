@@ -20,7 +20,8 @@ from skiway.pipeline.profile.in_process import SMALL, SmallScan
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.job import profiled as profiled_parts
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import BOUND, EXACT, merge
+from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.profiled_files import BOUND, EXACT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,8 @@ from skiway.pipeline.profile.in_process import SMALL
 from skiway.pipeline.profile.job import Budget, profile
 from skiway.pipeline.profile.job import profiled as profiled_parts
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import EXACT, merge
+from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.profiled_files import EXACT
 from skiway.pipeline.profile.sketches import distinct_count, union
 
 if TYPE_CHECKING:

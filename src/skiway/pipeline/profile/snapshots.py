@@ -22,7 +22,8 @@ from skiway.model import v1
 from skiway.pipeline.profile.in_process import SMALL, SmallScan
 from skiway.pipeline.profile.job import USUAL, Budget, profiled
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import ESTIMATE, EXACT, Merged, merge
+from skiway.pipeline.profile.merging import Merged, merge
+from skiway.pipeline.profile.profiled_files import ESTIMATE, EXACT
 from skiway.pipeline.profile.sampling import Sampling, with_confidence
 from skiway.pipeline.profile.sketches import write_puffin
 from skiway.pipeline.profile.store import ProfileStore
