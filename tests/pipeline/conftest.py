@@ -54,8 +54,12 @@ QUICK = (
 
 @pytest.fixture(scope="session")
 def server_with_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that starts a Spark of its own for its first job. Each test uses its own connectors and namespaces."""
-    with started(tmp_path_factory.mktemp("server") / "home", *QUICK, "--set", "pipelines.enabled=true") as running:
+    """A server that starts a Spark of its own for its first job, and profiles even small tables on it.
+
+    Each test uses its own connectors and namespaces.
+    """
+    settings = ("--set", "pipelines.enabled=true", "--set", "profiles.in_process_bytes=0")
+    with started(tmp_path_factory.mktemp("server") / "home", *QUICK, *settings) as running:
         yield running
 
 

@@ -50,7 +50,7 @@ def test_sync_profiles_only_new_data(stores, spark, tmp_path):
     catalog = iceberg(tmp_path / "ice")
     orders = catalog.create_table("sales.orders", schema=pa.schema({"id": pa.int64()}))
     orders.append(pa.table({"id": [1, 2, 3]}))
-    reconciler = Reconciler(SECRETS, SparkProfile(lambda: spark))
+    reconciler = Reconciler(SECRETS, SparkProfile(lambda: spark, in_process_bytes=0))
     made = [connector(factory, str(tmp_path / "up")), iceberg_connector(factory, tmp_path / "ice", name="ice")]
     for each in made:
         for mode in (CORE, STATS):
@@ -156,7 +156,7 @@ def delete(files: set[Path]) -> None:
 def synced(factory: ResourceFactory, of: v1.Connector, spark: Any) -> v1.Job:
     """Run a job from start to end in a worker."""
     job_id = connectors.trigger(factory.home, v1.TriggerReconcileRequest(connector_id=of.resource_id)).job_id
-    run = jobs_of(factory.realm, Reconciler(SECRETS, SparkProfile(lambda: spark)))
+    run = jobs_of(factory.realm, Reconciler(SECRETS, SparkProfile(lambda: spark, in_process_bytes=0)))
     assert Worker(JobQueue(factory.stores), run, name="w").work_once()
     return jobs.get(factory.home, v1.GetReconcileJobRequest(job_id=job_id)).job
 

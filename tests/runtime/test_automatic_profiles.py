@@ -60,8 +60,14 @@ def test_sweep_uses_the_rules_of_the_settings(tmp_path: Path, share: str, expect
 
 
 def test_samples_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
-    given = load(flags={"profiles.sample_above_bytes": "7", "profiles.sample_bytes": "3"})
+    given = load(
+        flags={
+            "profiles.sample_above_bytes": "7",
+            "profiles.sample_bytes": "3",
+            "profiles.in_process_bytes": "5",
+        }
+    )
     sources = source_access_of(given, tmp_path)
     profile = reconciler_of(given, MemorySecrets(), Warehouse.at(str(tmp_path)), sources).profile
     assert isinstance(profile, SparkProfile)
-    assert (profile.sample_above_bytes, profile.sample_bytes) == (7, 3)
+    assert (profile.sample_above_bytes, profile.sample_bytes, profile.in_process_bytes) == (7, 3, 5)

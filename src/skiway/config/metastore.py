@@ -208,12 +208,17 @@ class Maintenance:
 
 @section
 class Profiles:
-    """Profiles, which Spark computes: samples of large tables, and automatic profiles of managed tables after writes."""
+    """Profiles: samples of large tables, small tables without Spark, and automatic profiles of managed tables after writes."""
 
     sample_above_bytes: int = setting(
         1 << 40, COUNT, "If a profile had to read more than this, a sample of the files is profiled."
     )
     sample_bytes: int = setting(100 << 30, COUNT, "Size of the sample.")
+    in_process_bytes: int = setting(
+        64 << 20,
+        whole(at_least=0),
+        "The worker reads new files itself, without Spark, if they have at most this many bytes and 16 million values in sum; 0 for never.",
+    )
 
     enabled: bool = setting(
         True, FLAG, "Profile the tables for which `maintenance.profile`, a property, or `profiles.automatic` says so."

@@ -41,7 +41,7 @@ class Step:
 STEPS: Final = (
     Step("sources", "the systems of the resorts", len(SOURCES)),
     Step("metadata", "tables, schemas, snapshots, files", len(SOURCES)),
-    Step("statistics", "every data file, profiled by Spark", len(TABLES)),
+    Step("statistics", "every data file, profiled once", len(TABLES)),
     Step("managed", "an Iceberg table, written over Airport", 1),
     Step("derived", "tables of a pipeline, computed by Spark", 1),
 )

@@ -128,7 +128,7 @@ ORDER BY percent DESC, product;""",
     ),
     Query(
         "What do the rides contain, without reading them?",
-        "column statistics computed by Spark, in the schema skiway",
+        "column statistics from profiles, in the schema skiway",
         """\
 SELECT column_name, null_count AS nulls,
        round(distinct_count)::BIGINT AS "distinct", min, max

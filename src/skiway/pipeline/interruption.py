@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from skiway.errors import Cancelled
 from skiway.pipeline.java_output import wait_for_output
 from skiway.pipeline.spark_uses import SPARK_USES
 from skiway.telemetry.job_logs import current_log
@@ -84,6 +85,9 @@ def interruptible(job_id: str, control: Control) -> Iterator[None]:
     try:
         yield
         work.check()
+    except Cancelled:
+        control.check()  # says why, if it is the control that stops the job
+        raise
     except Exception:
         work.check()  # an interrupted operation can cause any error
         raise

@@ -60,14 +60,16 @@ log = logging.getLogger("skiway.worker")
 
 @dataclass(frozen=True, slots=True)
 class SparkProfile:
-    """Profiles snapshots on Spark. `spark` is called only if there is something to profile.
+    """Profiles snapshots on Spark. `spark` is called only if it is needed.
 
-    If more than `sample_above_bytes` would have to be read, a sample of about `sample_bytes` is.
+    If more than `sample_above_bytes` would have to be read, a sample of about `sample_bytes` is. This process reads up to
+    `in_process_bytes` itself; with None, up to a default.
     """
 
     spark: Callable[[], SparkSession] = field(default_factory=lambda: SparkPlace().session)
     sample_above_bytes: int | None = None
     sample_bytes: int = 0
+    in_process_bytes: int | None = None
 
     def __call__(
         self,
@@ -80,10 +82,11 @@ class SparkProfile:
         columns: ColumnChoice = EVERY_COLUMN,
         on_progress: Callable[[Amounts, Amounts], None] = lambda _, __: None,
     ) -> ProfileReport:
+        from skiway.pipeline.profile.in_process import SMALL
         from skiway.pipeline.profile.sampling import Sampling
         from skiway.pipeline.profile.snapshots import profile_snapshot
 
-        above = self.sample_above_bytes
+        above, at_most = self.sample_above_bytes, self.in_process_bytes
         return profile_snapshot(
             realm,
             table_id,
@@ -94,6 +97,7 @@ class SparkProfile:
             on_progress=on_progress,
             cancelled=cancelled,
             sampling=None if above is None else Sampling(above, self.sample_bytes),
+            small=SMALL if at_most is None else replace(SMALL, bytes=at_most),
         )
 
 

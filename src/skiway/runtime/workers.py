@@ -142,12 +142,13 @@ def scheduling(schedules: Sequence[JobSchedule | PipelineSchedule], *, every_s: 
 
 
 def spark_profile(settings: Settings) -> SparkProfile:
-    """The function that profiles tables on Spark, with a session that starts when it is needed."""
+    """The function that profiles tables, with a Spark session that starts when it is needed."""
     given = settings.profiles
     return SparkProfile(
         spark_place(settings.reconciler.spark).session,
         sample_above_bytes=given.sample_above_bytes,
         sample_bytes=given.sample_bytes,
+        in_process_bytes=given.in_process_bytes,
     )
 
 

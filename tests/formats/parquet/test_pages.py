@@ -161,6 +161,28 @@ def test_headers_of_remote_files_are_checked_without_further_requests(
         assert len(counted.reads) < 30
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_row_groups_that_are_read_one_after_the_other_are_all_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool
+) -> None:
+    with pq.ParquetWriter(tmp_path / "t.parquet", pa.schema({"n": pa.int64()}), use_dictionary=False) as writer:
+        for rows in (10, 10_000):
+            writer.write_table(pa.table({"n": range(rows)}))
+    monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 1_000)
+    with pa.OSFile(str(tmp_path / "t.parquet")) as file:
+        check = pages.PageGuard(file, "t.parquet") if is_remote else pages.PageCheck(file, "t.parquet")
+        parquet = pq.ParquetFile(pa.PythonFile(check, "r") if is_remote else file)
+        check.set_footer(parquet.metadata)
+
+        def read(*groups: int) -> pa.Table:
+            check.check_all(groups, ["n"])
+            return parquet.read_row_groups(groups)
+
+        assert read(0).num_rows == 10
+        with pytest.raises(LimitExceeded, match="a page takes"):
+            read(0, 1)
+
+
 @given(st.binary(max_size=200))
 def test_damaged_headers_are_rejected(data: bytes) -> None:
     try:

@@ -16,9 +16,12 @@ from pipeline.profile.test_profile import profiled
 from skiway.formats import open_source
 from skiway.formats.schemas import leaves
 from skiway.pipeline.profile.figures import MAX_BOUND_LENGTH
+from skiway.pipeline.profile.in_process import SMALL, SmallScan
 from skiway.pipeline.profile.job import profile
+from skiway.pipeline.profile.job import profiled as profiled_parts
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import BOUND, EXACT, merge
+from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.profiled_files import BOUND, EXACT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +90,10 @@ def test_columns_of_a_wide_table_are_read_in_groups(spark: SparkSession, tmp_pat
     ]
 
 
-def test_broken_and_missing_files_are_reported_and_the_others_are_profiled(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [None, SMALL], ids=["on Spark", "in process"])
+def test_broken_and_missing_files_are_reported_and_the_others_are_profiled(
+    spark: SparkSession, tmp_path: Path, small: SmallScan | None
+) -> None:
     plain = pa.table({"n": pa.array(range(1000))})
     paths = write(tmp_path / "t", *[plain] * 6, compression="none", use_dictionary=False)
     with opened(tmp_path) as (handle, snapshot):
@@ -95,9 +101,18 @@ def test_broken_and_missing_files_are_reported_and_the_others_are_profiled(spark
         page = pq.ParquetFile(paths[3]).metadata.row_group(0).column(0).data_page_offset
         paths[1].unlink()
         damage(paths[2], at=0, size=paths[2].stat().st_size)
-        damage(paths[3], at=page, size=64)  # the footer is intact: only Spark notices
+        damage(paths[3], at=page, size=64)  # the footer is intact: only a scan notices
         pq.write_table(plain.slice(1), paths[4])
-        profiles = profiled(spark, handle, snapshot)
+        schemas = file_schemas(handle, snapshot)
+        parts = profiled_parts(
+            lambda: spark,
+            handle.files(snapshot),
+            handle.schema,
+            schemas=schemas,
+            access=handle.file_access,
+            small=small,
+        )
+        profiles = pa.concat_tables(parts).sort_by("path")
         merged = merge(profiles, handle.files(snapshot), handle.schema)
     failed = profiles.filter(profiles["error"].is_valid())
     assert failed["path"].to_pylist() == [str(path) for path in paths[1:5]]
@@ -143,8 +158,8 @@ def test_file_with_an_unexpected_row_count_is_reported(spark: SparkSession, tmp_
     errors = dict(zip(found["path"].to_pylist(), found["error"].to_pylist(), strict=True))
     assert errors == {
         str(paths[0]): None,
-        str(paths[1]): "Spark finds 3 rows in it, but the table has 2",
-        str(hidden): "Spark finds 0 rows in it, but the table has 3",
+        str(paths[1]): "3 rows were found in it, but the table has 2",
+        str(hidden): "0 rows were found in it, but the table has 3",
     }
 
 

@@ -16,7 +16,8 @@ from skiway.formats.statistics import column_stats, stats_struct
 from skiway.metastore.statistics.validation import check_column, check_table
 from skiway.model import v1
 from skiway.pipeline.profile.figures import PROFILE
-from skiway.pipeline.profile.merging import BOUND, ESTIMATE, EXACT, merge
+from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.profiled_files import BOUND, ESTIMATE, EXACT
 from skiway.pipeline.profile.sketches import distribution, union
 from skiway.pipeline.profile.values import value_kind
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.lakes import opened, rows_of_all_types, write
+from pipeline.profile.test_profile import profiled_in_process
 from pipeline.profile.test_python_tasks import assert_alike
 from skiway.config.addresses import AddressRule
 from skiway.formats import TableHandle, open_source
@@ -107,7 +108,7 @@ def test_the_options_are_those_of_the_read() -> None:
 @pytest.mark.needs("java", "spark")
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_tasks_read_what_spark_reads_from_disk(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_and_this_process_read_what_spark_reads_from_disk(spark: SparkSession, tmp_path: Path) -> None:
     """This Spark has no jars for S3, so the tasks read the files in the bucket."""
     import boto3
 
@@ -121,14 +122,17 @@ def test_tasks_read_what_spark_reads_from_disk(spark: SparkSession, tmp_path: Pa
         properties = {"s3.endpoint": endpoint, "s3.access-key-id": "key", "s3.secret-access-key": "secret"}
         with open_source("parquet", "s3://skiway-test/lake", options=properties | {"s3.region": "us-east-1"}) as source:
             handle = source.load((), "t")
-            in_bucket = profiles(spark, handle)
+            snapshot = handle.current()
+            assert snapshot is not None
+            in_bucket = [profiles(spark, handle), profiled_in_process(handle, snapshot)]
     with opened(tmp_path) as (handle, _):
         on_disk = profiles(spark, handle)
     assert len(on_disk) == len(rows.schema)
     elsewhere = ["path", "etag"]
     for name in ("s3://skiway-test/lake/t/a 100%.parquet", "s3://skiway-test/lake/t/b.parquet"):
-        found = in_bucket.filter(pc.field("path") == name)
-        assert_alike(on_disk.drop_columns(elsewhere), found.drop_columns(elsewhere))
+        for each in in_bucket:
+            found = each.filter(pc.field("path") == name)
+            assert_alike(on_disk.drop_columns(elsewhere), found.drop_columns(elsewhere))
 
 
 def profiles(spark: SparkSession, handle: TableHandle) -> pa.Table:

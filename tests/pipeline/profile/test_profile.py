@@ -1,10 +1,12 @@
-"""The Spark job compared with DuckDB over the same files."""
+"""Profiles by Spark and by this process, compared with DuckDB over the same files."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +16,12 @@ from pipeline.lakes import SPARK, comparable, comparable_value, opened, oracle, 
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import leaves
 from skiway.model import v1
+from skiway.pipeline.profile.in_process import SMALL
 from skiway.pipeline.profile.job import Budget, profile
+from skiway.pipeline.profile.job import profiled as profiled_parts
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import EXACT, merge
+from skiway.pipeline.profile.merging import merge
+from skiway.pipeline.profile.profiled_files import EXACT
 from skiway.pipeline.profile.sketches import distinct_count, union
 
 if TYPE_CHECKING:
@@ -39,15 +44,33 @@ def profiled(spark: SparkSession, handle: TableHandle, snapshot: Snapshot, **bud
     )
 
 
+def profiled_in_process(handle: TableHandle, snapshot: Snapshot) -> pa.Table:
+    """The same profiles, without Spark."""
+    parts = profiled_parts(
+        no_spark,
+        handle.files(snapshot),
+        handle.schema_at(snapshot),
+        schemas=file_schemas(handle, snapshot),
+        specs=handle.partition_specs,
+        access=handle.file_access,
+        small=SMALL,
+    )
+    return pa.concat_tables(parts).sort_by([("path", "ascending"), ("column_id", "ascending")])
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark was started")
+
+
 class Lake:
     """A table of all types in five files, one of them empty, with its profile and statistics."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, compute: Callable[[TableHandle, Snapshot], pa.Table], folder: Path) -> None:
         tables = [rows_of_all_types(seed) for seed in range(4)]
         self.rows = pa.concat_tables(tables)
         self.paths = write(folder / "t", *tables, tables[0].slice(0, 0))
         with opened(folder) as (handle, snapshot):
-            self.profiles = profiled(spark, handle, snapshot)
+            self.profiles = compute(handle, snapshot)
             self.merged = merge(self.profiles, handle.files(snapshot), handle.schema)
             self.ids = {".".join(leaf.path): leaf.id for leaf in leaves(handle.schema.arrow)}
 
@@ -60,9 +83,11 @@ class Lake:
         return [sketch for sketch in mine[kind].to_pylist() if sketch is not None]
 
 
-@pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return Lake(spark, tmp_path_factory.mktemp("lake"))
+@pytest.fixture(scope="module", params=["on Spark", "in process"])
+def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    spark = request.getfixturevalue("spark") if request.param == "on Spark" else None
+    compute = partial(profiled, spark) if spark is not None else profiled_in_process
+    return Lake(compute, tmp_path_factory.mktemp("lake"))
 
 
 @pytest.mark.parametrize("path", COLUMNS)

@@ -1,4 +1,4 @@
-"""Python in tasks computes the figures that Spark's aggregates compute."""
+"""Python in tasks and in this process computes the figures that Spark's aggregates compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import datasketches
 import numpy as np
@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.lakes import SPARK, opened, rows_of_all_types, write
-from pipeline.profile.test_profile import profiled
+from pipeline.profile.test_profile import profiled, profiled_in_process
 from skiway.errors import PreconditionFailed
 from skiway.formats import Content, TableSchema
 from skiway.formats.schemas import with_id
-from skiway.pipeline.profile import job, python_tasks
+from skiway.pipeline.profile import job, python_scans, python_tasks
 from skiway.pipeline.profile.python_tasks import tasks_have_this_python
 from skiway.pipeline.profile.scanning import Scan, ScanResult, run_scan
 from skiway.pipeline.profile.sketches import union
@@ -54,18 +54,30 @@ def many_values(seed: int, rows: int = 20_000) -> pa.Table:
     )
 
 
-@pytest.fixture
-def both(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], tuple[pa.Table, pa.Table]]:
-    """The profiles of the table in a folder: by Python in tasks, where Spark may read nothing, and by Spark."""
+class Profiles(NamedTuple):
+    """The profiles of a table: by Python in this process without Spark, by Python in tasks, where Spark may read nothing, and by Spark."""
 
-    def compute(folder: Path) -> tuple[pa.Table, pa.Table]:
+    in_process: pa.Table
+    in_tasks: pa.Table
+    by_spark: pa.Table
+
+
+ProfilesOf: TypeAlias = Callable[[Path], Profiles]
+
+
+@pytest.fixture
+def profiles_of(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ProfilesOf:
+    """Computes the profiles of the table in a folder."""
+
+    def compute(folder: Path) -> Profiles:
         with opened(folder) as (handle, snapshot):
+            in_process = profiled_in_process(handle, snapshot)
             with monkeypatch.context() as changed:
                 changed.setattr(python_tasks, "run_scan", forbidden)
                 in_tasks = profiled(spark, handle, snapshot)
             with monkeypatch.context() as changed:
                 changed.setattr(job, "scan_files", run_scan)
-                return in_tasks, profiled(spark, handle, snapshot)
+                return Profiles(in_process, in_tasks, profiled(spark, handle, snapshot))
 
     return compute
 
@@ -74,12 +86,17 @@ def forbidden(*_: object) -> Any:
     raise AssertionError("Spark read the files itself")
 
 
-def assert_alike(in_tasks: pa.Table, by_spark: pa.Table) -> None:
+def assert_all_alike(profiles: Profiles) -> None:
+    assert_alike(profiles.in_tasks, profiles.by_spark)
+    assert_alike(profiles.in_process, profiles.by_spark)
+
+
+def assert_alike(by_python: pa.Table, by_spark: pa.Table) -> None:
     plain = [name for name in by_spark.column_names if name not in SKETCHES]
     for name in plain:
-        assert in_tasks[name].to_pylist() == by_spark[name].to_pylist(), name
+        assert by_python[name].to_pylist() == by_spark[name].to_pylist(), name
     for place in range(by_spark.num_rows):
-        ours, theirs = ({name: table[name][place].as_py() for name in SKETCHES} for table in (in_tasks, by_spark))
+        ours, theirs = ({name: table[name][place].as_py() for name in SKETCHES} for table in (by_python, by_spark))
         assert (ours["theta"] is None) == (theirs["theta"] is None)
         assert theirs["theta"] is None or union([ours["theta"]]) == union([theirs["theta"]])
         assert (ours["kll"] is None) == (theirs["kll"] is None)
@@ -109,29 +126,25 @@ def assert_same_ranks(ours: bytes, theirs: bytes) -> None:
             assert others.get_rank(value, False) - near <= rank <= others.get_rank(value, True) + near
 
 
-def test_figures_of_all_types_are_those_of_spark(
-    both: Callable[[Path], tuple[pa.Table, pa.Table]], tmp_path: Path
-) -> None:
+def test_figures_of_all_types_are_those_of_spark(profiles_of: ProfilesOf, tmp_path: Path) -> None:
     write(tmp_path / "t", rows_of_all_types(1), rows_of_all_types(2).slice(0, 0), rows_of_all_types(3, 50))
-    assert_alike(*both(tmp_path))
+    assert_all_alike(profiles_of(tmp_path))
 
 
-def test_figures_of_many_values_are_those_of_spark(
-    both: Callable[[Path], tuple[pa.Table, pa.Table]], tmp_path: Path
-) -> None:
+def test_figures_of_many_values_are_those_of_spark(profiles_of: ProfilesOf, tmp_path: Path) -> None:
     write(tmp_path / "t" / "place=a%20b" / "day=2024-02-29", many_values(1))
     write(tmp_path / "t" / "place=__HIVE_DEFAULT_PARTITION__" / "day=2024-03-01", many_values(2))
-    assert_alike(*both(tmp_path))
+    assert_all_alike(profiles_of(tmp_path))
 
 
 def test_parts_of_a_large_file_are_merged(
-    both: Callable[[Path], tuple[pa.Table, pa.Table]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    profiles_of: ProfilesOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = write(tmp_path / "t", many_values(1, 3000), row_group_size=500)
-    monkeypatch.setattr(python_tasks, "_PART_BYTES", path.stat().st_size // 4)
-    in_tasks, by_spark = both(tmp_path)
-    assert pc.unique(in_tasks["row_count"]).to_pylist() == [3000]
-    assert_alike(in_tasks, by_spark)
+    monkeypatch.setattr(python_scans, "_PART_BYTES", path.stat().st_size // 4)
+    found = profiles_of(tmp_path)
+    assert pc.unique(found.in_tasks["row_count"]).to_pylist() == [3000]
+    assert_all_alike(found)
 
 
 def test_spark_reads_files_that_python_cannot_read(
@@ -150,14 +163,14 @@ def test_spark_reads_files_that_python_cannot_read(
     with opened(tmp_path) as (handle, snapshot):
         with monkeypatch.context() as changed:
             changed.setattr(
-                python_tasks,
+                python_scans,
                 "FilePart",
                 lambda number, path, *rest: FilePart(number, path + ("x" if path == broken else ""), *rest),
             )
             partly = profiled(spark, handle, snapshot)
         assert read == [broken]
         with monkeypatch.context() as changed:
-            changed.setattr(python_tasks, "_columns", lambda *_: [pickled_with_an_error])
+            changed.setattr(python_tasks, "summarized", pickled_with_an_error)
             wholly = profiled(spark, handle, snapshot)
         assert sorted(read[1:]) == [str(path) for path in paths]
     for found in (partly, wholly):

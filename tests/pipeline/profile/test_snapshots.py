@@ -113,14 +113,19 @@ def new_factory(factory: ResourceFactory) -> ResourceFactory:
     return ResourceFactory(open_stores("memory://", clock=factory.clock), factory.clock)
 
 
-def test_cancelled_run_resumes_where_it_stopped(table: Table) -> None:
+def test_cancelled_run_on_spark_resumes_where_it_stopped(table: Table) -> None:
     write(table.folder / "t", *(rows(seed) for seed in range(4)))
     progress: list[tuple[Amounts, Amounts]] = []
     few = Budget(files=2)
     with opened(table.folder) as (handle, snapshot):
         with pytest.raises(Cancelled, match="after 2 of 4 files"):
             table.profile(
-                handle, snapshot, budget=few, cancelled=lambda: True, on_progress=lambda *now: progress.append(now)
+                handle,
+                snapshot,
+                budget=few,
+                cancelled=lambda: True,
+                on_progress=lambda *now: progress.append(now),
+                small=None,
             )
         report = table.profile(handle, snapshot, budget=few, on_progress=lambda *now: progress.append(now))
     assert [(done.files, total.files) for done, total in progress] == [(0, 4), (2, 4), (0, 2), (2, 2)]

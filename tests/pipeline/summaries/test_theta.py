@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import datasketches
@@ -45,6 +46,14 @@ def test_strings_of_all_lengths(values: list[str], first: int) -> None:
     assert by_array(pa.array(values, pa.string()).slice(first)) == by_library(values[first:])
     as_bytes = pa.array([value.encode() for value in values], pa.binary())
     assert by_array(as_bytes) == by_library(values)
+
+
+def test_long_strings() -> None:
+    """A call of numpy for each 16 bytes would take seconds."""
+    values = ["x" * 4095, "é" * 2048, "é" * 2049, "", "y", "z" * 1_000_000]
+    started = time.process_time()
+    assert by_array(pa.array(values)) == by_library(values)
+    assert time.process_time() - started < 0.5
 
 
 def test_floats_are_hashed_as_doubles() -> None:

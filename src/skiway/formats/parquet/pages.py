@@ -10,7 +10,7 @@ checked in the bytes that the reader requests, before the reader gets them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,11 @@ class PageCheck:
     def check(self, group: int, columns: Sequence[str]) -> None:
         """Raise `LimitExceeded` if pages of `columns` in a row group are too large; damaged headers are errors too."""
         self._once((group, *columns), lambda: self._check(group, columns))
+
+    def check_all(self, groups: Iterable[int], columns: Sequence[str]) -> None:
+        """Check row groups that are read one after the other."""
+        for group in groups:
+            self.check(group, columns)
 
     def _check(self, group: int, columns: Sequence[str]) -> None:
         total = 0
@@ -160,7 +165,11 @@ class PageGuard(PageCheck):
 
     def check(self, group: int, columns: Sequence[str]) -> None:
         """Check the pages of `columns` in a row group when they are read."""
-        self._pending = list(self._chunks(group, columns))
+        self.check_all([group], columns)
+
+    def check_all(self, groups: Iterable[int], columns: Sequence[str]) -> None:
+        """Check the pages of row groups when they are read. The pages of all of them count, although not all are in memory at once."""
+        self._pending = [chunk for group in groups for chunk in self._chunks(group, columns)]
 
     def read(self, size: int = -1) -> bytes:
         """Read the next bytes; raise `LimitExceeded` if a page that begins in them is too large."""

@@ -26,7 +26,7 @@ from skiway.security.source_access import location
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile, RowGroupMetaData
 
-__all__ = ["MatchingPart", "matching_part", "open_file", "parquet_batches"]
+__all__ = ["CheckedFile", "MatchingPart", "checked_file", "matching_part", "open_file", "parquet_batches"]
 
 _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole row group
 _CHECK_BYTES: Final = 500  # that a check takes in the cache
@@ -48,20 +48,37 @@ class _Opened:
     pages: PageCheck
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A Parquet file whose footer is valid. Its `pages` must be checked before they are read from `source`."""
+
+    source: pa.NativeFile
+    footer: Footer
+    pages: PageCheck
+
+
 @contextmanager
-def _open_checked(files: Files, path: str) -> Iterator[_Opened]:
-    """Open a Parquet file as `open_file` does, with the check of its pages."""
+def checked_file(files: Files, path: str) -> Iterator[CheckedFile]:
+    """Open a file so that pyarrow can read it safely in this process; errors in the block name the file."""
     opened, version = files.open_version(path)
     with files.translated(path), opened as file:
         footer = read_footer(file, path, files)
-        if _is_local(path):
-            parquet, pages = _parquet(file, path, footer), PageCheck(file, path, _checks_of(version, files))
-        else:
+        if footer is None:
+            _parquet(file, path, None)  # raises the error
+            raise AssertionError(f"{path} has no footer")
+        source, pages = file, PageCheck(file, path, _checks_of(version, files))
+        if not _is_local(path):
             pages = PageGuard(file, path)
-            parquet = _parquet(pa.PythonFile(pages, "r"), path, footer)
-        assert footer is not None  # without one, pyarrow has raised an error
+            source = pa.PythonFile(pages, "r")
         pages.set_footer(footer.metadata)
-        yield _Opened(parquet, footer, pages)
+        yield CheckedFile(source, footer, pages)
+
+
+@contextmanager
+def _open_checked(files: Files, path: str) -> Iterator[_Opened]:
+    """Open a Parquet file as `open_file` does, with the check of its pages."""
+    with checked_file(files, path) as found:
+        yield _Opened(_parquet(found.source, path, found.footer), found.footer, found.pages)
 
 
 def _checks_of(version: Hashable | None, files: Files) -> Once:

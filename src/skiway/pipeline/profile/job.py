@@ -1,7 +1,7 @@
-"""The Spark job: one pass over data files, with a profile per file and column as the result.
+"""The job: one pass over data files, with a profile per file and column as the result.
 
-It runs in this process, on a cluster and on Spark Connect. Files with the same layout are read together, in batches that keep
-the query plan small.
+Spark runs it in this process, on a cluster and on Spark Connect. Files with the same layout are read together, in batches that keep
+the query plan small. If the files are few and small, this process reads them itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from skiway.formats import Content, PartitionSpec, TableSchema
 from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf, element_leaves, leaves
 from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_elements, failed_files, unreadable_columns
+from skiway.pipeline.profile.in_process import InProcessScans, SmallScan
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
 from skiway.pipeline.profile.python_tasks import scan_files
-from skiway.pipeline.profile.scanning import Constants, Scan
+from skiway.pipeline.profile.scanning import Constants, Scan, ScanFiles, ScanResult
 from skiway.pipeline.profile.values import value_kind
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def profile(
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
 ) -> pa.Table:
-    """Profile data files, which are rows of a file table; the result has the schema `PROFILE`, sorted by path and column.
+    """Profile data files on Spark. They are rows of a file table; the result has the schema `PROFILE`, sorted by path and column.
 
     The leaves of `schema` are matched by id with the file schemas that `schemas` returns. Values that are only in paths
     are taken from the partition, by `specs`. A column that Spark cannot read has an `error` instead of figures. A file
@@ -89,11 +90,16 @@ def profiled(
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
     access: Files | None = None,
+    small: SmallScan | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[pa.Table]:
     """Like `profile`, but yields the complete profiles of some files at a time, as they are done.
 
     `spark` returns the session. The footers of the files are read in the background while it starts, and while it profiles other
     files. `access` opens the files in tasks if Spark cannot, and has the S3 properties that Spark must use.
+
+    If the files are `small`, this process scans them with `access`, and raises `Cancelled` as soon as `cancelled` returns true. `spark` is
+    then called only for files that this process cannot read.
     """
     data = files.filter(pc.field("content") == Content.DATA)
     every = [*leaves(schema.arrow), *element_leaves(schema.arrow)]
@@ -103,18 +109,29 @@ def profiled(
     background = ThreadPoolExecutor(1)
     try:
         grouped = background.map(lambda some: _by_layout(some, columns, schemas), batches)
-        session = spark()
+        if small is None or access is None or not small.includes(data, schema):
+            scans = _on_spark(spark())
+        else:
+            scans = InProcessScans(lambda scan, rest: _on_spark(spark())(scan, rest), access, cancelled)
         for layouts in grouped:
             parts = []
             for layout, alike in layouts:
                 if isinstance(layout, str):
                     parts.append(failed_files(alike, layout))
                     continue
-                job = _Job(session, schema, columns, unreadable, layout, specs, budget, access)
+                job = _Job(scans, schema, columns, unreadable, layout, specs, budget, access)
                 parts.append(job.run(alike))
             yield pa.concat_tables(parts)
     finally:
         background.shutdown(cancel_futures=True)
+
+
+def _on_spark(session: SparkSession) -> ScanFiles:
+    def scan_on_spark(scan: Scan, files: pa.Table) -> ScanResult:
+        with job_settings(session):
+            return scan_files(session, scan, files)
+
+    return scan_on_spark
 
 
 def _by_layout(files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas) -> list[tuple[Layout | str, pa.Table]]:
@@ -137,7 +154,7 @@ def _by_layout(files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas) -
 class _Job:
     """Profiles files of one layout."""
 
-    spark: SparkSession
+    scans: ScanFiles
     schema: TableSchema
     columns: Sequence[Leaf]
     unreadable: Sequence[Leaf]
@@ -175,7 +192,7 @@ class _Job:
     def _scan(
         self, files: pa.Table, columns: Sequence[Leaf], constant: Sequence[Leaf]
     ) -> tuple[list[pa.Table], pa.Table]:
-        """Profile the columns that Spark reads; also returns the readable files, with their row counts."""
+        """Profile the columns that can be read; also returns the readable files, with their row counts."""
         parts: list[pa.Table] = []
         for group in self._groups(columns):
             if not files.num_rows:
@@ -188,8 +205,7 @@ class _Job:
                 top=self.budget.top,
                 access=self.access,
             )
-            with job_settings(self.spark):
-                result, files, failures = scan_files(self.spark, scan, files)
+            result, files, failures = self.scans(scan, files)
             # A file may fail at a later group of columns; then its profiles so far are dropped.
             parts = [_without(part, failures) for part in parts]
             parts += [result, failures]

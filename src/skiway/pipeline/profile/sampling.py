@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from skiway.metastore.statistics import SAMPLED_FILES
 from skiway.model import v1
-from skiway.pipeline.profile.merging import RANKS, Merged
+from skiway.pipeline.profile.column_statistics import RANKS
+from skiway.pipeline.profile.merging import Merged
 from skiway.pipeline.profile.sketches import CONFIDENCE, distinct_count, distribution
 
 __all__ = ["SAMPLE", "Sampling", "with_confidence"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Constants",
     "Scan",
+    "ScanFiles",
     "ScanResult",
     "joined_results",
     "kind_of",
@@ -189,6 +190,10 @@ class Scan:
         return pa.table({"rows": result["rows"], **{name: result[f"{name}{place}"] for name in names}})
 
 
+ScanFiles: TypeAlias = Callable[[Scan, pa.Table], ScanResult]
+"""Runs a scan of files, in whichever way."""
+
+
 def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
     """Run the query. If Spark fails, the files are bisected until the failing ones are isolated."""
     try:
@@ -288,7 +293,7 @@ def _mismatches(files: pa.Table, expected: pa.Array, rows: pa.Array, good: pa.Ar
     yield PROFILE.empty_table()
     for place, fine in enumerate(good.to_pylist()):
         if not fine:
-            reason = f"Spark finds {rows[place]} rows in it, but the table has {expected[place]}"
+            reason = f"{rows[place]} rows were found in it, but the table has {expected[place]}"
             yield failed_files(files.slice(place, 1), reason)
 
 

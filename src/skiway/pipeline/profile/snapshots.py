@@ -1,4 +1,4 @@
-"""Profile a snapshot: find files without a profile, run Spark on them, and publish the merged statistics."""
+"""Profile a snapshot: find files without a profile, scan them, and publish the merged statistics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.reconcile.outcomes import LEFT_OUT
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
+from skiway.pipeline.profile.in_process import SMALL, SmallScan
 from skiway.pipeline.profile.job import USUAL, Budget, profiled
 from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import ESTIMATE, EXACT, Merged, merge
+from skiway.pipeline.profile.merging import Merged, merge
+from skiway.pipeline.profile.profiled_files import ESTIMATE, EXACT
 from skiway.pipeline.profile.sampling import Sampling, with_confidence
 from skiway.pipeline.profile.sketches import write_puffin
 from skiway.pipeline.profile.store import ProfileStore
@@ -71,12 +73,14 @@ def profile_snapshot(
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
     sampling: Sampling | None = None,
+    small: SmallScan | None = SMALL,
 ) -> ProfileReport:
     """Profile the files of a snapshot that have no profile, and store the statistics of its table and columns.
 
-    `spark` is called for a session only if there are files to profile. `on_progress` is called with what is
-    done and in total, and `cancelled` between batches; profiles made so far are stored, so that the next run continues
-    from there. Repeating a run changes nothing. With `sampling`, a sample of the files suffices if there is too much to read.
+    `spark` is called for a session only if it is needed: this process scans a few files itself if they are `small`; with None, it
+    scans none. `on_progress` is called with what is done and in total, and `cancelled` between batches; profiles made so far are
+    stored, so that the next run continues from there. Repeating a run changes nothing. With `sampling`, a sample of the files
+    suffices if there is too much to read.
     """
     files, whole = handle.files(snapshot), handle.schema_at(snapshot)
     schema, left_out = columns.of(whole), columns.left_out(whole)
@@ -92,7 +96,17 @@ def profile_snapshot(
     schemas, specs = file_schemas(handle, snapshot), handle.partition_specs_at(snapshot)
     parts: Iterable[pa.Table] = ()
     if todo.num_rows:
-        parts = profiled(spark, todo, schema, schemas=schemas, specs=specs, budget=budget, access=handle.file_access)
+        parts = profiled(
+            spark,
+            todo,
+            schema,
+            schemas=schemas,
+            specs=specs,
+            budget=budget,
+            access=handle.file_access,
+            small=small,
+            cancelled=cancelled,
+        )
     for part in parts:
         store.add(part)
         failed |= _failures(part)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from skiway.pipeline.summaries.frequent_values import FrequentValues
 from skiway.pipeline.summaries.theta import ThetaSketch, hashes
 
-__all__ = ["ColumnRequest", "ColumnSummary"]
+__all__ = ["ColumnRequest", "ColumnSummary", "is_text"]
 
 _KLL_SIZE: Final = 200  # the default of Spark
 
@@ -48,18 +48,20 @@ class ColumnSummary:
         self._frequent = FrequentValues()
 
     def add(self, batch: pa.Array) -> None:
-        """Add the values of a batch."""
+        """Add the values of a batch. Strings and bytes may be the values of a dictionary."""
         values = batch.drop_null()
         self._values += len(values)
         if not len(values):
             return
-        if "width" in self._wanted.figures:
-            self._width += pc.sum(pc.binary_length(values)).as_py()
         # Only distinct values are hashed, and KLL takes half the time for values in order.
-        distinct, counts = _counts(values) if "top" in self._wanted.figures else (values, None)
+        is_counted = "top" in self._wanted.figures or isinstance(values, pa.DictionaryArray)
+        distinct, counts = _counts(values) if is_counted else (values, None)
+        if "width" in self._wanted.figures:
+            widths = pc.binary_length(distinct).to_numpy().astype(np.int64)
+            self._width += int(widths.sum() if counts is None else np.dot(widths, counts))
         text = distinct.cast(pa.string()) if pa.types.is_decimal(distinct.type) else distinct
         self._theta.update(hashes(text))
-        if counts is not None:
+        if "top" in self._wanted.figures:
             self._frequent.add(*self._short(distinct, counts))
         if "kll" in self._wanted.figures:
             numbers = _numbers(text)
@@ -111,8 +113,17 @@ def _counts(values: pa.Array) -> tuple[pa.Array, Any]:
         ordered = np.sort(_plain(values))  # takes half the time of a hash table if most values are different
         starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
         return pa.array(ordered[starts]).view(values.type), np.diff(starts, append=len(ordered))
+    if isinstance(values, pa.DictionaryArray):
+        counts = np.bincount(values.indices.to_numpy(), minlength=len(values.dictionary))
+        used = np.flatnonzero(counts)  # a dictionary is that of a whole row group
+        return values.dictionary.take(pa.array(used)), counts[used]
     encoded = values.dictionary_encode()
     return encoded.dictionary, np.bincount(encoded.indices.to_numpy())
+
+
+def is_text(of: pa.DataType) -> bool:
+    """Is this a type of strings or bytes in which values are processed?"""
+    return bool(pa.types.is_string(of) or pa.types.is_binary(of))
 
 
 def _is_whole_number(of: pa.DataType) -> bool:

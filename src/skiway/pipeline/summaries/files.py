@@ -1,18 +1,19 @@
-"""Reads Parquet files on disk, or some of their row groups, and summarizes their columns."""
+"""Reads Parquet files, or some of their row groups, and summarizes their columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from skiway.pipeline.summaries.columns import ColumnRequest, ColumnSummary
+from skiway.pipeline.summaries.columns import ColumnRequest, ColumnSummary, is_text
 
-__all__ = ["FileColumn", "FilePart", "converted", "summarized"]
+__all__ = ["FileColumn", "FilePart", "OpenFile", "converted", "summarized", "unread"]
 
 _BATCH_ROWS: Final = 65_536  # a batch costs about a millisecond, however small it is
 _BATCH_BYTES: Final = 64 << 20
@@ -43,15 +44,38 @@ class FilePart:
     constants: Mapping[int, pa.Array] = field(default_factory=dict)
 
 
-def summarized(file: FilePart, columns: Sequence[FileColumn], schema: pa.Schema) -> pa.RecordBatch:
+class OpenFile(NamedTuple):
+    """A Parquet file, its footer, and a function that is called with numbers of row groups and names of columns before they are read."""
+
+    source: pa.NativeFile
+    footer: pq.FileMetaData
+    check: Callable[[Sequence[int], Sequence[str]], None] = lambda _groups, _columns: None
+
+
+@contextmanager
+def _on_disk(path: str) -> Iterator[OpenFile]:
+    with pa.OSFile(path) as source:
+        yield OpenFile(source, pq.read_metadata(source))
+
+
+def summarized(
+    file: FilePart,
+    columns: Sequence[FileColumn],
+    schema: pa.Schema,
+    *,
+    open_file: Callable[[str], AbstractContextManager[OpenFile]] = _on_disk,
+    on_batch: Callable[[], None] = lambda: None,
+) -> pa.RecordBatch:
     """A row of this schema, with the number of the file, its row count, no error, and the figures of all columns.
 
-    If the file cannot be read, the row has only an error.
+    If the file cannot be read, the row has only an error. `on_batch` is called for each batch of rows; any
+    error of its own ends the scan.
     """
     summaries = {column.place: ColumnSummary(column.wanted) for column in columns}
     rows = 0
     try:
-        for batch in _batches(file, columns):
+        for batch in _batches(file, columns, open_file):
+            on_batch()
             rows += batch.num_rows
             for column in columns:
                 summaries[column.place].add(_values(batch, column, file))
@@ -60,24 +84,54 @@ def summarized(file: FilePart, columns: Sequence[FileColumn], schema: pa.Schema)
         }
         found = {"file": file.number, "rows": rows, "error": None, **figures}
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        found = {"file": file.number, "error": f"{type(error).__name__}: {error}"}
+        return unread(file, schema, f"{type(error).__name__}: {error}")
+    return pa.record_batch([_single(found.get(each.name), each.type) for each in schema], schema)
+
+
+def unread(file: FilePart, schema: pa.Schema, reason: str) -> pa.RecordBatch:
+    """The row of a file that cannot be read."""
+    found = {"file": file.number, "error": reason}
     return pa.record_batch([pa.array([found.get(each.name)], each.type) for each in schema], schema)
 
 
-def _batches(file: FilePart, columns: Sequence[FileColumn]) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(file.path) as source, pq.ParquetFile(source) as opened:
-        found = opened.metadata
+def _single(figure: Any, of: pa.DataType) -> pa.Array:
+    """An array with this figure."""
+    if isinstance(figure, pa.ListScalar):  # `pa.array` would convert its values one by one
+        return pa.ListArray.from_arrays(pa.array([0, len(figure)], pa.int32()), figure.values)
+    return pa.array([figure], of)
+
+
+def _batches(
+    file: FilePart, columns: Sequence[FileColumn], open_file: Callable[[str], AbstractContextManager[OpenFile]]
+) -> Iterator[pa.RecordBatch]:
+    with open_file(file.path) as (source, found, check):
         first, last = (found.num_row_groups * part // file.parts for part in (file.part, file.part + 1))
         groups = [found.row_group(number) for number in range(first, last)]
         rows = max(1, sum(group.num_rows for group in groups))
         per_row = sum(group.total_byte_size for group in groups) / rows
-        names = [".".join(column.path) for column in columns if column.path is not None]
-        yield from opened.iter_batches(
-            max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(per_row, 1)))),
-            row_groups=list(range(first, last)),
-            columns=names,
-            use_threads=False,  # Spark runs as many tasks as there are cores
-        )
+        paths = [column.path for column in columns if column.path is not None]
+        check(range(first, last), [name for name, *_ in paths])
+        with pq.ParquetFile(source, metadata=found, read_dictionary=_dictionaries(groups, columns)) as opened:
+            yield from opened.iter_batches(
+                max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(per_row, 1)))),
+                row_groups=list(range(first, last)),
+                columns=[".".join(path) for path in paths],
+                use_threads=False,  # Spark runs as many tasks as there are cores
+            )
+
+
+def _dictionaries(groups: Sequence[pq.RowGroupMetaData], columns: Sequence[FileColumn]) -> list[str]:
+    """The names of the columns that are read as dictionaries: strings and bytes, unless they are large in the file.
+
+    A file of some kilobytes can have gigabytes of strings, if these are the same. As a dictionary, they need as much memory as in
+    the file. A dictionary is that of a whole row group, so if it may be large, batches of plain values need less memory.
+    """
+    names = [".".join(column.path) for column in columns if column.path is not None and is_text(column.type)]
+    for group in groups if names else ():
+        chunks = [group.column(place) for place in range(group.num_columns)]
+        if sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in names) > _BATCH_BYTES:
+            return []
+    return names
 
 
 def _values(batch: pa.RecordBatch, column: FileColumn, file: FilePart) -> pa.Array:
@@ -91,10 +145,12 @@ def _values(batch: pa.RecordBatch, column: FileColumn, file: FilePart) -> pa.Arr
 
 
 def converted(values: pa.Array, of: pa.DataType, unit: str) -> pa.Array:
-    """Values of a file in the type in which they are processed."""
+    """Values of a file in the type in which they are processed. Strings and bytes may be the values of a dictionary."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
+        if is_text(of):
+            return pa.DictionaryArray.from_arrays(values.indices, converted(values.dictionary, of, unit))
         values = values.dictionary_decode()
     if pa.types.is_time(values.type):
         values = values.cast(pa.time64("us") if values.type.bit_width == 32 else values.type)
