@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -177,6 +179,35 @@ class MySqlTable:
         return sorted(((int(id_), v) for id_, v in found), key=repr)
 
 
+@dataclass
+class SqliteTable:
+    """A table in a SQLite file whose rows are added and changed, with a cursor column."""
+
+    file: Path
+    rng: random.Random = field(default_factory=lambda: random.Random(11))
+    changes: int = 0
+
+    def __post_init__(self) -> None:
+        with closing(sqlite3.connect(self.file)) as connection:
+            connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, version INTEGER)")
+
+    def spec(self) -> v1.ConnectorSpec:
+        copy = v1.CopySettings(mode=v1.COM_UPSERT, key_columns=["id"], cursor_column="version")
+        source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["main"]))
+        return v1.ConnectorSpec(kind=v1.CK_JDBC, uri=f"sqlite:///{self.file}", copy=copy, source=source)
+
+    def change(self) -> None:
+        with closing(sqlite3.connect(self.file)) as connection, connection:
+            for _ in range(self.rng.randrange(1, 20)):
+                self.changes += 1
+                row = (self.rng.randrange(30), f"{self.rng.random()}", self.changes)
+                connection.execute("REPLACE INTO t VALUES (?, ?, ?)", row)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.file)) as connection:
+            return sorted(connection.execute("SELECT id, v FROM t").fetchall(), key=repr)
+
+
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgres]:
     with running_postgres_on_tcp() as running:
@@ -239,6 +270,10 @@ def test_killed_copy_of_a_folder_equals_the_folder(launcher, new_deployment, tmp
 
 def test_killed_copy_of_a_database_equals_the_table(launcher, new_deployment, database):
     killed_copies(launcher, new_deployment("sqlite"), DatabaseTable(database, "killed"))
+
+
+def test_killed_copy_of_sqlite_equals_the_table(launcher, new_deployment, tmp_path):
+    killed_copies(launcher, new_deployment("sqlite"), SqliteTable(tmp_path / "source.db"))
 
 
 @pytest.mark.needs("mariadb")
