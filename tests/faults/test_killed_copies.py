@@ -6,7 +6,7 @@ import random
 import signal
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,11 @@ from skiway.storage import utc_now
 pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
 
 SETTINGS = ("sources.addresses=public; loopback",)
+
+
+def changed_ids(rng: random.Random) -> list[int]:
+    """The ids of rows to add or change. The last one is new and does not change again, so no later change hides its loss."""
+    return [*(rng.randrange(30) for _ in range(rng.randrange(20))), rng.randrange(1_000, 2**31)]
 
 
 class Changing(Protocol):
@@ -141,9 +146,9 @@ class DatabaseTable:
         return v1.ConnectorSpec(kind=v1.CK_JDBC, uri=self.server.uri, copy=copy, source=source, auth=password(PASSWORD))
 
     def change(self) -> None:
-        for _ in range(self.rng.randrange(1, 20)):
+        for id_ in changed_ids(self.rng):
             self.server.run(
-                f"INSERT INTO {self.schema}.t VALUES ({self.rng.randrange(30)}, '{self.rng.random()}', clock_timestamp()) "
+                f"INSERT INTO {self.schema}.t VALUES ({id_}, '{self.rng.random()}', clock_timestamp()) "
                 "ON CONFLICT (id) DO UPDATE SET v = excluded.v, at = excluded.at"
             )
 
@@ -169,7 +174,7 @@ class MySqlTable:
         return v1.ConnectorSpec(kind=v1.CK_JDBC, uri=uri, copy=copy, source=source, auth=password(PASSWORD))
 
     def change(self) -> None:
-        rows = [(self.rng.randrange(30), self.rng.random()) for _ in range(self.rng.randrange(1, 20))]
+        rows = [(id_, self.rng.random()) for id_ in changed_ids(self.rng)]
         self.server.run(
             *(f"REPLACE INTO t VALUES ({id_}, '{v}', sysdate(6))" for id_, v in rows), database=self.database
         )
@@ -198,9 +203,9 @@ class SqliteTable:
 
     def change(self) -> None:
         with closing(sqlite3.connect(self.file)) as connection, connection:
-            for _ in range(self.rng.randrange(1, 20)):
+            for id_ in changed_ids(self.rng):
                 self.changes += 1
-                row = (self.rng.randrange(30), f"{self.rng.random()}", self.changes)
+                row = (id_, f"{self.rng.random()}", self.changes)
                 connection.execute("REPLACE INTO t VALUES (?, ?, ?)", row)
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -221,6 +226,8 @@ class Copy:
     deployment: Deployment
     source: Changing
     connector_id: v1.ResourceId = field(default_factory=v1.ResourceId)
+    was_behind: bool = False
+    """Whether the copy lacked rows when the source changed, because a worker was killed before its commit."""
 
     def __post_init__(self) -> None:
         with open_deployment(self.deployment) as stores:
@@ -235,6 +242,8 @@ class Copy:
             self.connector_id = made.connector.resource_id
 
     def change(self, turn: int) -> None:
+        with suppress(KeyError):  # there is no copy before the first job
+            self.was_behind |= self.rows() != self.source.rows()
         self.source.change()
 
     def enqueue(self) -> str:
@@ -255,9 +264,10 @@ class Copy:
 
 
 def killed_copies(launcher: Launcher, deployment: Deployment, source: Changing) -> None:
-    """Copy the source again and again, with a server that is killed before and after its commit."""
+    """Copy the source again and again, with a server that is killed before its commit and before each later swap."""
     copy = Copy(deployment, source)
-    KilledJobs(launcher, deployment, copy, SETTINGS, more_threads=["tables"]).run(lambda steps: swaps(steps)[-2:])
+    KilledJobs(launcher, deployment, copy, SETTINGS, more_threads=["tables"]).run(lambda steps: swaps(steps)[1:])
+    assert copy.was_behind, "no server was killed before its commit"
     rows = copy.rows()
     collect(deployment, ahead_s=10 * 86400.0)
     assert copy.rows() == rows, "after gc"
