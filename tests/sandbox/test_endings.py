@@ -64,6 +64,7 @@ def test_process_without_memory_is_a_question_of_memory(run_in: Run, script: str
         ("kill -ABRT $$", "SIGABRT"),
         ("kill -40 $$", "signal 40"),
         ("echo MemoryError std::bad_alloc >&2; exit 1", "exit code 1"),  # anything can be part of a message
+        ("sleep 1 < /dev/null > /dev/null & exit 5", "exit code 5"),  # another process has its standard error
         ("yes | head -c 300000 >&2; exit 4", "exit code 4"),  # more than the pipe holds
     ],
 )

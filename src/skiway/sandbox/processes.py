@@ -63,9 +63,10 @@ class WorkerProcess:
 
     def __init__(self, module: str, *arguments: object, descriptors: Sequence[int] = ()) -> None:
         self._owner = os.getpid()
-        self._errors, errors = os.pipe()
-        for each in (self._errors, errors):
+        ours, errors = os.pipe()
+        for each in (ours, errors):
             os.set_blocking(each, False)  # nobody reads it while the process runs
+        self._errors: IO[bytes] = os.fdopen(ours, "rb", buffering=0)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - a fixed command
                 [sys.executable, "-I", "-m", module, *map(str, arguments)],
@@ -78,7 +79,7 @@ class WorkerProcess:
                 pass_fds=descriptors,
             )
         except BaseException:
-            os.close(self._errors)
+            self._errors.close()
             raise
         finally:
             os.close(errors)
@@ -122,8 +123,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:  # it has closed its pipes, and cannot be used
             self.stop()
             code = self._process.wait()
-        with contextlib.suppress(BlockingIOError):
-            written = os.read(self._errors, _ERROR_BYTES).decode("utf-8", "replace")
+        written = (self._errors.read(_ERROR_BYTES) or b"").decode("utf-8", "replace")
         how = f"exit code {code}" if code >= 0 else _signal_name(-code)
         log.warning("a process for SQL ended with %s%s", how, _shown_lines(written))
         return Ending(how, code == OUT_OF_MEMORY or (code == -signal.SIGABRT and _NO_MEMORY in written))
@@ -139,11 +139,9 @@ class WorkerProcess:
         if self._owner == os.getpid():
             self.stop()
             self._process.wait()
-            for pipe in (self._requests, self._answers):
+            for pipe in (self._requests, self._answers, self._errors):
                 with contextlib.suppress(OSError, ValueError):
                     pipe.close()
-            with contextlib.suppress(OSError):
-                os.close(self._errors)
 
 
 def _signal_name(number: int) -> str:
