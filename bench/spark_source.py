@@ -1,6 +1,6 @@
 """`python -m bench.spark_source [rows]`: Spark's data source `airport` compared with Spark's own Parquet.
 
-Both run on a standalone cluster with two workers of one core each, on this machine.
+Both run on a standalone cluster with two workers of one core each, on this machine. The data source reads in one partition per core.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ROWS = 10_000_000
 FILES = 10
 TURNS = 3
+WORKERS = 2
 AIM = 2.0  # at most this many times as long as Spark's own Parquet
 
 
@@ -39,7 +40,7 @@ def figures(total: int = ROWS) -> Iterator[Figure]:
     """Yield the seconds of an aggregate and of a write, of both, with their ratios."""
     with (
         scratch() as place,
-        standalone_cluster(place / "cluster", workers=2) as master,
+        standalone_cluster(place / "cluster", workers=WORKERS) as master,
         connected(master) as spark,  # before there is a gRPC client, because Java is started with a fork
         skiway_serve(place / "home") as doors,
         AirportClient(doors["airport"], "lake") as lake,
@@ -71,7 +72,8 @@ def compared(spark: SparkSession, location: str, folder: Path, place: Path, tota
     files = spark.read.parquet(str(folder))
 
     def table(columns: str) -> DataFrame:
-        return spark.read.format("airport").options(location=location, columns=columns).load("shop.sales")
+        reader = spark.read.format("airport").options(location=location, columns=columns, partitions=WORKERS)
+        return reader.load("shop.sales")
 
     def write_table() -> None:
         files.write.format("airport").options(location=location, table="shop.copies").mode("overwrite").save()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import importlib
+import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import pyarrow as pa
 import pytest
@@ -138,12 +142,52 @@ def test_snapshots_are_read_by_id_and_time(spark_with_source: SparkSession, lake
 
 
 @pytest.mark.parametrize(
+    ("option", "sizes"),
+    [({}, [1] * 5), ({"partitions": "2"}, [3, 2]), ({"partitions": "3"}, [2, 2, 1]), ({"partitions": "9"}, [1] * 5)],
+)
+def test_parts_are_divided_into_partitions(lake: AirportClient, option: dict[str, str], sizes: list[int]) -> None:
+    from skiway.spark.options import Options
+    from skiway.spark.reading import batches_of, partitions_of
+
+    options = Options.of({"location": f"{lake.location}/lake", "table": "source.orders", "columns": "id", **option})
+    (part,) = options.bind(lake).parts()
+    found = partitions_of(options, [part] * 5)
+    assert [len(each.parts) for each in found] == sizes
+    rows = [sum(batch.num_rows for batch in batches_of(options, each)) for each in found]
+    assert rows == [40 * size for size in sizes]
+    assert partitions_of(options, []) == []
+
+
+def test_archives_of_spark_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lake: AirportClient
+) -> None:
+    from skiway.spark.options import Options
+    from skiway.spark.reading import batches_of, partitions_of
+
+    archives = [str(tmp_path / name) for name in ("of_spark.zip", "of_the_application.zip")]
+    for number, archive in enumerate(archives):
+        with ZipFile(archive, "w") as written:
+            for name in ("first", "second"):
+                written.writestr(f"archived_{name}_{number}.py", "")
+        monkeypatch.syspath_prepend(archive)
+        monkeypatch.delitem(sys.modules, f"archived_first_{number}", raising=False)
+        importlib.import_module(f"archived_first_{number}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/elsewhere", archives[0]]))
+    options = Options.of({"location": f"{lake.location}/lake", "table": "source.orders"})
+    for partition in partitions_of(options, options.bind(lake).parts()):
+        list(batches_of(options, partition))
+    assert [archive in sys.path_importer_cache for archive in archives] == [False, True]
+    importlib.import_module("archived_second_0")  # with a new finder
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"location": ""}, "the option location is missing"),
         ({"table": ""}, "the option table is missing"),
         ({"tabel": "x"}, "no option 'tabel'"),
         ({"columns": ""}, "name at least one column"),
+        ({"partitions": "0"}, "the option partitions is '0': give a positive number, such as 8"),
         ({"pushdown": "yes"}, "the option pushdown is 'yes': give true or false"),
         ({"columns": "missing"}, "column 'missing' not found in source.orders"),
         ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "exclude each other"),

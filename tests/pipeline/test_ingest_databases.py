@@ -287,4 +287,13 @@ def test_sqlite_is_loaded_by_a_cursor(managed_lake, spark, tmp_path):
     with database:
         database.execute("INSERT INTO items VALUES (50, 'late')")
     assert "went backward" in copy.run().failures["main.items"]
+    with database:
+        database.execute("DELETE FROM items")
+    assert "deleted rows stay in the copy" in copy.run().failures["main.items"]
+    assert copy.run(full_rescan=True).failures == {}
+    assert copy.rows("main.items") == []
+    with database:
+        database.execute("INSERT INTO items VALUES (1, 'again')")
+    assert copy.run().failures == {}
+    assert copy.rows("main.items") == [(1, "again")]
     database.close()

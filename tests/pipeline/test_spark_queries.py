@@ -7,10 +7,10 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from tempfile import gettempdir
 
 import pyarrow as pa
 import pytest
@@ -43,10 +43,11 @@ def entry(name: str, account: str, role: str) -> str:
 
 @dataclass(frozen=True)
 class SparkServer:
-    """A server of two accounts that runs queries on Spark."""
+    """A server of two accounts that runs queries on Spark, with `temporary` for temporary files."""
 
     server: Server
     home: Path
+    temporary: Path
 
     def client(self, name: str) -> AirportClient:
         return AirportClient(self.server.addresses["airport"], "lake", token=token_of(name))
@@ -59,12 +60,17 @@ class SparkServer:
             other.catalogs.create("lake")
 
     def processes(self) -> list[int]:
-        """The processes of its queries."""
+        """The processes of its queries, also those that are no longer its descendants: they have its folder in their environment."""
+        variable = f"{self.temporary}/skiway-spark-query-".encode()
         return [
             int(each.name)
             for each in Path("/proc").iterdir()
-            if each.name.isdecimal() and b"skiway-spark-query-" in _read(each / "environ")
+            if each.name.isdecimal() and variable in _read(each / "environ")
         ]
+
+    def folders(self) -> list[Path]:
+        """The folders of its queries."""
+        return list(self.temporary.glob("skiway-spark-query-*"))
 
 
 def _read(place: Path) -> bytes:
@@ -76,14 +82,18 @@ def _read(place: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    home = tmp_path_factory.mktemp("queries") / "home"
+    folder = tmp_path_factory.mktemp("queries")
+    home, temporary = folder / "home", folder / "tmp"
     home.mkdir()
+    temporary.mkdir()
     (home / "tokens.toml").write_text("".join(entry(name, *facts) for name, facts in NAMES.items()))
     (home / "tokens.toml").chmod(0o600)
     conf = ";".join(f"{name}={value}" for name, value in QUICK.items())
     settings = ("auth.mode=token", "sql.spark.enabled=true", f"sql.spark.conf={conf}", "sql.spark.max_rows=100000")
-    with started(home, *(part for each in settings for part in ("--set", each))) as server:
-        made = SparkServer(server, home)
+    with pytest.MonkeyPatch.context() as patched, ExitStack() as running:
+        patched.setenv("TMPDIR", str(temporary))
+        server = running.enter_context(started(home, *(part for each in settings for part in ("--set", each))))
+        made = SparkServer(server, home, temporary)
         made.create_accounts()
         for name in ("ada", "eve"):
             with made.client(name) as client:
@@ -128,10 +138,6 @@ def test_query_sees_its_own_account_and_its_errors_are_explained(spark_server: S
 
 
 def test_endless_query_ends_with_its_client(spark_server: SparkServer) -> None:
-    def folders() -> set[Path]:
-        return set(Path(gettempdir()).glob("skiway-spark-query-*"))
-
-    before = folders()
     sql = "SELECT sum(a.id * b.id * c.id * d.id) AS n FROM s.t a, s.t b, s.t c, s.t d"
 
     def read(rows: Rows) -> None:
@@ -147,10 +153,11 @@ def test_endless_query_ends_with_its_client(spark_server: SparkServer) -> None:
         reader = threading.Thread(target=read, args=(rows,))
         reader.start()
         eventually(lambda: scans() > planned, within_s=120)  # Spark runs the query
+        assert (len(spark_server.folders()), spark_server.processes() != []) == (1, True)
     reader.join(60)
     assert not reader.is_alive()
     eventually(lambda: spark_server.processes() == [], within_s=60)
-    eventually(lambda: folders() <= before)
+    eventually(lambda: spark_server.folders() == [])
 
 
 def test_arbitrary_code_in_spark_reaches_nothing_of_the_server(

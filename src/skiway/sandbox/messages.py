@@ -17,6 +17,7 @@ import pyarrow as pa
 __all__ = [
     "FILES_AT_ONCE",
     "KEPT",
+    "OUT_OF_MEMORY",
     "READY",
     "SEND_FILES",
     "TooLarge",
@@ -40,6 +41,9 @@ KEPT: Final = b"K"
 
 SEND_FILES: Final = b"F"
 """The process needs the files of the query."""
+
+OUT_OF_MEMORY: Final = 80
+"""The exit code of a process that had too little memory to go on."""
 
 _SIZE: Final = 8
 _READ_BYTES: Final = 1 << 20

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import InvalidArgument, LimitExceeded, TimedOut
+from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.sandbox.messages import TooLarge, decode_table, encode_table, read_message
-from skiway.sandbox.processes import WorkerProcess, memory_bytes
+from skiway.sandbox.processes import Ending, WorkerProcess, memory_bytes
 
 __all__ = ["Sandbox"]
 
@@ -66,8 +66,8 @@ class Sandbox:
                     worker.kill()  # it may not be able to return the memory
             except TimeoutError:
                 raise self._late(what) from None
-            except (EOFError, OSError):  # killed by a limit, or crashed
-                raise self._too_large(what) from None
+            except _Ended as ended:
+                raise self._ended(what, ended.ending) from None
             except TooLarge:
                 raise LimitExceeded(f"the result of {what} has more than {self.memory_limit}") from None
         match answer.get("error"):
@@ -82,6 +82,11 @@ class Sandbox:
 
     def _late(self, what: str) -> TimedOut:
         return TimedOut(f"{what} took longer than {self.timeout_s:g} s and was cancelled")
+
+    def _ended(self, what: str, ending: Ending) -> SkiwayError:
+        if ending.is_out_of_memory:
+            return self._too_large(what)
+        return Unavailable(f"the process of {what} ended unexpectedly with {ending.how}: try again", key="sql.ended")
 
     def _too_large(self, what: str) -> LimitExceeded:
         return LimitExceeded(f"{what} uses more than {self.memory_limit} of memory")
@@ -124,6 +129,14 @@ class _Pool:
 _pool = cache(_Pool)
 
 
+class _Ended(Exception):
+    """A worker has ended during a call."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.how)
+        self.ending = ending
+
+
 class _Worker(WorkerProcess):
     def __init__(self, memory: int) -> None:
         super().__init__(WORKER, memory)
@@ -133,16 +146,30 @@ class _Worker(WorkerProcess):
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Send a request and wait for the answer; after any failure the worker is killed."""
         deadline = time.monotonic() + timeout_s
-        watchdog = threading.Timer(timeout_s, self.stop)
+        is_running, lock = True, threading.Lock()
+
+        def expire() -> None:
+            with lock:
+                if is_running:  # otherwise the worker may already serve the next call
+                    self.stop()
+
+        watchdog = threading.Timer(timeout_s, expire)
         watchdog.daemon = True
         watchdog.start()
         try:
             self.send(header, parts)
             return read_message(lambda size: self.read(size, deadline), max_bytes)
-        except BaseException as error:
-            self.kill()
-            if time.monotonic() >= deadline and isinstance(error, EOFError | OSError):
+        except (EOFError, OSError):
+            if time.monotonic() >= deadline:
+                self.kill()
                 raise TimeoutError from None
+            ending = self.ending()
+            self.kill()
+            raise _Ended(ending) from None
+        except BaseException:
+            self.kill()
             raise
         finally:
             watchdog.cancel()
+            with lock:
+                is_running = False

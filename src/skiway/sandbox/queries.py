@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut
+from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.sandbox.messages import FILES_AT_ONCE, KEPT, SEND_FILES, encode_table, file_identity
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
 from skiway.sandbox.relations import BoundQuery, Expression, NamedTable, Parsed, Relation, StoredQuery
@@ -164,21 +164,25 @@ class QueryProcess:
         """Start the time of a query."""
         self.owner, self._is_clean, self._is_cancelled = owner, True, False
         self._deadline = time.monotonic() + self._queries.timeout_s
-        self._watchdog = threading.Timer(self._queries.timeout_s, self._process.stop)
+        self._watchdog = threading.Timer(self._queries.timeout_s, self._stopper())
         self._watchdog.daemon = True
         self._watchdog.start()
 
     def canceller(self) -> Callable[[], None]:
         """A function that ends the current query, in any thread. It does nothing once the query has ended."""
+        return self._stopper(is_cancelled=True)
+
+    def _stopper(self, *, is_cancelled: bool = False) -> Callable[[], None]:
+        """A function that ends the current query, but not the next one that the process serves."""
         turn = self._turn
 
-        def cancel() -> None:
+        def stop() -> None:
             with self._lock:
                 if self._turn == turn:
-                    self._is_cancelled = True
+                    self._is_cancelled = self._is_cancelled or is_cancelled
                     self._process.stop()
 
-        return cancel
+        return stop
 
     def bind(self, sql: str, values: pa.Table | None) -> BoundQuery:
         """The query with the values of one row instead of its parameters; with NULL if there are no values."""
@@ -351,7 +355,8 @@ class QueryProcess:
             head = self._process.read(9, self._deadline)
             size = int.from_bytes(head[1:], "little")
             if size > self._max_bytes:
-                raise EOFError
+                self._is_clean = False
+                raise self._too_large()
             return head[:1], self._process.read(size, self._deadline)
         except TimeoutError:
             self._is_clean = False
@@ -368,12 +373,17 @@ class QueryProcess:
         return InvalidArgument(payload.decode("utf-8", "replace") or "invalid SQL", key="sql.invalid")
 
     def _ended(self) -> SkiwayError:
-        """The error of a process that has ended: it was killed by a limit, or crashed."""
+        """The error of a process that has ended: it was stopped, had too little memory, or crashed."""
         self._is_clean = False
         if self._is_cancelled:
             return Cancelled("the client cancelled the query", key="client.gone")
         self._scans.check()
-        return self._late() if time.monotonic() >= self._deadline else self._too_large()
+        if time.monotonic() >= self._deadline:
+            return self._late()
+        ending = self._process.ending()
+        if ending.is_out_of_memory:
+            return self._too_large()
+        return Unavailable(f"the process of the query ended unexpectedly with {ending.how}: try again", key="sql.ended")
 
     def _late(self) -> TimedOut:
         return TimedOut(

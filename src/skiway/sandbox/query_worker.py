@@ -19,7 +19,7 @@ from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
 from skiway.sandbox.query_databases import Databases
 from skiway.sandbox.query_parsing import RefusedQuery, parsed, with_values
-from skiway.sandbox.worker import REQUEST_BYTES, end_with_server, limit_process, shown_error
+from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
 
 __all__ = ["main"]
 
@@ -62,7 +62,7 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
             _run(databases, header, parts, responses)
             return
         _write(responses, b"P", json.dumps(found).encode())
-    except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError):
+    except NO_MEMORY:
         _write(responses, b"M", b"")
     except (RefusedQuery, RefusedExpression) as error:
         _write(responses, b"E", str(error).encode())
@@ -115,4 +115,4 @@ def _with_unique_names(schema: pa.Schema) -> pa.Schema:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_worker(main)

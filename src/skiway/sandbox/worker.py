@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import resource
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from itertools import takewhile
+from types import TracebackType
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.messages import READY, decode_table, encode_table, exactly, read_message, write_message
+from skiway.sandbox.messages import (
+    OUT_OF_MEMORY,
+    READY,
+    decode_table,
+    encode_table,
+    exactly,
+    read_message,
+    write_message,
+)
 
-__all__ = ["REQUEST_BYTES", "SETTINGS", "end_with_server", "limit_process", "main", "shown_error"]
+__all__ = [
+    "NO_MEMORY",
+    "REQUEST_BYTES",
+    "SETTINGS",
+    "end_with_server",
+    "limit_process",
+    "main",
+    "run_worker",
+    "shown_error",
+]
+
+NO_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError)
+"""The errors of Python, DuckDB and Arrow if memory is not sufficient."""
+
 
 SETTINGS: Final = {
     "arrow_lossless_conversion": "true",
@@ -34,6 +58,22 @@ _LOCKED: Final = {**SETTINGS, "autoinstall_known_extensions": "false", "autoload
 REQUEST_BYTES: Final = 1 << 40  # the server is trusted
 _WATCH_S: Final = 1.0
 _SPARE: Final = 256 * 1024 * 1024  # for Python, Arrow and small requests and responses, besides DuckDB's memory
+
+
+def run_worker(main: Callable[[Sequence[str]], None]) -> None:
+    """Run the main function of a worker. If it fails, the server learns why, but nothing about SQL or values."""
+    faulthandler.enable()  # a crash prints where it happened
+    sys.excepthook = _print_place
+    try:
+        main(sys.argv[1:])
+    except NO_MEMORY:
+        os._exit(OUT_OF_MEMORY)
+
+
+def _print_place(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:  # noqa: ARG001
+    """Print an error without its message, which could contain SQL or values."""
+    lines = [f'File "{each.filename}", line {each.lineno}, in {each.name}' for each in traceback.extract_tb(trace)]
+    sys.stderr.write("\n".join([*lines, f"{kind.__module__}.{kind.__qualname__}", ""]))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -102,7 +142,7 @@ def _answer(
         return {"ok": True}, [encode_table(table) for table in found]
     except duckdb.InterruptException:
         return {"error": "time"}, []
-    except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError):
+    except NO_MEMORY:
         return {"error": "memory"}, []
     except (duckdb.Error, _NotOne) as error:
         return {"error": "sql", "message": shown_error(error)}, []
@@ -143,4 +183,4 @@ def shown_error(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_worker(main)

@@ -11,6 +11,7 @@ Executors need this package, and no other part of Skiway.
     source       the data source
     options      its options
     reading      partitions and batches
+    archives     faster starts of tasks
     streaming    streams of appended rows
     filters      Spark's filters as predicates of the client
     types        Arrow types as types of Spark

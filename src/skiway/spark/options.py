@@ -24,6 +24,7 @@ KNOWN: Final = (
     "tokenfile",
     "rootcertificates",
     "columns",
+    "partitions",
     "versionasof",
     "timestampasof",
     "pushdown",
@@ -51,6 +52,7 @@ class Options:
     pushdown: bool = False
     starting_version: str | None = None
     skip_changes: bool = False
+    partitions: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -81,15 +83,21 @@ class Options:
             _names(found["columns"]) if "columns" in found else None,
             found.get("versionasof"),
             found.get("timestampasof"),
-            _seconds(found.get("transactionseconds", str(DAY_S))),
+            _positive("transactionSeconds", found.get("transactionseconds", str(DAY_S)), example=3600),
             _is_true("pushdown", found.get("pushdown", "false")),
             _starting_version(found.get("startingversion")),
             _is_true("skipChanges", found.get("skipchanges", "false")),
+            _positive("partitions", found["partitions"], example=8) if "partitions" in found else None,
         )
 
     def check_writing(self) -> None:
         """Raise `InvalidArgument` if there are options that only reading has."""
-        given = (("columns", self.columns), ("versionAsOf", self.version), ("timestampAsOf", self.timestamp))
+        given = (
+            ("columns", self.columns),
+            ("partitions", self.partitions),
+            ("versionAsOf", self.version),
+            ("timestampAsOf", self.timestamp),
+        )
         for name, value in given:
             if value is not None:
                 raise InvalidArgument(f"the option {name} is for reading: remove it")
@@ -146,11 +154,9 @@ def _starting_version(text: str | None) -> str | None:
     return text
 
 
-def _seconds(text: str) -> int:
+def _positive(name: str, text: str, *, example: int) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidArgument(
-            f"the option transactionSeconds is {text[:100]!r}: give a number of seconds, such as 3600"
-        )
+        raise InvalidArgument(f"the option {name} is {text[:100]!r}: give a positive number, such as {example}")
     return int(text)
 
 

@@ -1,29 +1,40 @@
-"""Reading a scan: each part of it is a partition, which an executor reads as Arrow batches."""
+"""Reading a scan: its parts are divided into partitions, which executors read as Arrow batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from skiway.client import Predicate, ScanPart
+from skiway.spark.archives import forget_archives
 from skiway.spark.filters import predicate_of
 from skiway.spark.options import Options
 from skiway.spark.types import arrow_target, converted
 
-__all__ = ["AirportReader", "Part", "PushdownReader", "batches_of"]
+__all__ = ["AirportReader", "PushdownReader", "ScanPartition", "batches_of", "partitions_of"]
 
 
-class Part(InputPartition):
-    """A partition: a part of a scan."""
+class ScanPartition(InputPartition):
+    """A partition: one or more parts of a scan, which are read one after another."""
 
-    def __init__(self, part: ScanPart) -> None:
-        self.part = part
+    def __init__(self, parts: Sequence[ScanPart]) -> None:
+        self.parts = parts
 
     def __repr__(self) -> str:
-        return f"a part of {self.part.selection.table}"
+        return f"a part of {self.parts[0].selection.table}"
+
+
+def partitions_of(options: Options, parts: Sequence[ScanPart]) -> list[ScanPartition]:
+    """Divide the parts of a scan into partitions: one for each, unless the option `partitions` allows fewer."""
+    count = min(len(parts), options.partitions or len(parts))
+    if not count:
+        return []
+    cuts = [-(-len(parts) * number // count) for number in range(count + 1)]
+    return [ScanPartition(parts[start:end]) for start, end in pairwise(cuts)]
 
 
 class AirportReader(DataSourceReader):
@@ -34,12 +45,14 @@ class AirportReader(DataSourceReader):
         self._where: Predicate | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of the scan. All of them read the same snapshot."""
+        """The partitions of the scan. All of them read the same snapshot."""
         with self._options.client() as client:
-            return [Part(part) for part in self._options.bind(client, self._where).parts()]
+            parts = self._options.bind(client, self._where).parts()
+        forget_archives()
+        return partitions_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one part, in the types of Spark."""
+        """The batches of one partition, in the types of Spark."""
         return batches_of(self._options, partition)
 
 
@@ -60,10 +73,13 @@ class PushdownReader(AirportReader):
 
 
 def batches_of(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The batches of one part, in the types of Spark."""
-    if not isinstance(partition, Part):
+    """The batches of one partition, in the types of Spark."""
+    if not isinstance(partition, ScanPartition):
         return  # Spark passes None if a scan has no parts
-    target = arrow_target(partition.part.schema)
-    with options.client() as client, client.read_part(partition.part) as rows:
-        for batch in rows:
-            yield converted(batch, target)
+    with options.client() as client:
+        for part in partition.parts:
+            target = arrow_target(part.schema)
+            with client.read_part(part) as rows:
+                for batch in rows:
+                    yield converted(batch, target)
+    forget_archives()

@@ -7,6 +7,7 @@ from functools import cached_property
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from skiway.spark.archives import forget_archives
 from skiway.spark.options import Options
 from skiway.spark.reading import AirportReader, PushdownReader
 from skiway.spark.streaming import AirportStreamReader
@@ -28,6 +29,7 @@ class AirportDataSource(DataSource):
     | `token`, `tokenFile` | the token of the caller, or a file of the driver that contains it |
     | `rootCertificates` | a PEM file, on the driver and on executors, if the server's certificate needs one |
     | `columns` | the columns to read: names separated by commas, or a JSON list |
+    | `partitions` | the largest number of partitions; by default, there is one for each part that the server returns |
     | `versionAsOf`, `timestampAsOf` | the snapshot to read, by its id or a time |
     | `pushdown` | `true` sends filters to the server; use such a DataFrame for one query only |
     | `transactionSeconds` | how long a write may take, by default a day |
@@ -47,7 +49,9 @@ class AirportDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the table, or the chosen ones."""
         with self._options.client() as client:
-            return spark_schema(self._options.bind(client).schema)
+            found = self._options.bind(client).schema
+        forget_archives()
+        return spark_schema(found)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a DataFrame with this schema, which replaces all rows of the table if `overwrite` is set."""

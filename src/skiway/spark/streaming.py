@@ -17,7 +17,7 @@ from skiway.client import AirportClient, ScanPart
 from skiway.client.metastore import Metastore, Snapshot
 from skiway.errors import PreconditionFailed
 from skiway.spark.options import Options
-from skiway.spark.reading import Part, batches_of
+from skiway.spark.reading import batches_of, partitions_of
 from skiway.spark.types import spark_schema
 
 __all__ = ["AirportStreamReader"]
@@ -51,7 +51,7 @@ class AirportStreamReader(DataSourceStreamReader):
         return {"snapshot": _BEGINNING if found is None else found.id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of the rows that were appended after the snapshot `start`, up to the snapshot `end`."""
+        """The partitions of the rows that were appended after the snapshot `start`, up to the snapshot `end`."""
         first, last = int(start["snapshot"]), int(end["snapshot"])
         if first == last:
             return []
@@ -61,10 +61,11 @@ class AirportStreamReader(DataSourceStreamReader):
             with self._options.client() as client, self._options.metastore() as lake:
                 versions = self._ranges(lake, client, first, last)
         with self._options.client() as client:
-            return [Part(part) for version in versions for part in self._parts(client, version)]
+            parts = [part for version in versions for part in self._parts(client, version)]
+        return partitions_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one part, in the types of Spark."""
+        """The batches of one partition, in the types of Spark."""
         return batches_of(self._options, partition)
 
     def _parts(self, client: AirportClient, version: str) -> list[ScanPart]:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from skiway.client import Metastore
 from skiway.client.metastore import Id, Transaction
+from skiway.spark.archives import forget_archives
 from skiway.spark.options import Options
 from skiway.spark.written_columns import check_columns, table_rows
 
@@ -65,6 +66,7 @@ class AirportWriter(DataSourceArrowWriter):
         with self._options.metastore() as lake:
             # Connecting may take several attempts, but rows cannot be sent again.
             staged = lake.transactions.get(self._transaction_id).stage(self._table_id, batches, timeout_s=None)
+        forget_archives()
         return _Staged(staged.write_id, staged.row_count)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -196,6 +196,45 @@ def test_length_of_a_message_just_below_the_int32_limit_is_correct() -> None:
     assert list(BatchReader(iter([FrameWriter(batch.schema).begin(), frame]))) == [batch]
 
 
+@pytest.mark.parametrize("rows", [3, 20_000])
+@pytest.mark.parametrize("compression", [None, "lz4"])
+@pytest.mark.parametrize("columns", [[0], [2, 1], [3, 9], [], [0, 1, 2, 3]])
+def test_chosen_columns_equal_those_of_a_reader_of_all(rows: int, compression: str | None, columns: list[int]) -> None:
+    lists = pa.array([[{"x": float(i)}] for i in range(rows)])
+    batch = pa.record_batch({"a": range(rows), "l": lists, "s": [f"row {i}" for i in range(rows)], "n": [None] * rows})
+    batch = batch.set_column(3, "n", pa.nulls(rows, pa.int64()))
+    writer = FrameWriter(batch.schema)
+    nulls = (3,) if compression else ()
+    frames = [writer.begin(), *writer.batch(batch, compression=compression, null_columns=nulls)]
+    (plain,) = BatchReader(iter(frames))
+    reader = BatchReader(iter(frames), columns=columns)
+    assert reader.schema == batch.schema
+    (found,) = reader
+    assert (found.num_rows, found.schema.names) == (rows, batch.schema.names)
+    known = [position for position in columns if position < 4]
+    assert found.select(known) == plain.select(known)
+    left_out = set(range(4)) - set(known) if 0 < len(known) < 4 else set()
+    assert {i for i in range(4) if found.schema.field(i).type == pa.null()} == left_out
+
+
+def test_chosen_columns_of_a_stream_with_dictionaries() -> None:
+    batch = pa.record_batch({"d": pa.array(["a", "b"]).dictionary_encode(), "n": [1, 2]})
+    writer = FrameWriter(batch.schema)
+    (found,) = BatchReader(iter([writer.begin(), *writer.batch(batch)]), columns=[0])
+    assert found.select([0]) == batch.select([0])
+
+
+def test_chosen_columns_are_validated_and_limited() -> None:
+    bad = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\xff\0\0\0\1\0\0\0"), pa.py_buffer(b"x"))
+    batch = pa.record_batch([bad, pa.array([1, 2])], names=["s", "n"])
+    frames = [FrameWriter(batch.schema).begin(), *FrameWriter(batch.schema).batch(batch)]
+    with pytest.raises(InvalidArgument, match="column 's'"):
+        list(BatchReader(iter(frames), columns=[0]))
+    assert [found["n"].to_pylist() for found in BatchReader(iter(frames), columns=[1])] == [[1, 2]]
+    with pytest.raises(LimitExceeded):
+        list(BatchReader(iter(frames), columns=[1], max_decoded_bytes=10))
+
+
 @given(st.binary(max_size=200))
 def test_random_bytes_are_parsed_or_rejected(data: bytes) -> None:
     try:
@@ -212,8 +251,9 @@ def test_damaged_batches_are_read_or_rejected(data: st.DataObject) -> None:
     (frame,) = writer.batch(batch)
     position = data.draw(st.integers(0, len(frame) - 1))
     damaged = frame[:position] + bytes([data.draw(st.integers(0, 255))]) + frame[position + 1 :]
+    columns = data.draw(st.sampled_from([None, [0], [1]]))
     try:
-        for read in BatchReader(iter([writer.begin(), damaged])):
+        for read in BatchReader(iter([writer.begin(), damaged]), columns=columns):
             read.validate(full=False)
     except (InvalidArgument, LimitExceeded):
         pass

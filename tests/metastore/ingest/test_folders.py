@@ -334,6 +334,29 @@ def test_damaged_position_is_an_error_until_the_table_is_loaded_in_full(orders, 
     assert orders.rows() == [(1,)]
 
 
+class WithoutRows:
+    """A table of a database from which all rows were deleted."""
+
+    def changes(self, rules, position):
+        assert position is None
+        return
+
+
+def test_full_load_of_a_table_without_rows_empties_the_copy(orders):
+    assert not orders.copy.load(WithoutRows(), again=True)  # there is no copy yet
+    write(orders.folder, "a", id=[1])
+    orders.load()
+    assert orders.copy.load(WithoutRows(), again=True)
+    assert orders.rows() == []
+    assert not orders.copy.load(WithoutRows(), again=True)
+    assert not orders.copy.load(WithoutRows())
+    add_rows(orders, id=[10])
+    assert orders.copy.load(WithoutRows(), again=True)
+    assert orders.rows() == []
+    assert orders.load()
+    assert orders.rows() == [(1,)]
+
+
 def test_other_mode_needs_a_full_load(orders):
     orders.in_mode(CopyMode.REPLACE)
     write(orders.folder, "a", id=[1])

@@ -8,7 +8,7 @@ frames are parsed by hand because a generated protobuf parser would copy each bo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,9 +47,13 @@ class Frame:
     app_metadata: bytes
     body: memoryview
 
+    def pieces(self) -> tuple[Piece, ...]:
+        """The IPC message in pieces."""
+        return CONTINUATION, len(self.header).to_bytes(4, "little"), self.header, self.body
+
     def message(self) -> bytes:
         """The IPC message as contiguous bytes, so that its buffers are aligned."""
-        return b"".join((CONTINUATION, len(self.header).to_bytes(4, "little"), self.header, self.body))
+        return b"".join(self.pieces())
 
 
 def varint(value: int) -> bytes:
@@ -207,10 +211,20 @@ class BatchReader:
 
     Batches are fully validated unless the sender is `trusted`, because malicious offsets could crash the process. A batch
     that takes more than `max_decoded_bytes` when it is decompressed is `LimitExceeded`, before anything is allocated.
+
+    If `columns` are given, columns at other positions need not be decoded, and have Arrow's type null then.
     """
 
-    def __init__(self, frames: Iterator[bytes], *, trusted: bool = False, max_decoded_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        frames: Iterator[bytes],
+        *,
+        trusted: bool = False,
+        max_decoded_bytes: int | None = None,
+        columns: Collection[int] | None = None,
+    ) -> None:
         self._frames = frames
+        self._columns = columns
         self._trusted = trusted
         usual = TRUSTED_DECODED_BYTES if trusted else MAX_DECODED_BYTES
         self._max_decoded_bytes = usual if max_decoded_bytes is None else max_decoded_bytes
@@ -274,12 +288,17 @@ class BatchReader:
             self._schema = pa.ipc.read_schema(pa.py_buffer(frame.message()))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InvalidArgument(f"the stream does not start with an Arrow schema: {error}") from error
-        if not self._trusted:
-            self._expanding = tuple(i for i, field in enumerate(self._schema) if expands(field.type))
+        decoded = everything = list(range(len(self._schema)))
+        chosen = [i for i in everything if self._columns is None or i in self._columns]
         if any(holds_dictionaries(field.type) for field in self._schema):
             self._read = _DictionaryReader(frame, self._max_decoded_bytes).read
-        else:
+        elif chosen in ([], everything):
             self._read = self._read_plain
+        else:
+            decoded = chosen
+            self._read = _ColumnReader(frame, self._schema, chosen, self._max_decoded_bytes).read
+        if not self._trusted:
+            self._expanding = tuple(i for i in decoded if expands(self._schema.field(i).type))
 
     def _read_plain(self, frame: Frame) -> pa.RecordBatch:
         check_message(bytes(frame.header), frame.body, self._max_decoded_bytes)
@@ -310,6 +329,32 @@ class BatchReader:
                 "store 00:00:00, or another type"
             )
         return f"column {name!r}: {reason}"
+
+
+class _ColumnReader:
+    """Decodes some columns of a stream without dictionaries.
+
+    Airport servers send all columns of a table; those that the client did not request contain compressed NULLs. Without
+    decompressing these, reading 2 of 10 columns takes a quarter less CPU time.
+    """
+
+    def __init__(self, schema_frame: Frame, schema: pa.Schema, columns: list[int], max_decoded_bytes: int) -> None:
+        self._stream_start = schema_frame.message()
+        self._options = pa.ipc.IpcReadOptions(included_fields=columns)
+        self._limit = max_decoded_bytes
+        self._columns = columns
+        self._schema = pa.schema(
+            [field if i in columns else pa.field(field.name, pa.null()) for i, field in enumerate(schema)]
+        )
+
+    def read(self, frame: Frame) -> pa.RecordBatch:
+        check_message(bytes(frame.header), frame.body, self._limit)
+        stream = pa.py_buffer(b"".join((self._stream_start, *frame.pieces())))
+        found = pa.ipc.open_stream(stream, options=self._options).read_next_batch()
+        arrays = [pa.nulls(found.num_rows)] * len(self._schema)
+        for position, column in zip(self._columns, found.columns, strict=True):
+            arrays[position] = column
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 class _DictionaryReader:

@@ -143,8 +143,10 @@ class BoundScan:
         try:
             with blame_server(connection.location.text, "DoGet"):
                 reader = BatchReader(
-                    stream, trusted=connection.trusted
-                )  # without validation if the user chose the server
+                    stream,
+                    trusted=connection.trusted,  # without validation if the user chose the server
+                    columns=self.selection.referenced or [0],
+                )
                 self._check_schema(reader.schema)
                 yield from reader
         finally:

@@ -24,7 +24,14 @@ from skiway.formats.iceberg.schema_changes import evolve
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.ingest.changes import CopiedTable
 from skiway.metastore.ingest.columns import column_changes, key_fields_of, stored_columns
-from skiway.metastore.ingest.positions import POSITION_FILE, StoredPosition, check_position, read_position, summary_of
+from skiway.metastore.ingest.positions import (
+    NO_ROWS,
+    POSITION_FILE,
+    StoredPosition,
+    check_position,
+    read_position,
+    summary_of,
+)
 from skiway.metastore.ingest.rows import Distribute, Matches, Target, Written, find_rows
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
 from skiway.metastore.ingest.targets import CopyPlace, create_target, find_target
@@ -57,9 +64,9 @@ class Copy:
         """Load what has changed since the last time, or everything `again`; return whether anything has."""
         target = find_target(self.realm, self.warehouse, self.place)
         stored = self._position(target, again=again)
-        changes = table.changes(self.rules, None if again else stored.value)
+        changes = table.changes(self.rules, None if again else stored.loaded)
         if changes is None:
-            return False
+            return again and target is not None and self._emptied(target, stored)
         on_progress(0, changes.file_count)
         columns = stored_columns(changes.columns())
         if not len(columns) and target is None:
@@ -80,6 +87,16 @@ class Copy:
                 own.files.remove(written.paths)
             raise
         on_progress(changes.file_count, changes.file_count)
+        return True
+
+    def _emptied(self, target: ManagedTable, stored: StoredPosition) -> bool:
+        """Delete all rows, because a full load has found none; return whether there was anything to delete."""
+        current = target.handle.current()
+        if current is None or (stored.value == NO_ROWS and stored.snapshot_id == current.id):
+            return False
+        self.check()
+        summary = summary_of(NO_ROWS, target.files, target.metadata)
+        self._publish(target, delete_all([], properties=summary), stored)
         return True
 
     def _position(self, target: ManagedTable | None, *, again: bool) -> StoredPosition:

@@ -62,11 +62,16 @@ def cursor_range(table: str, column: str, position: Position | None, facts: Curs
             key="ingest.position.other",
         )
     value, rows = position["value"], position["rows"]
-    if facts.highest is None or facts.is_lower or facts.known > rows:
+    if facts.highest is None:
+        raise PreconditionFailed(
+            f"{table} is empty, but rows with {column!r} up to {value} were loaded, and deleted rows stay in the copy: if they were "
+            "deleted on purpose, empty the copy with skiway connectors sync --full",
+            key="ingest.cursor.backward",
+            column=column,
+        )
+    if facts.is_lower or facts.known > rows:
         found = (
-            f"the table is empty, but rows up to {value} were loaded"
-            if facts.highest is None
-            else f"its highest value is {facts.highest}, but rows up to {value} were loaded"
+            f"its highest value is {facts.highest}, but rows up to {value} were loaded"
             if facts.is_lower
             else f"{facts.known} rows are at or below {value}, but only {rows} were loaded"
         )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 __all__ = [
+    "NO_ROWS",
     "POSITION",
     "POSITION_FILE",
     "Position",
@@ -43,6 +44,9 @@ _INLINE_BYTES: Final = 4096
 Position: TypeAlias = Mapping[str, Any]
 """What a source needs to find later changes, as JSON. The key `kind` says what it is."""
 
+NO_ROWS: Final[Position] = {"kind": "empty"}
+"""The position after a full load of a source without rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
@@ -51,6 +55,11 @@ class StoredPosition:
     value: Position | None = None
     snapshot_id: int | None = None
     is_lost: bool = False
+
+    @property
+    def loaded(self) -> Position | None:
+        """The position of the rows that were loaded; None if there are none."""
+        return None if self.value == NO_ROWS else self.value
 
 
 def read_position(files: TableFiles, metadata: TableMetadata, *, may_be_lost: bool = False) -> StoredPosition:
