@@ -18,8 +18,6 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from skiway.cache import Cache
-
 __all__ = ["FairThreads", "lane_share"]
 
 T = TypeVar("T")
@@ -59,7 +57,7 @@ class FairThreads:
         self._turns: deque[str] = deque()  # the lanes with waiting calls
         self._running = 0
         self._lock = threading.Lock()
-        self._served = Cache[tuple[Any, str], Any](_MAX_SERVED)
+        self._served: dict[tuple[Any, str], Any] = {}
 
     def serve(self, handler: Any, lane: str) -> Any:
         """The handler of a gRPC call, so that the call runs on these threads, in a lane."""
@@ -68,7 +66,12 @@ class FairThreads:
             refused: Any = partial(_refuse, self._waiting)
             refused.experimental_thread_pool = self._refusers
             return handler._replace(**{name: refused})
-        return self._served.get((handler, lane), lambda: self._in_lane(handler, lane))
+        served = self._served.get((handler, lane))
+        if served is None:
+            if len(self._served) >= _MAX_SERVED:
+                self._served.clear()
+            served = self._served[handler, lane] = self._in_lane(handler, lane)
+        return served
 
     def _in_lane(self, handler: Any, lane: str) -> Any:
         name, behavior = _behavior_of(handler)

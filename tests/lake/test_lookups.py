@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 
 from lake.lakes import ByToken, Lake, call_function
 from lake.policed_lake import PolicedLake, policed_lake
+from skiway.airport.request import Request, call_of
 from skiway.client import AirportClient
 from skiway.errors import SkiwayError
 from skiway.lake.callers import Callers
@@ -218,6 +221,7 @@ def test_nothing_is_kept_if_the_store_cannot_tell_its_state() -> None:
         {"subject": "bob"},
         {"account_id": "a2"},
         {"roles": frozenset({"member"})},
+        {"permissions": frozenset({"catalog.read"})},
         {"groups": frozenset({"emea"})},
         {"claims": {"region": "US"}},
         {"table_id": "t1"},
@@ -226,15 +230,19 @@ def test_nothing_is_kept_if_the_store_cannot_tell_its_state() -> None:
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_callers_who_may_see_different_things_have_different_rights(
-    other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    callers = Callers(Access(lambda _: pytest.fail("no store is needed"), ByToken(), PermissionAuthorizer()))
-
+def test_callers_who_may_see_different_things_have_different_rights(other: dict[str, Any]) -> None:
     def rights(**changed: Any) -> object:
         ada = Principal("ada", "a1", frozenset({"default"}), frozenset({"table.read"}), claims={"region": "EU"})
-        monkeypatch.setattr(Callers, "principal", replace(ada, **changed))
-        return callers.rights
+        tokens = SimpleNamespace(authenticate=lambda _: replace(ada, **changed))
+        callers = Callers(Access(lambda _: pytest.fail("no store is needed"), tokens, PermissionAuthorizer()))
+
+        def in_call() -> object:
+            with callers.observe(call_of(Request(method="DoGet"))):
+                callers.authenticate(None)
+                assert callers.rights == callers.rights
+                return callers.rights
+
+        return copy_context().run(in_call)
 
     assert rights() == rights()
     assert hash(rights()) == hash(rights())

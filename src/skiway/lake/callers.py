@@ -149,7 +149,8 @@ class Callers:
         assert call is not None, "the Airport server enters `observe` before a view is read"
         assert principal.account_id == self.authenticated.account_id, "rights end with the account"
         acting = copy(call)
-        acting.principal, acting.decision, acting.realm = principal, self._pipeline.access.decide(principal), None
+        acting.principal, acting.decision = principal, self._pipeline.access.decide(principal)
+        acting.realm = acting.rights = None
         context = copy_context()
         context.run(_acting.set, acting)
         found = context.run(rows)
@@ -230,12 +231,22 @@ class Callers:
     @property
     def rights(self) -> Hashable:
         """Equal for calls that, in the same state of the store, may see the same: grants and policies are stored."""
-        decision = self._decision()
-        return self.principal, None if decision is None else decision.by_roles
+        call = _acting.get() or _call.get()
+        if call is None or call.decision is None:
+            return self.principal, None
+        if call.rights is None:  # asked for several times in a call
+            call.rights = _shared_rights(_principal(call), call.decision.by_roles)
+        return call.rights
 
     def _decision(self) -> AccessDecision | None:
         call = _acting.get() or _call.get()
         return None if call is None else call.decision
+
+
+@lru_cache(maxsize=10_000)
+def _shared_rights(principal: Principal, by_roles: tuple[bool, ...]) -> Hashable:  # noqa: ARG001 - the key of the cache
+    """The same object for equal arguments, as long as it is cached. To compare objects takes less time than principals."""
+    return object()
 
 
 def _principal(call: Call | None) -> Principal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC
@@ -68,8 +68,15 @@ class Handles:
             raise PreconditionFailed("this server has no warehouse: set warehouse.uri", key="warehouse.missing")
         return self._warehouse
 
-    def open(self, realm: Realm, table: v1.Table, *, relist: bool = False) -> OpenedTable:
-        """Open the table in the state that is current in the metastore.
+    def open(
+        self,
+        realm: Realm,
+        table: v1.Table,
+        *,
+        relist: bool = False,
+        current: Callable[[], snapshots.StoredSnapshot | None] | None = None,
+    ) -> OpenedTable:
+        """Open the table in the state that is current in the metastore; `current` returns the snapshot of a mirrored table.
 
         Files of a Parquet folder can disappear at any time, without a new snapshot. With `relist` the server lists the folder
         again, so that a table that was opened before is read like one that is opened now.
@@ -82,7 +89,7 @@ class Handles:
             key = (realm.account_id, table.resource_id.id, table.metadata_location)
             return self._cache.get(key, lambda: self._managed(realm, table))
         with _naming_table(table.display_name):
-            now = snapshots.current(realm, table.resource_id.id)
+            now = snapshots.current(realm, table.resource_id.id) if current is None else current()
             if now is None:  # never synchronised: not cached, because nothing tells when the source changes
                 handle = self._load(realm, table)
                 return OpenedTable(handle, handle.current())

@@ -85,7 +85,10 @@ class TableInCall(Table, TimeTravel, Bindable):
     @cached_property
     def restriction(self) -> Restriction | None:
         """What policies leave of the table for the caller; None if none restricts it."""
-        return self._context.callers.restriction(self.record)
+        callers = self._context.callers
+        if not self._context.lookups.get("policies", lambda: callers.is_under_policies):
+            return None
+        return callers.restriction(self.record)
 
     @property
     def _masked(self) -> Mapping[str, v1.Policy]:
@@ -244,7 +247,11 @@ class TableInCall(Table, TimeTravel, Bindable):
         return now if now and now.id == snapshot_id else snapshot_with_id(self._opened, snapshot_id)
 
     def _opened_again(self) -> OpenedTable:
-        return self._context.handles.open(self._realm, self.record, relist=True)
+        return self._context.handles.open(self._realm, self.record, relist=True, current=self._current)
+
+    def _current(self) -> snapshots.StoredSnapshot | None:
+        """The current snapshot of a mirrored table."""
+        return self._context.lookups.get(("snapshot", self.id), lambda: snapshots.current(self._realm, self.id))
 
     def files(self, snapshot: Snapshot) -> pa.Table:
         """The data files of a snapshot."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,6 +73,8 @@ class Call:
     """Whether grants admitted the caller, and not its roles: it then sees only what they cover."""
     realm: Realm | None = None
     """The metastore as the caller sees it; see `Pipeline.realm`."""
+    rights: Hashable = None
+    """What identifies the rights of the caller; see `Callers.rights` of the lake."""
     slot: Slot | None = None
     memory: MemoryBudget | None = None
 

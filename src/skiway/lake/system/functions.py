@@ -34,19 +34,19 @@ class QueryFunction(TableFunction):
 
     def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:
         """The columns of the query. They are looked up once for each statement of a client."""
-        query = self.query_in(arguments)
-        columns = partial(spark_columns, self._context) if _is_for_spark(arguments) else self._context.queries.columns
-        return self._context.query_shapes.get(self._key(query, arguments), lambda: columns(query))
+        query, for_spark = self.query_in(arguments), _is_for_spark(arguments)
+        return self._columns(query, self._key(query, for_spark=for_spark), for_spark=for_spark)
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query."""
-        query = self.query_in(arguments)
-        rows = spark_rows(self._context, query) if _is_for_spark(arguments) else self._context.queries.rows(query)
-        schema = self.schema_for(arguments)
+        query, for_spark = self.query_in(arguments), _is_for_spark(arguments)
+        key = self._key(query, for_spark=for_spark)
+        rows = spark_rows(self._context, query) if for_spark else self._context.queries.rows(query)
+        schema = self._columns(query, key, for_spark=for_spark)
         wanted = schema.names if options.columns is None else options.columns
         for batch in rows:
             if not batch.schema.equals(schema):
-                self._context.query_shapes.forget(self._key(query, arguments))
+                self._context.query_shapes.forget(key)
                 raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
             yield batch.select(wanted)
 
@@ -58,7 +58,11 @@ class QueryFunction(TableFunction):
         account = self._context.callers.principal.account_id
         return Query(sql, self._find, catalog=self._catalog, schema=schema or "", owner=account)
 
-    def _key(self, query: Query, arguments: Mapping[str, pa.Scalar]) -> tuple[str, ...] | None:
+    def _columns(self, query: Query, key: tuple[str, ...] | None, *, for_spark: bool) -> pa.Schema:
+        columns = partial(spark_columns, self._context) if for_spark else self._context.queries.columns
+        return self._context.query_shapes.get(key, lambda: columns(query))
+
+    def _key(self, query: Query, *, for_spark: bool) -> tuple[str, ...] | None:
         """What identifies the columns in the calls of one statement; None if the client does not say which these are.
 
         Another caller may see other tables, and another transaction other snapshots.
@@ -67,7 +71,7 @@ class QueryFunction(TableFunction):
         statement = request.transaction_id or request.trace_id
         if not statement:
             return None
-        engine = "spark" if _is_for_spark(arguments) else "duckdb"
+        engine = "spark" if for_spark else "duckdb"
         return (principal.account_id, principal.subject, statement, query.catalog, query.schema, query.sql, engine)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TypeAlias
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys, updates
@@ -25,6 +26,7 @@ from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put
 
 __all__ = [
     "STATISTICS",
+    "StoredSnapshot",
     "check_id",
     "create",
     "current",
@@ -44,6 +46,8 @@ __all__ = [
     "writing",
     "written_by",
 ]
+
+StoredSnapshot: TypeAlias = Stored[v1.Snapshot]
 
 MUTABLE = tuple(
     field.name for field in v1.SnapshotSpec.DESCRIPTOR.fields if field.name not in ("table_id", "snapshot_id")
@@ -262,7 +266,7 @@ def entries(realm: Realm, table_id: str) -> Iterator[v1.Snapshot]:
     return (found.value for found in realm.all(SNAPSHOT).entries(keys.snapshot(realm.account_id, table_id)))
 
 
-def current(realm: Realm, table_id: str) -> Stored[v1.Snapshot] | None:
+def current(realm: Realm, table_id: str) -> StoredSnapshot | None:
     """The current snapshot, or None if the table has none yet."""
     where = keys.current_snapshot(realm.account_id, table_id)
     while (pointer := realm.stores.pointers.get(where)) is not None:
