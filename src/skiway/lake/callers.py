@@ -53,7 +53,7 @@ _KINDS: Final[dict[str, Kind]] = {
     "put": "exchanges",
     "handshake": "handshakes",
 }
-"""What a call counts as in the quotas, by what is known of it when it begins."""
+"""The kind of a call in the quotas, by the operation that is known when the call begins."""
 
 _call: ContextVar[Call | None] = ContextVar("skiway_lake_call", default=None)
 _acting: ContextVar[Call | None] = ContextVar("skiway_lake_acting", default=None)
@@ -200,7 +200,7 @@ class Callers:
     def may(self, permission: str) -> bool:
         """Whether the caller has the permission in the whole account, or on some object in it.
 
-        Used for what is hidden from others rather than rejected.
+        Use it for objects that are hidden from other callers. `require` is for calls that are rejected.
         """
         decision = self._decision()
         return decision is not None and decision.somewhere(permission)

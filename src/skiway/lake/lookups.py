@@ -30,7 +30,7 @@ class Lookups:
         self._kept = Cache[Hashable, Any](_MAX_BYTES, weigh=_weight)
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """The kept result, or else what `read` returns. Nobody may change it."""
+        """The kept result, or else what `read` returns. Callers must not modify it."""
         state = self._callers.state()  # before anything is read
         if state is None:
             return read()

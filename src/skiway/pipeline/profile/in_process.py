@@ -30,7 +30,7 @@ _LEAST_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SmallScan:
-    """What is small enough for this process: files with at most so many bytes and values in sum.
+    """The limits of a scan that this process runs itself: the total size of the files, and the number of their values.
 
     The number of values is that of rows times columns. A file counts as at least 10,000 rows, because it takes that long to open it.
     """
