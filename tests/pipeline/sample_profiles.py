@@ -73,9 +73,9 @@ def row(file: int, column_id: int, values: Sequence[Any], of: pa.DataType, **mor
         "min": low,
         "max": high,
         "exact": True,
-        "theta": theta(known),
+        "theta": None if "theta" in more else theta(known),
         "domain": kind.domain,
-        "kll": kll(known) if kind.number else None,
+        "kll": kll(known) if kind.number and "kll" not in more else None,
         "top": [],
     }
     return figures | more

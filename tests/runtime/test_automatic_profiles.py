@@ -49,7 +49,7 @@ def test_sweep_uses_the_rules_of_the_settings(tmp_path: Path, share: str, expect
     with open_stores("memory://") as stores:
         home = ManagedTableFactory.at(ResourceFactory(stores, LONG_AGO), tmp_path)
         table = home.append(home.create(), 1, 2, 3)
-        stats = v1.TableStats(row_count=3, properties={"files.profiled": "1"})
+        stats = v1.TableStats(row_count=3, properties={"files.profiled": "1", "profile.version": "1"})
         snapshot_id = table.metadata.current_snapshot_id
         put = v1.PutTableStatsRequest(table_id=id_of(table), snapshot_id=snapshot_id, stats=stats)
         statistics.put_table(home.home, put)

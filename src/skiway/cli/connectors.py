@@ -363,7 +363,7 @@ def sync(
     mode: Annotated[
         Mode, typer.Option(help="Run a job with both passes, or run one pass and wait for it.")
     ] = Mode.both,
-    full: Annotated[bool, typer.Option("--full", help="Include snapshots that are already known.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Include known snapshots, and profile files again.")] = False,
     namespace: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this destination namespace; repeatable.")
     ] = None,

@@ -216,7 +216,7 @@ def profile(
     name: TableName,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Profile again, even if the snapshot was profiled before.")
+        bool, typer.Option("--full", help="Read all files again, even if they were profiled before.")
     ] = False,
 ) -> None:
     """Compute statistics of a managed table with Spark.

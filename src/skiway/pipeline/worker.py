@@ -80,6 +80,7 @@ class SparkProfile:
         handle: TableHandle,
         cancelled: Callable[[], bool],
         columns: ColumnChoice = EVERY_COLUMN,
+        again: str = "",
         on_progress: Callable[[Amounts, Amounts], None] = lambda _, __: None,
     ) -> ProfileReport:
         from skiway.pipeline.profile.in_process import SMALL
@@ -94,6 +95,7 @@ class SparkProfile:
             handle=handle,
             spark=self.spark,
             columns=columns,
+            again=again,
             on_progress=on_progress,
             cancelled=cancelled,
             sampling=None if above is None else Sampling(above, self.sample_bytes),

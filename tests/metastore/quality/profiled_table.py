@@ -31,6 +31,7 @@ SCHEMA = json.dumps(
 )
 EXACT = {f"quality.{each}": "exact" for each in ("value_count", "null_count", "min", "max", "ndv")}
 BOUND = dict.fromkeys(EXACT, "bound")
+VERSION = {statistics.PROFILE_VERSION: str(statistics.CURRENT_VERSION)}
 
 
 class ProfiledTable:
@@ -48,7 +49,7 @@ class ProfiledTable:
 
     def rows(self, number: int, rows: int, *, snapshot_id: int = 1, **properties: str) -> None:
         """Store the number of rows; a profile of all files belongs to them."""
-        given = {"files.profiled": "1", "quality.row_count": "exact", **properties}
+        given = {"files.profiled": "1", "quality.row_count": "exact", **VERSION, **properties}
         stats = v1.TableStats(row_count=rows, data_file_count=1, properties=given)
         request = v1.PutTableStatsRequest(table_id=self.table.resource_id, snapshot_id=snapshot_id, stats=stats)
         assert number == snapshot_id
@@ -96,7 +97,7 @@ class ProfiledTable:
 
 def column(values: int, *, nulls: int = 0, properties: Mapping[str, str] = EXACT, **stats: Any) -> v1.ColumnStats:
     """Statistics of a column with so many values, NULLs included."""
-    whole = {"rows.profiled": str(values), "rows.total": str(values)}
+    whole = {"rows.profiled": str(values), "rows.total": str(values), **VERSION}
     return v1.ColumnStats(value_count=values, null_count=nulls, properties={**whole, **properties}, **stats)
 
 

@@ -123,6 +123,84 @@ def test_distinct_count(orders: ProfiledTable, ndv: v1.Ndv, limits: dict[str, in
 
 
 @pytest.mark.parametrize(
+    ("least", "version", "status_of"),
+    [
+        ("", "", {"max 2": OPEN, "max 3": PASSED, "min 2": PASSED, "min 3": OPEN, "unique": OPEN}),
+        (None, "", {"max 2": OPEN, "max 3": PASSED, "min 2": PASSED, "min 3": OPEN, "unique": OPEN}),
+        ("", "1", {"max 2": PASSED, "max 3": PASSED, "min 2": PASSED, "min 3": FAILED, "unique": FAILED}),
+        ("a", "", {"max 2": PASSED, "max 3": PASSED, "min 2": PASSED, "min 3": FAILED, "unique": FAILED}),
+    ],
+)
+def test_profile_before_version_1_may_lack_the_empty_value(
+    orders: ProfiledTable, least: str | None, version: str, status_of: dict[str, int | None]
+) -> None:
+    """It has two distinct values in three rows."""
+    orders.snapshot(1)
+    stats = column(3, ndv=v1.Ndv(exact=2), **({} if least is None else {"min": least}))
+    stats.properties["profile.version"] = version
+    orders.profile(rows=3, email=stats)
+    found = {
+        f"{name} {limit}": verdict(
+            orders,
+            distinct_count=v1.DistinctCountCheck(column="email", **{name: limit}),  # type: ignore[arg-type]
+        ).status
+        for name, limit in (("max", 2), ("max", 3), ("min", 2), ("min", 3))
+    }
+    found["unique"] = verdict(orders, unique=v1.UniqueCheck(columns=["email"])).status
+    assert found == status_of
+
+
+def test_statistics_of_other_programs_have_no_version(orders: ProfiledTable) -> None:
+    orders.snapshot(1)
+    stats = column(3, ndv=v1.Ndv(exact=2), min="")
+    for name in ("profile.version", "rows.profiled", "rows.total"):
+        del stats.properties[name]
+    orders.profile(rows=3, email=stats)
+    assert verdict(orders, distinct_count=v1.DistinctCountCheck(column="email", max=2)).status == PASSED
+
+
+def test_estimate_that_was_reduced_to_the_number_of_rows_does_not_prove_a_key(orders: ProfiledTable) -> None:
+    """A sketch can estimate 10,400 distinct values in 10,000 rows, of which two are the same."""
+    orders.snapshot(1)
+    given = v1.NdvApprox(
+        estimate=10_000, confidence_lower=10_000, confidence_upper=10_000, relative_standard_error=0.0156
+    )
+    orders.profile(rows=10_000, id=column(10_000, ndv=v1.Ndv(approx=given)))
+    assert verdict(orders, unique=v1.UniqueCheck(columns=["id"])).status == OPEN
+    assert verdict(orders, distinct_count=v1.DistinctCountCheck(column="id", min=9_999)).status == OPEN
+    assert verdict(orders, distinct_count=v1.DistinctCountCheck(column="id", min=9_000)).status == PASSED
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"), [({"max": 100}, OPEN), ({"min": 1}, OPEN), ({"max": 9}, OPEN), ({"min": 11}, OPEN)]
+)
+def test_row_count_without_some_files_is_no_limit(orders: ProfiledTable, limits: Any, expected: int | None) -> None:
+    orders.snapshot(1)
+    orders.rows(1, 10, **{"quality.row_count": "estimate"})
+    assert verdict(orders, row_count=v1.RowCountCheck(**limits)).status == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "expected"),
+    [
+        ("id", {}, PASSED),
+        ("id", {"quantiles.rounded": "true"}, OPEN),
+        ("id", {"profile.version": ""}, OPEN),
+        ("amount", {"profile.version": ""}, PASSED),
+    ],
+)
+def test_rounded_quantiles_decide_nothing(
+    orders: ProfiledTable, name: str, more: dict[str, str], expected: int | None
+) -> None:
+    """Before version 1, profiles did not say that numbers beyond 2^53 were rounded."""
+    orders.snapshot(1)
+    stats = column(3, properties={**EXACT, "quantiles": '{"0.5": "7"}', "quality.quantiles": "exact"})
+    stats.properties.update(more)
+    orders.profile(rows=3, **{name: stats})
+    assert verdict(orders, quantile=v1.QuantileCheck(column=name, quantile=0.5, min="7")).status == expected
+
+
+@pytest.mark.parametrize(
     ("properties", "limits", "expected"),
     [
         (EXACT, {"min": "-2", "max": "10"}, PASSED),  # compared as numbers, not as text

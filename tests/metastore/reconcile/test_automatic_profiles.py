@@ -23,6 +23,7 @@ from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.reconcile import automatic_profiles
 from skiway.metastore.reconcile.automatic_profiles import ProfileRules, Started, start_profiles
 from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.pipeline.worker import Worker, jobs_of
 from skiway.security import MemorySecrets
@@ -105,6 +106,20 @@ def test_written_table_is_profiled_once(lake: Lake) -> None:
     assert lake.profiler.profiled == [table.metadata.current_snapshot_id]
     lake.wait()
     assert lake.due() == []
+
+
+def test_table_with_statistics_of_an_older_version_is_profiled_once(lake: Lake) -> None:
+    table = lake.table(1, 2, 3)
+    lake.profiler.version -= 1
+    lake.profile()
+    pointers, key = lake.managed.factory.stores.pointers, keys.automatic_profile("a1", table.id)
+    tried = pointers.get(key)
+    assert tried is not None
+    old = str(table.metadata.current_snapshot_id)  # as older versions wrote it
+    pointers.compare_and_set(key, old, expect=tried.version)
+    assert lake.due() == [table.id]
+    lake.work()
+    assert lake.due() == [], "even if it remains an older one"
 
 
 def test_nothing_is_profiled_by_default(lake: Lake) -> None:

@@ -28,15 +28,19 @@ class RecordingProfiler:
 
     profiled: list[int] = field(default_factory=list)
     failed: Mapping[str, str] = field(default_factory=dict)
+    version: int = statistics.CURRENT_VERSION
+    runs: list[str] = field(default_factory=list)
 
     def __call__(
-        self, realm: Any, table_id: Any, snapshot: Any, *, handle: Any, on_progress: Any, **_: Any
+        self, realm: Any, table_id: Any, snapshot: Any, *, handle: Any, on_progress: Any, again: str, **_: Any
     ) -> RecordingProfiler:
         self.profiled.append(snapshot.id)
+        self.runs.append(again)
         files = handle.files(snapshot).num_rows
         on_progress(Amounts(files), Amounts(files))
         stats = v1.TableStats(row_count=files, data_file_count=files)
         stats.properties["files.profiled"] = str(files - len(self.failed))
+        stats.properties[statistics.PROFILE_VERSION] = str(self.version)
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
         return self
 
@@ -115,10 +119,27 @@ def test_job_profiles_the_table_and_is_not_enqueued_twice(managed: ManagedTableF
 
 
 def test_full_rescan_profiles_again(managed: ManagedTableFactory) -> None:
+    """Every run has an id, so that files are read again once in it; that of a job is the same in all of its attempts."""
     table, profile = managed.append(managed.create(), 1), RecordingProfiler()
     for _ in range(2):
         reconciler(managed, profile).managed(managed.home, id_of(table), full_rescan=True)
-    assert len(profile.profiled) == 2
+    assert len(set(profile.runs)) == len(profile.profiled) == 2
+    request = v1.TriggerReconcileRequest(table_id=id_of(table), full_rescan=True)
+    job_id = connectors.trigger(managed.home, request).job_id
+    job = jobs.get(managed.home, v1.GetReconcileJobRequest(job_id=job_id)).job
+    for _ in range(2):
+        reconciler(managed, profile).job(managed.home, job, Control())
+    assert profile.runs[2:] == [job_id, job_id]
+    after = managed.append(table, 2)
+    reconciler(managed, profile).managed(managed.home, id_of(after))
+    assert profile.runs[4:] == [""]
+
+
+def test_statistics_of_an_older_version_are_profiled_again(managed: ManagedTableFactory) -> None:
+    table, profile = managed.append(managed.create(), 1), RecordingProfiler(version=statistics.CURRENT_VERSION - 1)
+    assert [capture_statistics(managed, table, profile).tables_changed for _ in range(2)] == [1, 1]
+    profile.version = statistics.CURRENT_VERSION
+    assert [capture_statistics(managed, table, profile).tables_changed for _ in range(2)] == [1, 0]
 
 
 def test_unsupported_profiling_request_is_rejected_with_a_reason(managed: ManagedTableFactory) -> None:

@@ -45,8 +45,8 @@ class Report:
 class Profiler:
     """Writes statistics like a real profiler, and fails for the given files."""
 
-    def __init__(self, failed: Mapping[str, str] | None = None) -> None:
-        self.failed = dict(failed or {})
+    def __init__(self, failed: Mapping[str, str] | None = None, version: int = statistics.CURRENT_VERSION) -> None:
+        self.failed, self.version = dict(failed or {}), version
         self.profiled: list[tuple[str, list[str]]] = []
 
     def __call__(self, realm, table_id, snapshot, *, handle, columns, on_progress, **_) -> Report:
@@ -57,6 +57,7 @@ class Profiler:
             on_progress(Amounts(done, done * 10, done * 100), Amounts(files, files * 10, files * 100))
         stats = v1.TableStats(row_count=1, data_file_count=files)
         stats.properties["files.profiled"] = str(files - len(self.failed))
+        stats.properties[statistics.PROFILE_VERSION] = str(self.version)
         if left_out := columns.left_out(schema):
             stats.properties[LEFT_OUT] = ",".join(map(str, left_out))
         statistics.put_table(realm, v1.PutTableStatsRequest(table_id=table_id, snapshot_id=snapshot.id, stats=stats))
@@ -230,6 +231,14 @@ def test_excluded_columns_are_profiled_once_they_are_selected(factory: ResourceF
     run(factory, created, STATS, profiler)
     run(factory, created, STATS, profiler, scope=v1.JobScope(columns=["name"]))
     assert profiler.profiled == [("a", ["id"]), ("a", ["id", "name"])]
+
+
+def test_statistics_of_an_older_version_are_profiled_again(factory: ResourceFactory, four_tables):
+    created = connector(factory, str(four_tables), source=v1.ConnectorSource(table="a"))
+    run(factory, created)
+    run(factory, created, STATS, Profiler(version=statistics.CURRENT_VERSION - 1))
+    profiler = Profiler()
+    assert [run(factory, created, STATS, profiler).changed for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("column", ["", " ", "#", "#x"])

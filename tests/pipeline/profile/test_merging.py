@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import datasketches
 import numpy as np
@@ -18,7 +22,7 @@ from skiway.model import v1
 from skiway.pipeline.profile.figures import PROFILE
 from skiway.pipeline.profile.merging import merge
 from skiway.pipeline.profile.profiled_files import BOUND, ESTIMATE, EXACT
-from skiway.pipeline.profile.sketches import distribution, union
+from skiway.pipeline.profile.sketches import distribution, estimate, union
 from skiway.pipeline.profile.values import value_kind
 
 LONG = pa.int64()
@@ -41,6 +45,88 @@ def test_figures_of_files_are_summed() -> None:
     assert stats.properties["avg_width_bytes"] == "8.00"
     assert {value for key, value in stats.properties.items() if key.startswith("quality.")} == {EXACT}
     assert sum(stats.histogram.counts) == 4
+
+
+@pytest.mark.parametrize("of", [pa.string(), pa.binary()])
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [([["x"]], 1), ([[""]], 1), ([["", "x"]], 2), ([["x"], [""], ["", "y"]], 3), ([["x"], [None]], 1), ([[None]], 0)],
+)
+def test_empty_value_is_a_distinct_value(of: pa.DataType, files: list[list[str | None]], expected: int) -> None:
+    """In any of the files. Sketches do not contain it, because those of Iceberg do not."""
+    table = schema(word=of)
+    rows = [
+        row(number, 1, pa.array(texts, of).to_pylist(), of, theta=theta([text for text in texts if text]))
+        for number, texts in enumerate(files)
+    ]
+    merged = merge(profiles(*rows), file_table(table, list(map(len, files))), table)
+    (stats,) = merged.columns
+    assert (stats.ndv.exact, stats.properties["quality.ndv"]) == (expected, EXACT)
+    assert estimate(merged.sketches[1]) == expected - any("" in texts for texts in files)
+
+
+def test_empty_value_is_one_more_than_the_estimate() -> None:
+    words, table = [f"w{number}" for number in range(10_000)], schema(word=pa.string())
+
+    def approx(values: list[str]) -> v1.NdvApprox:
+        merged = merge(profiles(row(0, 1, values, pa.string())), file_table(table, [20_000]), table)
+        return merged.columns[0].ndv.approx
+
+    without, with_empty = approx(words), approx(["", *words])
+    for figure in ("estimate", "confidence_lower", "confidence_upper"):
+        assert getattr(with_empty, figure) == getattr(without, figure) + 1
+
+
+def with_bounds(row_counts: Sequence[int | None]) -> pa.Table:
+    """Two files whose statistics have bounds and the number of NULLs."""
+    files = file_table(ONE, row_counts)  # type: ignore[arg-type]
+    known = column_stats(LONG, 2, exact=True, null_count=pa.array([1, 0]), min=pa.array([1, 0]), max=pa.array([2, 3]))
+    return files.set_column(files.column_names.index("stats"), "stats", stats_struct({1: known}, 2))
+
+
+def test_file_without_profile_and_row_count_leaves_other_figures_inexact() -> None:
+    """The profile has all values that are known, but not all values."""
+    top = [{"value": "1", "count": 1}, {"value": "2", "count": 1}]
+    merged = merge(profiles(row(0, 1, [1, 2, None], LONG, top=top)), with_bounds([3, None]), ONE)
+    (stats,) = merged.columns
+    exact = {name.removeprefix("quality.") for name, value in stats.properties.items() if value == EXACT}
+    assert exact == {"null_count", "nan_count", "min", "max"}
+    assert not stats.ndv.approx.HasField("confidence_upper")
+    assert stats.properties["quantiles.rank_error"] == "1.0000"
+    assert merged.table.properties["quality.row_count"] == ESTIMATE
+
+
+def test_values_without_profile_are_an_error_of_the_ranks() -> None:
+    stats = only(profiles(row(0, 1, [1, 2, None], LONG)), with_bounds([3, 2]))
+    assert stats.properties["quality.quantiles"] == ESTIMATE
+    assert stats.properties["quantiles.rank_error"] == "0.5000"
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "is_exact"),
+    [
+        (LONG, 2**53 - 1, True),
+        (LONG, 2**53 + 1, False),
+        (LONG, -(2**53) - 1, False),
+        (pa.float64(), 1e300, True),
+        (pa.decimal128(20, 2), Decimal(2**52 - 1).scaleb(-2), True),
+        (pa.decimal128(20, 2), Decimal(2**53 + 1).scaleb(-2), False),
+        (pa.timestamp("us"), 2**53 - 1, True),
+        (pa.timestamp("us"), 2**53 + 1, False),
+        (pa.timestamp("ns"), 5000, True),
+        (pa.timestamp("ns"), 5001, False),
+        (pa.date32(), 2**20, True),
+    ],
+)
+def test_rounded_quantiles_are_not_exact(of: pa.DataType, value: Any, is_exact: bool) -> None:
+    table, (number,) = schema(n=of), pa.array([value], of).to_pylist()
+    given = row(0, 1, [number], of, kll=kll([float(value)]), theta=theta([]))
+    (stats,) = merge(profiles(given), file_table(table, [1]), table).columns
+    assert (stats.properties["quality.quantiles"] == EXACT) is is_exact
+    assert (stats.properties["quality.histogram"] == EXACT) is is_exact
+    assert ("quantiles.rounded" in stats.properties) is not is_exact
+    if is_exact and not pa.types.is_temporal(of) and not pa.types.is_floating(of):
+        assert Decimal(json.loads(stats.properties["quantiles"])["0.5"]) == Decimal(value)
 
 
 def test_exact_figures_of_the_file_table_are_used() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from skiway.metastore import statistics
@@ -20,6 +21,7 @@ from skiway.model import v1
 __all__ = ["column_types", "known_facts", "type_of"]
 
 EXACT: Final = "exact"
+ESTIMATE: Final = "estimate"
 NO_PROFILE: Final = (
     "the table has no profile of its current snapshot: run skiway stats compute, or wait for the next profile"
 )
@@ -85,9 +87,9 @@ def _previous(realm: Realm, table_id: str, snapshot: v1.Snapshot) -> v1.TableSta
 
 
 def _rows(stats: v1.TableStats) -> Interval:
-    """The number of rows. If it is not exact, rows with unknown deletes are included."""
-    is_exact = stats.properties.get("quality.row_count", EXACT) == EXACT
-    return Interval(stats.row_count if is_exact else 0, stats.row_count)
+    """The number of rows. A bound includes deleted rows, and an estimate lacks the rows of some files."""
+    quality = stats.properties.get("quality.row_count", EXACT)
+    return Interval(stats.row_count if quality == EXACT else 0, None if quality == ESTIMATE else stats.row_count)
 
 
 def _columns(
@@ -115,7 +117,7 @@ def _column(stats: v1.ColumnStats, rows: Interval | None, kind: LogicalType) -> 
         null_share=Interval(0.0, 1.0)  # a sample decides nothing
         if nulls is None and stats.HasField("null_count")
         else _null_share(stats.value_count, nulls, rows, is_exact=counts and quality.get("null_count", EXACT) == EXACT),
-        distinct=Interval(0, 0) if is_empty else _distinct(stats),
+        distinct=Interval(0, 0) if is_empty else _distinct(stats, kind),
         least=_bound(stats.min, kind, is_exact=quality.get("min") == EXACT, is_least=True)
         if stats.HasField("min")
         else None,
@@ -140,18 +142,28 @@ def _null_share(values: int, nulls: int | None, rows: Interval | None, *, is_exa
     return Interval(0.0, min(1.0, nulls / left) if left else 1.0)
 
 
-def _distinct(stats: v1.ColumnStats) -> Interval | None:
-    match stats.ndv.WhichOneof("mode"):
-        case "exact":
-            return Interval(stats.ndv.exact, stats.ndv.exact)
-        case "approx":
-            return _estimated(stats.ndv.approx)
-    return None
+def _is_older(stats: v1.ColumnStats, version: int) -> bool:
+    """Whether an older version of the pipeline made these statistics. Those of other programs have no version."""
+    return "rows.profiled" in stats.properties and statistics.profile_version(stats) < version
+
+
+def _distinct(stats: v1.ColumnStats, kind: LogicalType) -> Interval | None:
+    mode = stats.ndv.WhichOneof("mode")
+    if mode is None:
+        return None
+    found = _estimated(stats.ndv.approx) if mode == "approx" else Interval(stats.ndv.exact, stats.ndv.exact)
+    # Before version 1, the empty value was not counted. It is the smallest one.
+    may_lack_one = kind.name in ("STRING", "BINARY") and not stats.min and _is_older(stats, 1)
+    return replace(found, high=found.high + 1) if may_lack_one and found.high is not None else found
 
 
 def _estimated(found: v1.NdvApprox) -> Interval:
-    """Twice as wide as the confidence interval of the estimate: four standard deviations, so it practically never fails."""
-    low = max(0.0, found.estimate - 2 * (found.estimate - found.confidence_lower))
+    """Twice as wide as the confidence interval of the estimate: four standard deviations, so it practically never fails.
+
+    An estimate beyond the number of rows was reduced to it, and the lower end of its interval as well.
+    """
+    error = max(2 * (found.estimate - found.confidence_lower), 4 * found.relative_standard_error * found.estimate)
+    low = max(0.0, found.estimate - error)
     if not found.HasField("confidence_upper"):
         return Interval(low, None)
     return Interval(low, found.estimate + 2 * (found.confidence_upper - found.estimate))
@@ -166,7 +178,12 @@ def _bound(text: str, kind: LogicalType, *, is_exact: bool, is_least: bool) -> I
 
 
 def _quantiles(stats: v1.ColumnStats, kind: LogicalType) -> dict[float, Any]:
-    """The values at known ranks: those of the profile, and the bounds of the histogram's buckets."""
+    """The values at known ranks: those of the profile, and the bounds of the histogram's buckets.
+
+    Rounded ones decide nothing. Before version 1, any number that is not a double may have been rounded.
+    """
+    if "quantiles.rounded" in stats.properties or (kind.name not in ("FLOAT", "DOUBLE") and _is_older(stats, 1)):
+        return {}
     found = {
         float(rank): bound(kind, text).value
         for rank, text in json.loads(stats.properties.get("quantiles", "{}")).items()

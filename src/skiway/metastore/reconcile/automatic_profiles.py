@@ -4,8 +4,8 @@ A sweep looks at the tables from time to time, and enqueues a job for each one t
 they never wait. Rules of the server say when a profile is due; the properties `maintenance.profile…` of catalogs, namespaces and
 tables change them.
 
-A pointer holds the snapshot for which the last job was enqueued, and is written in the same batch as the job. So several servers start
-one job, and a table whose profile fails is not tried again before it changes.
+A pointer holds the snapshot and the version of profiles for which the last job was enqueued, and is written in the same batch as the
+job. So several servers start one job, and a table whose profile fails is not tried again before it changes.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ def _started_by(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table], rul
     if snapshot_id is None or _is_profiled(realm, table_id, snapshot_id):
         return None
     key = keys.automatic_profile(realm.account_id, table_id)
-    tried = realm.stores.pointers.get(key)
-    if tried is not None and tried.blob_uri == str(snapshot_id):
+    tried, wanted = realm.stores.pointers.get(key), f"{snapshot_id}@{statistics.CURRENT_VERSION}"
+    if tried is not None and tried.blob_uri == wanted:
         return None
     if not _is_due(realm, table_id, load(realm, warehouse, table.value.resource_id).metadata, rules):
         return None
     now = Put(
         key,
-        str(snapshot_id),
+        wanted,
         expect=ABSENT if tried is None else tried.version,
         expires_at=realm.clock() + REMEMBERED,
     )
@@ -135,7 +135,11 @@ def _started_by(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table], rul
 
 def _is_profiled(realm: Realm, table_id: str, snapshot_id: int) -> bool:
     found = statistics.table_statistics(realm, table_id, snapshot_id)
-    return found is not None and "files.profiled" in found.properties
+    return (
+        found is not None
+        and "files.profiled" in found.properties
+        and statistics.profile_version(found) >= statistics.CURRENT_VERSION
+    )
 
 
 def _is_due(realm: Realm, table_id: str, metadata: TableMetadata, rules: ProfileRules) -> bool:

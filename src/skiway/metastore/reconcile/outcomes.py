@@ -41,7 +41,8 @@ class Profiled(Protocol):
 class Profile(Protocol):
     """Profiles the files of a snapshot, and stores statistics of the table and of the chosen columns.
 
-    `on_progress` gets what of the files is done, and what there is in all. Files that could not be read are in the outcome.
+    `on_progress` gets what of the files is done, and what there is in all. Files that could not be read are in the outcome. `again` is
+    empty, or the id of a run that reads all files, even those that were profiled before.
     """
 
     def __call__(
@@ -53,6 +54,7 @@ class Profile(Protocol):
         handle: TableHandle,
         cancelled: Callable[[], bool],
         columns: ColumnChoice,
+        again: str,
         on_progress: Callable[[Amounts, Amounts], None],
     ) -> Profiled | None: ...
 

@@ -1,7 +1,7 @@
 """Profiling managed tables: statistics of the current snapshot on request, by a job or at once.
 
 Commits publish the statistics of their files. Statistics that need all values, such as distinct counts, are computed
-here as for the tables of connectors. Files that were profiled before are not read again.
+here as for the tables of connectors. Files that were profiled before are read again only on request.
 
 The sketches are attached to the table's metadata, where engines look for distinct counts: Iceberg stores them in a
 Puffin file per snapshot. The metastore's own statistics do not depend on that, so a table that changes too fast, or is
@@ -118,10 +118,13 @@ def profile_table(
     warehouse: Warehouse | None,
     profile: Profile | None,
     columns: Iterable[str] = (),
-    again: bool = False,
+    again: str = "",
     control: Control | None = None,
 ) -> Outcome:
-    """Profile the table's current snapshot if it has no statistics, or `again`, and return the outcome."""
+    """Profile the table's current snapshot if it has no statistics, and return the outcome.
+
+    With the id of a run in `again`, all files are read again.
+    """
     if profile is None or warehouse is None:
         raise Unsupported("this server does not profile tables: use one that does", key="profile.none")
     control = control or Control()
@@ -145,6 +148,7 @@ def profile_table(
         handle=table.handle,
         cancelled=control.must_stop,
         columns=chosen,
+        again=again,
         on_progress=on_progress,
     )
     outcome.stages.ended(name)

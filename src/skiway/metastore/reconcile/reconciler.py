@@ -84,10 +84,14 @@ class Reconciler:
         mode: v1.CaptureMode.ValueType,
         scope: v1.JobScope | None = None,
         full_rescan: bool = False,
+        run_id: str = "",
         control: Control | None = None,
         before: Outcome | None = None,
     ) -> Outcome:
-        """Run one pass over the tables of a connector in the scope. The result includes that of the pass `before`."""
+        """Run one pass over the tables of a connector in the scope. The result includes that of the pass `before`.
+
+        With `full_rescan`, known snapshots are included, and files are profiled again. A run with the same id continues.
+        """
         connector = _active(realm, connector_id)
         if connector.HasField("copy") and mode == v1.CAP_STATS_ONLY_ASYNC:
             return before or Outcome()  # the tables are managed, and are profiled as such
@@ -101,6 +105,7 @@ class Reconciler:
             scope=scope or v1.JobScope(),
             control=control or Control(),
             again=full_rescan or connector.policy.mode == v1.RM_FULL,
+            rereads=(run_id or realm.ids()) if full_rescan else "",
             before=before or Outcome(),
         )
         return made.run(mode)
@@ -109,7 +114,14 @@ class Reconciler:
         """Run all passes of a job. A pass runs only if at least one table succeeded in the pass before."""
         if job.HasField("table_id"):
             columns = job.scope.columns
-            return self.managed(realm, job.table_id, columns=columns, full_rescan=job.full_rescan, control=control)
+            return self.managed(
+                realm,
+                job.table_id,
+                columns=columns,
+                full_rescan=job.full_rescan,
+                run_id=job.job_id,
+                control=control,
+            )
         outcome = Outcome()
         for mode in job.modes:
             outcome = self.run(
@@ -118,6 +130,7 @@ class Reconciler:
                 mode=mode,
                 scope=job.scope,
                 full_rescan=job.full_rescan,
+                run_id=job.job_id,
                 control=control,
                 before=outcome,
             )
@@ -132,16 +145,17 @@ class Reconciler:
         *,
         columns: Iterable[str] = (),
         full_rescan: bool = False,
+        run_id: str = "",
         control: Control | None = None,
     ) -> Outcome:
-        """Profile a managed table."""
+        """Profile a managed table; with `full_rescan`, read all of its files again."""
         return profiling.profile_table(
             realm,
             table_id,
             warehouse=self.warehouse,
             profile=self.profile,
             columns=columns,
-            again=full_rescan,
+            again=(run_id or realm.ids()) if full_rescan else "",
             control=control,
         )
 
@@ -210,7 +224,10 @@ def _active(realm: Realm, given: v1.ResourceId) -> v1.Connector:
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass over the tables of a connector. `again` includes snapshots that are stored already."""
+    """One pass over the tables of a connector. `again` includes snapshots that are stored already.
+
+    `rereads` is the id of the run if it profiles files again, or empty.
+    """
 
     reconciler: Reconciler
     realm: Realm
@@ -219,6 +236,7 @@ class _Pass:
     scope: v1.JobScope
     control: Control
     again: bool
+    rereads: str
     before: Outcome
     outcome: Outcome = field(default_factory=Outcome)
     _lock: Lock = field(default_factory=Lock)
@@ -422,6 +440,7 @@ class _Pass:
             handle=handle,
             cancelled=self.control.must_stop,
             columns=self._columns,
+            again=self.rereads,
             on_progress=on_progress,
         )
         return dict(report.failed) if report is not None else {}

@@ -41,7 +41,9 @@ from skiway.storage import Check, Operation
 from skiway.storage.paging import open_token, seal_token
 
 __all__ = [
+    "CURRENT_VERSION",
     "PAGE",
+    "PROFILE_VERSION",
     "SAMPLED_FILES",
     "STEP",
     "STEP_BYTES",
@@ -54,6 +56,7 @@ __all__ = [
     "lacks_profiles",
     "list_columns",
     "list_files",
+    "profile_version",
     "put_columns",
     "put_files",
     "put_table",
@@ -69,6 +72,16 @@ STEP_BYTES = 32 * 1024 * 1024
 
 SAMPLED_FILES: Final = "files.sample"
 """Property of a table's statistics: of how many files a sample was to be profiled; absent if it was all of them."""
+
+PROFILE_VERSION: Final = "profile.version"
+"""Property of statistics of tables and columns: the version of the code that made them of profiles; absent before version 1."""
+
+CURRENT_VERSION: Final = 1
+"""The version of this code. Version 1 counts the empty value as a distinct one, and does not call rounded quantiles exact.
+
+Increase it with every fix of figures. Then snapshots are profiled again; files are read again only if their profiles lack
+something (see `ValueKind.since` of the pipeline).
+"""
 
 M = TypeVar("M", bound=Message)
 Item = TypeVar("Item", v1.ColumnStats, v1.FileColumnStats)
@@ -195,8 +208,18 @@ def counted_nulls(column: v1.ColumnStats) -> int | None:
     return column.null_count if column.HasField("null_count") and not is_sampled else None
 
 
+def profile_version(stats: v1.TableStats | v1.ColumnStats) -> int:
+    """The version of the code that made these statistics of profiles."""
+    return int(stats.properties.get(PROFILE_VERSION) or 0)
+
+
 def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:
-    """Whether a file of a snapshot, or of its sample, was never profiled. `default` is the number of profiled files if none is stored."""
+    """Whether a file of a snapshot, or of its sample, was never profiled, or the figures are those of an older version.
+
+    `default` is the number of profiled files if none is stored.
+    """
+    if "files.profiled" in stats.properties and profile_version(stats) < CURRENT_VERSION:
+        return True
     profiled = int(stats.properties.get("files.profiled") or default)
     return profiled < int(stats.properties.get(SAMPLED_FILES) or stats.data_file_count)
 

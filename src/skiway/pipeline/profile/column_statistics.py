@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from skiway.formats.canonical import logical_type
 from skiway.formats.schemas import Leaf
 from skiway.formats.statistics import column_stats, constant_stats, merged_stats
+from skiway.metastore.statistics import CURRENT_VERSION, PROFILE_VERSION
 from skiway.model import v1
-from skiway.pipeline.profile.histograms import is_bound, numbers_as_text, put_histogram
+from skiway.pipeline.profile.histograms import are_rounded, is_bound, numbers_as_text, put_histogram
 from skiway.pipeline.profile.profiled_files import BOUND, ESTIMATE, EXACT, ProfiledFiles
 from skiway.pipeline.profile.sketches import (
     CONFIDENCE,
@@ -54,6 +55,7 @@ class ColumnStatistics:
             value_count=self._total,
         )
         properties = {
+            PROFILE_VERSION: str(CURRENT_VERSION),
             "quality.value_count": quality if self._is_counted else ESTIMATE,
             "rows.profiled": str(_sum(self._of.row_counts.filter(self._seen))),
             "rows.total": str(self._of.rows),
@@ -113,7 +115,7 @@ class ColumnStatistics:
     @property
     def _is_counted(self) -> bool:
         """Is the number of values known?"""
-        return True
+        return bool(self._of.row_counts.null_count == 0)
 
     @cached_property
     def _seen_values(self) -> int:
@@ -122,7 +124,7 @@ class ColumnStatistics:
     @property
     def _is_whole(self) -> bool:
         """Do the profiles cover all values?"""
-        return self._seen_values == self._total
+        return self._is_counted and self._seen_values == self._total
 
     def _totals(self) -> pa.StructArray:
         """Counts and bounds of all files together."""
@@ -182,11 +184,14 @@ class ColumnStatistics:
         """The number of distinct values in the profiled files; None if there are none."""
         if not self._seen_values:
             return None
-        by_domain = defaultdict[str, list[bytes]](list)
-        for domain, sketch in zip(*(self._profiles[name].to_pylist() for name in ("domain", "theta")), strict=True):
+        by_domain, with_empty = defaultdict[str, list[bytes]](list), set[str]()
+        columns = (self._profiles[name].to_pylist() for name in ("domain", "theta", "min"))
+        for domain, sketch, least in zip(*columns, strict=True):
             if sketch is not None:
                 by_domain[domain].append(sketch)
-        parts = [distinct_count(sketches) for sketches in by_domain.values()]
+            if least == "":  # no value is smaller than the empty one, and no other has this text
+                with_empty.add(domain)
+        parts = [distinct_count(each, has_empty=domain in with_empty) for domain, each in by_domain.items()]
         return parts[0] if len(parts) == 1 else combined_count(parts)
 
     def _put_distinct(self, stats: v1.ColumnStats) -> dict[str, str]:
@@ -239,12 +244,17 @@ class ColumnStatistics:
             return {}
         put_histogram(stats, found.counts, bounds)
         by_rank = {f"{rank:g}": text for rank, text in zip(found.quantiles, quantiles, strict=True)}
-        quality = EXACT if found.exact and not self._of.has_deletes else ESTIMATE
+        rounded = are_rounded(found, self.leaf.type)
+        is_exact = found.exact and self._is_whole and not self._of.has_deletes and not rounded
+        unseen = self._total - self._seen_values
+        error = 0.0 if found.exact else found.rank_error
+        error = min(1.0, error + unseen / (unseen + found.count)) if self._is_counted else 1.0
         return {
-            "quality.histogram": quality,
-            "quality.quantiles": quality,
+            "quality.histogram": EXACT if is_exact else ESTIMATE,
+            "quality.quantiles": EXACT if is_exact else ESTIMATE,
             "quantiles": json.dumps(by_rank),
-            "quantiles.rank_error": "0" if found.exact else f"{found.rank_error:.4f}",
+            "quantiles.rank_error": f"{error:.4f}" if error else "0",
+            **({"quantiles.rounded": "true"} if rounded else {}),
         }
 
     # --- the rest -----------------------------------------------------------------------------------------------------

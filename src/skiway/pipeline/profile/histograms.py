@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
+from skiway.pipeline.profile.sketches import Distribution
 from skiway.pipeline.profile.values import storage_type_of, texts
 
-__all__ = ["is_bound", "numbers_as_text", "put_histogram"]
+__all__ = ["are_rounded", "is_bound", "numbers_as_text", "put_histogram"]
 
 _MAX_INT64: Final = 2**63 - 1  # not representable as a double, which rounds it up
 
@@ -27,6 +28,19 @@ def numbers_as_text(numbers: Sequence[float], column: pa.DataType) -> list[Any]:
         values = _temporal(pa.array([min(round(number), _MAX_INT64) for number in numbers], pa.int64()), of)
     found: list[Any] = texts(values, column).to_pylist()
     return found
+
+
+def are_rounded(numbers: Distribution, column: pa.DataType) -> bool:
+    """May the numbers differ from the values of a column of this type? Sketches have doubles, and texts have microseconds."""
+    of = pa.decimal128(20, 0) if column == pa.uint64() else storage_type_of(column)
+    if pa.types.is_floating(of):
+        return False
+    if pa.types.is_decimal(of):
+        # The nearest double of a larger number can be that of its neighbor.
+        return max(map(abs, numbers.bounds)) * 10.0**of.scale >= 2**52
+    is_fine = (pa.types.is_timestamp(of) or pa.types.is_time(of)) and of.unit == "ns"
+    in_between = (*numbers.bounds, *numbers.quantiles.values())
+    return max(map(abs, numbers.bounds)) >= 2**53 or (is_fine and any(number % 1000 for number in in_between))
 
 
 def is_bound(kind: str, text: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.metastore.statistics import CURRENT_VERSION, PROFILE_VERSION
 from skiway.model import v1
 
 __all__ = ["BOUND", "ESTIMATE", "EXACT", "ProfiledFiles"]
@@ -82,7 +83,8 @@ class ProfiledFiles:
             data_file_count=self.files.num_rows,
             total_size_bytes=int(pc.sum(self.files["size_bytes"], min_count=0).as_py()),
             properties={
-                "quality.row_count": EXACT if is_exact else BOUND,
+                PROFILE_VERSION: str(CURRENT_VERSION),
+                "quality.row_count": EXACT if is_exact else ESTIMATE if unknown else BOUND,
                 "files.profiled": str(pc.sum(self.known, min_count=0).as_py()),
                 "rows.profiled": str(profiled),
                 "rows.total": str(self.rows),

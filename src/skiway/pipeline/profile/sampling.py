@@ -139,7 +139,8 @@ class _Column:
         half = self.profiles.slice(0, self.profiles.num_rows // 2)
         if len(self.profiles["domain"].unique()) > 1 or not approx.estimate:
             return
-        before = distinct_count(half["theta"].drop_null().to_pylist()).estimate
+        has_empty = pc.any(pc.equal(half["min"], "")).as_py()
+        before = distinct_count(half["theta"].drop_null().to_pylist(), has_empty=bool(has_empty)).estimate
         ratio = self._counts.sum() / max(1, self._counts[: half.num_rows].sum())
         growth = math.log(approx.estimate / before) / math.log(ratio) if before and ratio > 1 else 0.0
         grown = approx.estimate * (approx.rows_total / max(1, approx.rows_seen)) ** min(1.0, max(0.0, growth))

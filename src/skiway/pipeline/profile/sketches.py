@@ -45,7 +45,7 @@ _MAX_VALUES: Final = 1 << 16  # per level of all KLL sketches together
 class DistinctCount:
     """The number of distinct values; `exact` if it was counted rather than estimated.
 
-    `sketch` is the merged theta sketch; empty if there is none.
+    `sketch` is the merged theta sketch; b"" if there is none.
     """
 
     estimate: float
@@ -73,15 +73,18 @@ def union(sketches: Iterable[bytes], *, lg_k: int = 12) -> bytes:
     return bytes(_merged(sketches, lg_k).serialize())
 
 
-def distinct_count(sketches: Iterable[bytes], *, lg_k: int = 12) -> DistinctCount:
-    """The number of distinct values in all sketches together."""
-    sketch = _merged(sketches, lg_k)
-    estimate = sketch.get_estimate()
+def distinct_count(sketches: Iterable[bytes], *, lg_k: int = 12, has_empty: bool = False) -> DistinctCount:
+    """The number of distinct values in all sketches together.
+
+    Sketches do not contain the empty string, as in Iceberg, and neither empty bytes. With `has_empty`, it is one value more.
+    """
+    sketch, empty = _merged(sketches, lg_k), int(has_empty)
+    estimate = sketch.get_estimate() + empty
     width = sketch.get_upper_bound(1) - sketch.get_lower_bound(1)
     return DistinctCount(
         estimate=estimate,
-        lower=sketch.get_lower_bound(2),
-        upper=sketch.get_upper_bound(2),
+        lower=sketch.get_lower_bound(2) + empty,
+        upper=sketch.get_upper_bound(2) + empty,
         error=width / 2 / estimate if estimate else 0.0,
         exact=not sketch.is_estimation_mode(),
         sketch=bytes(sketch.serialize()),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from skiway.errors import Cancelled
 from skiway.formats import Content, Snapshot, TableHandle, TableSchema
 from skiway.formats.iceberg.puffin import Puffin
-from skiway.formats.schemas import element_leaves
+from skiway.formats.schemas import element_leaves, leaves
 from skiway.metastore import statistics
 from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.jobs.attempts import Amounts
@@ -27,6 +27,7 @@ from skiway.pipeline.profile.profiled_files import ESTIMATE, EXACT
 from skiway.pipeline.profile.sampling import Sampling, with_confidence
 from skiway.pipeline.profile.sketches import write_puffin
 from skiway.pipeline.profile.store import ProfileStore
+from skiway.pipeline.profile.values import value_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +70,7 @@ def profile_snapshot(
     handle: TableHandle,
     spark: Callable[[], SparkSession],
     columns: ColumnChoice = EVERY_COLUMN,
+    again: str = "",
     on_progress: Callable[[Amounts, Amounts], None] = lambda _, __: None,
     cancelled: Callable[[], bool] = lambda: False,
     budget: Budget = USUAL,
@@ -81,10 +83,16 @@ def profile_snapshot(
     scans none. `on_progress` is called with what is done and in total, and `cancelled` between batches; profiles made so far are
     stored, so that the next run continues from there. Repeating a run changes nothing. With `sampling`, a sample of the files
     suffices if there is too much to read.
+
+    With `again`, all files are read, even those that have a profile. It is the id of a run, which reads a file only once: for
+    several snapshots, and if it continues after an interruption.
     """
     files, whole = handle.files(snapshot), handle.schema_at(snapshot)
     schema, left_out = columns.of(whole), columns.left_out(whole)
-    store = ProfileStore(realm, table_id, left_out=left_out, elements=bool(element_leaves(schema.arrow)))
+    elements = element_leaves(schema.arrow)
+    kinds = filter(None, (value_kind(leaf.type) for leaf in (*leaves(schema.arrow), *elements)))
+    since = max((kind.since for kind in kinds), default=0)
+    store = ProfileStore(realm, table_id, left_out=left_out, elements=bool(elements), since=since, run=again)
     data = files.filter(pc.field("content") == Content.DATA)
     todo = store.unknown(data)
     sample = None if sampling is None else sampling.chosen(data, todo)

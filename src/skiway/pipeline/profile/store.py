@@ -1,10 +1,11 @@
-"""The store of profiles, per table: a data file that was profiled once is never read again, even after it was deleted.
+"""The store of profiles, per table: a data file that was profiled is not read again for later snapshots.
 
 A table has an index, a single blob that lists the profiled files, and parts, which hold their profiles. A new part absorbs
 parts that are not larger than itself, so that there are few, however often files are added. Part and index are published
 in one transaction. A part that is not in the index is garbage, and so is a file in a part other than its part in the index.
 
-Columns may be left out. If columns are requested that were left out in the profile of a file, the file is profiled again.
+A file is profiled again if columns are requested that were left out in its profile, if the profile was made by a version of
+the code that is too old, or on request.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from skiway.errors import Contention, NotFound
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import retrying
+from skiway.metastore.statistics import CURRENT_VERSION
 from skiway.metastore.statistics.file_table import written
 from skiway.metastore.statistics.profiles import ProfileIndex, ProfileRecords
 from skiway.model import v1
@@ -34,29 +36,38 @@ _INDEX: Final = pa.schema(
         pa.field("part_bytes", pa.int64()),
         pa.field("left_out", pa.list_(pa.int32())),  # column ids; NULL if there are none
         pa.field("with_elements", pa.bool_()),  # whether values in lists and maps are profiled; not in old versions
+        pa.field("version", pa.int32()),  # of the code that made the profile; NULL before version 1
+        pa.field("run", pa.string()),  # the run that was to read all files again; NULL if there was none
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileStore:
-    """The profiles of the data files of one table, without the columns `left_out`. With `elements`, the table has lists or maps."""
+    """The profiles of the data files of one table, without the columns `left_out`. With `elements`, the table has lists or maps.
+
+    Profiles of versions before `since` do not count. With a `run`, files are unknown until this run has profiled them.
+    """
 
     realm: Realm
     table_id: v1.ResourceId
     left_out: frozenset[int] = frozenset()
     elements: bool = False
+    since: int = 0
+    run: str = ""
 
     def unknown(self, files: pa.Table) -> pa.Table:
         """The rows of a file table whose files have no profile. Costs one read."""
-        return files.filter(pc.invert(pc.is_in(_identities(files), value_set=_identities(self._usable()))))
+        return files.filter(
+            pc.invert(pc.is_in(_identities(files), value_set=_identities(self._done_of(self._known()))))
+        )
 
     def load(self, files: pa.Table) -> pa.Table:
         """Load the profiles of those files that have one."""
         return retrying(lambda: self._load(_identities(files)))
 
     def _load(self, wanted: pa.Array) -> pa.Table:
-        known = self._usable()
+        known = self._usable_of(self._known())
         needed = known.filter(pc.is_in(_identities(known), value_set=wanted))
         try:
             parts = [self._files_in(part, needed) for part in needed["part"].unique().to_pylist()]
@@ -66,7 +77,7 @@ class ProfileStore:
         return pa.concat_tables([PROFILE.empty_table(), *parts])
 
     def add(self, profiles: pa.Table) -> None:
-        """Store the profiles of files. Existing profiles are not replaced, and failed files are not stored."""
+        """Store the profiles of files. Profiles that need not be made again are not replaced, and failed files are not stored."""
         failed = profiles.filter(profiles["column_id"].is_null())["path"]
         complete = profiles.filter(pc.invert(pc.is_in(profiles["path"], value_set=failed.combine_chunks())))
         for piece in _pieces(complete):
@@ -75,17 +86,19 @@ class ProfileStore:
     def _add(self, profiles: pa.Table) -> None:
         index = self._records.index()
         known = _index(index)
-        fresh = _without(profiles, self._usable_of(known))
+        fresh = _without(profiles, self._done_of(known))
         if not fresh.num_rows:
             return
-        known = _without(known, fresh)  # profiled again, with columns that were left out before
+        known = _without(known, fresh)  # profiled again
         absorbed = self._absorbable(known, fresh.nbytes)
         content = pa.concat_tables([fresh, *(self._files_in(part, known) for part in absorbed)]).sort_by(
             [("path", "ascending"), ("column_id", "ascending")]
         )
-        part = written(content.combine_chunks())
+        # A part is addressed by its content. Profiles that are made again can be the same, but their part is another one.
+        made = {"version": str(CURRENT_VERSION), "run": self.run}
+        part = written(content.replace_schema_metadata(made).combine_chunks())
         moved = known.filter(pc.is_in(known["part"], value_set=pa.array(absorbed, pa.string())))
-        rows = pa.concat_tables([_files(fresh, self.left_out), moved.select([*IDENTITY, "left_out", "with_elements"])])
+        rows = pa.concat_tables([self._files(fresh), moved.drop_columns(["part", "part_bytes"])])
         rows = rows.append_column("part", pa.repeat(self._records.digest(part), rows.num_rows))
         rows = rows.append_column("part_bytes", pa.repeat(content.nbytes, rows.num_rows))
         unchanged = known.filter(pc.invert(pc.is_in(known["part"], value_set=pa.array(absorbed, pa.string()))))
@@ -97,11 +110,14 @@ class ProfileStore:
     def _known(self) -> pa.Table:
         return _index(self._records.index())
 
-    def _usable(self) -> pa.Table:
-        return self._usable_of(self._known())
+    def _done_of(self, known: pa.Table) -> pa.Table:
+        """The files that need not be profiled."""
+        usable = self._usable_of(known)
+        return usable.filter(pc.equal(usable["run"], self.run)) if self.run else usable
 
     def _usable_of(self, known: pa.Table) -> pa.Table:
-        """The files whose profile has all requested columns."""
+        """The files whose profile is recent enough and has all requested columns."""
+        known = known.filter(pc.greater_equal(pc.fill_null(known["version"], 0), self.since))
         if self.elements:
             known = known.filter(known["with_elements"])
         columns = known["left_out"].combine_chunks()
@@ -126,6 +142,20 @@ class ProfileStore:
             size += part["part_bytes"]
             absorbed.append(part["part"])
         return absorbed
+
+    def _files(self, profiles: pa.Table) -> pa.Table:
+        """The files of new profiles, as rows of the index without their part."""
+        files = profiles.select(IDENTITY).group_by(list(IDENTITY)).aggregate([])
+        more = {
+            "left_out": sorted(self.left_out) or None,
+            "with_elements": True,
+            "version": CURRENT_VERSION,
+            "run": self.run or None,
+        }
+        for name, value in more.items():
+            field = _INDEX.field(name)
+            files = files.append_column(field, pa.array([value] * files.num_rows, field.type))
+        return files
 
     def _part(self, part: str) -> pa.Table:
         return _with_columns(_opened(self._records.part(part), PROFILE), PROFILE)
@@ -157,14 +187,6 @@ def _with_columns(found: pa.Table, schema: pa.Schema) -> pa.Table:
         if field.name not in found.column_names:
             found = found.append_column(field, pa.nulls(found.num_rows, field.type))
     return found.select(schema.names)
-
-
-def _files(profiles: pa.Table, left_out: frozenset[int]) -> pa.Table:
-    """The files of profiles, as rows of the index."""
-    files = profiles.select(IDENTITY).group_by(list(IDENTITY)).aggregate([])
-    columns = pa.array([sorted(left_out) or None] * files.num_rows, _INDEX.field("left_out").type)
-    files = files.append_column(_INDEX.field("left_out"), columns)
-    return files.append_column(_INDEX.field("with_elements"), pa.repeat(True, files.num_rows))
 
 
 def _without(some: pa.Table, others: pa.Table) -> pa.Table:

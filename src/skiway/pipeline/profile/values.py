@@ -25,6 +25,9 @@ class ValueKind:
     `number` is the input of the KLL sketch, as a double. `width` is the size of a value in bytes, if all have the same.
     Frequent values are computed only if `ranked`: measurements and timestamps rarely repeat, and finding frequent ones is
     expensive. `as_iceberg` says whether Iceberg hashes the same bytes.
+
+    Stored profiles of versions before `since` have wrong figures of such columns, so these files are read again. A fix of what is
+    computed per file sets it to the new `CURRENT_VERSION` of the metastore's statistics.
     """
 
     sql: str
@@ -35,6 +38,7 @@ class ValueKind:
     ranked: bool = True
     has_nan: bool = False
     as_iceberg: bool = True
+    since: int = 0
 
 
 # Iceberg hashes its single-value serialization, in which an int is four bytes in little-endian order. Spark casts an int

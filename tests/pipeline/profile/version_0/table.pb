@@ -1,0 +1,6 @@
+ (0’B
+files.profiled2B
+quality.row_countexactB
+rows.profiled4B
+
+rows.total4
