@@ -28,6 +28,7 @@ class RecordingProfiler:
 
     profiled: list[int] = field(default_factory=list)
     failed: Mapping[str, str] = field(default_factory=dict)
+    other_formats: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(
         self, realm: Any, table_id: Any, snapshot: Any, *, handle: Any, on_progress: Any, **_: Any

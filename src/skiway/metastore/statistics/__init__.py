@@ -5,6 +5,7 @@ tables, `history` keeps the statistics of earlier snapshots.
 """
 
 from skiway.metastore.statistics.api import (
+    OTHER_FORMATS,
     SAMPLED_FILES,
     column_statistics,
     column_statistics_address,
@@ -25,6 +26,7 @@ from skiway.metastore.statistics.partitions import list_partitions, partition_st
 from skiway.metastore.statistics.sizes import list_tables, size_of
 
 __all__ = [
+    "OTHER_FORMATS",
     "SAMPLED_FILES",
     "add_to_history",
     "column_statistics",

@@ -41,6 +41,7 @@ from skiway.storage import Check, Operation
 from skiway.storage.paging import open_token, seal_token
 
 __all__ = [
+    "OTHER_FORMATS",
     "PAGE",
     "SAMPLED_FILES",
     "STEP",
@@ -66,6 +67,9 @@ PAGE = 200
 STEP = 10_000
 STEP_BYTES = 32 * 1024 * 1024
 """How many items, and how many bytes of them, one write stores at most."""
+
+OTHER_FORMATS: Final = "files.other_formats"
+"""Property of a table's statistics: the number of data files that are not profiled because of their format."""
 
 SAMPLED_FILES: Final = "files.sample"
 """Property of a table's statistics: of how many files a sample was to be profiled; absent if it was all of them."""
@@ -198,7 +202,8 @@ def counted_nulls(column: v1.ColumnStats) -> int | None:
 def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:
     """Whether a file of a snapshot, or of its sample, was never profiled. `default` is the number of profiled files if none is stored."""
     profiled = int(stats.properties.get("files.profiled") or default)
-    return profiled < int(stats.properties.get(SAMPLED_FILES) or stats.data_file_count)
+    profilable = stats.data_file_count - int(stats.properties.get(OTHER_FORMATS) or 0)
+    return profiled < int(stats.properties.get(SAMPLED_FILES) or profilable)
 
 
 def table_statistics(realm: Realm, table_id: str, snapshot_id: int) -> v1.TableStats | None:
