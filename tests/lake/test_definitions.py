@@ -13,8 +13,9 @@ from skiway.airport.request import ServedCall, entered
 from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 from skiway.lake.catalog import LakeCatalog
 from skiway.lake.creating import FailedCreations, FirstInsert
-from skiway.lake.schema import DamagedTable, _first_line, _iceberg_columns
+from skiway.lake.schema import UnreadableTable, _first_line, _iceberg_columns
 from skiway.lake.view_tables import BrokenView
+from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
 from skiway.schema_names import namespace_path, schema_name
 
@@ -72,7 +73,7 @@ def test_invalid_names_of_schemas_are_rejected(name: str) -> None:
 
 
 def test_damaged_tables_and_broken_views_tell_why() -> None:
-    table = DamagedTable(v1.Table(display_name="t", damage="lost"))
+    table = UnreadableTable(v1.Table(display_name="t", damage="lost"), damaged_error("table", "t", "lost"))
     assert (table.name, table.comment, table.schema.names) == ("t", "damaged: lost", ["damage"])
     with pytest.raises(SkiwayError, match="lost"):
         table.scan(ScanOptions())

@@ -47,6 +47,7 @@ class Description:
     data_files: int | None
     size_bytes: int | None
     columns: tuple[ColumnProfile, ...]
+    problem: str | None = None
 
 
 def print_description(call: Call, name: str, at: int | None) -> None:
@@ -70,6 +71,7 @@ def print_description(call: Call, name: str, at: int | None) -> None:
         stats.data_file_count if stats else None,
         stats.total_size_bytes if stats else None,
         tuple(column_profiles(call.lake, record, at)),
+        record.problem,
     )
     if not call.is_for_people:
         call.print_record(description)
@@ -84,6 +86,9 @@ def _number(stats: TableStats | None, key: str) -> int | None:
 
 
 def _write_columns(table: Description) -> None:
+    if not table.columns and table.problem:
+        typer.echo(f"the table cannot be read: {table.problem}", err=True)
+        return
     if not table.columns:
         typer.echo(f"the columns are not profiled yet; profile them with: {_profile_command(table)}", err=True)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +33,11 @@ AtSnapshot = Annotated[
 def list_(call: Call, parent: Parent = None) -> None:
     """List tables with their rows and sizes."""
     names = connector_names(call.lake)
-    found = (TableRecord.of(each, names) for each in tables_in(call.lake, parent))
+    found: Iterable[TableRecord] = (TableRecord.of(each, names) for each in tables_in(call.lake, parent))
     columns = ["name", "format", "origin", "rows", "data_files", "size_bytes"]
+    if call.is_for_people:
+        found = list(found)
+        columns += ["problem"] if any(each.problem for each in found) else []
     call.print_rows(
         found, columns, empty="there are no tables here; create some with skiway sql or skiway connectors create"
     )

@@ -30,8 +30,9 @@ _COUNTS: Final = ("value_count", "null_count", "nan_count")
 
 def canonical_columns(files: pa.Table, schema: pa.Schema) -> pa.ListArray:
     """The statistics of the columns of `schema` for each file of a file table, with bounds as canonical text."""
-    columns = [leaf for leaf in leaves(schema) if logical_type(leaf.type)]
     stats = files["stats"].combine_chunks()
+    measured = {each.name for each in stats.type}  # variants, which are read as JSON, have no statistics
+    columns = [leaf for leaf in leaves(schema) if logical_type(leaf.type) and str(leaf.id) in measured]
     rows, width = files.num_rows, len(columns)
     parts = [_column(stats.field(str(leaf.id)), leaf) for leaf in columns]
     if not parts:

@@ -186,6 +186,10 @@ class FolderSource(Source):
             f"{self._root} has no table {str(wanted)!r}; list its tables", key="table.not_found", table=str(wanted)
         )
 
+    def location_of(self, namespace: Namespace, table: str) -> str:
+        wanted = TableName(namespace, table)
+        return next((str(place) for name, place in self._all(towards=wanted) if name == wanted), "")
+
     def _all(self, towards: TableName | None = None) -> Iterator[tuple[TableName, Location]]:
         """The tables with their locations; only those on the path `towards` one, if given."""
         if self._as_table is not None:

@@ -175,6 +175,10 @@ class Source(ABC):
     def load(self, namespace: Namespace, table: str) -> TableHandle:
         """Load the current state of a table; raises NotFound, or Unsupported if it cannot be read correctly."""
 
+    def location_of(self, namespace: Namespace, table: str) -> str:  # noqa: ARG002
+        """Where a table is, also if it cannot be loaded; empty if only its metadata says so."""
+        return ""
+
     def close(self) -> None:  # noqa: B027 - most sources have no connections
         """Close the connections."""
 

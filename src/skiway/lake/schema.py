@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +33,6 @@ __all__ = ["SYSTEM_SCHEMA", "LakeSchema"]
 
 SYSTEM_SCHEMA: Final = "skiway"
 
-log = logging.getLogger("skiway.lake")
-
 
 class LakeSchema(Schema, DynamicSchema, LazyListing):
     """The tables of one namespace. A lazy schema lists them when a client first uses it."""
@@ -57,15 +54,17 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
         return self._is_lazy
 
     def tables(self) -> Sequence[Table]:
-        """All tables and views. A table with an invalid schema is left out and logged; what cannot be read is marked."""
+        """All tables and views. What cannot be read is marked with the reason."""
         return [*self._tables(), *self._views()]
 
     def _tables(self) -> Iterator[Table]:
         if self._context.callers.may("table.read"):
             for record in tables.scan(self._context.callers.realm(), self._namespace.resource_id.id):
                 if record.damage:
-                    yield DamagedTable(record)
-                elif self._has_valid_schema(record):
+                    yield UnreadableTable(record, damaged_error("table", record.display_name, record.damage))
+                elif (error := self._schema_error(record)) is not None:
+                    yield UnreadableTable(record, error)
+                else:
                     yield self._table(record, listing=True)
 
     def _views(self) -> Iterator[Table]:
@@ -93,13 +92,8 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
                 return self._view_table(view, bind=bind)
             self._context.callers.require("table.read")
             return None
-        try:
-            columns_of(record.schema_json)
-        except ValueError as error:
-            raise PreconditionFailed(
-                f"table {name!r} has an invalid schema: {_first_line(error)}; synchronise its connector",
-                key="table.schema",
-            ) from error
+        if (error := self._schema_error(record)) is not None:
+            raise error
         return self._table(record)
 
     # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
@@ -254,27 +248,31 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             scan_mode=scan_mode(self._catalog),
         )
 
-    def _has_valid_schema(self, record: v1.Table) -> bool:
+    def _schema_error(self, record: v1.Table) -> PreconditionFailed | None:
+        """The reason why the columns of a table are unknown; None if they are known."""
         try:
             columns_of(record.schema_json)
         except ValueError as error:
-            log.warning("table %s.%s is not shown: %s", self.name, record.display_name, _first_line(error))
-            return False
-        return True
+            problem = tables.problem_of(self._context.callers.realm(), record)
+            reason = problem or f"its schema is invalid: {_first_line(error)}; synchronise its connector"
+            message = f"table {record.display_name!r} cannot be read: {reason}"
+            return PreconditionFailed(message, key="table.unreadable", table=record.display_name)
+        return None
 
 
-class DamagedTable(Table):
-    """The place of a table with a damaged record in a listing. Reading it fails."""
+class UnreadableTable(Table):
+    """The place of a table in a listing whose columns are unknown. Reading it fails."""
 
     schema = pa.schema({"damage": pa.string()})
 
-    def __init__(self, record: v1.Table) -> None:
-        self.name, self.comment = record.display_name, f"damaged: {record.damage}"
-        self._damage = record.damage
+    def __init__(self, record: v1.Table, error: PreconditionFailed) -> None:
+        self.name = record.display_name
+        self.comment = f"damaged: {record.damage}" if record.damage else error.message
+        self._error = error
 
     def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
         """Raise the reason why the table cannot be read."""
-        raise damaged_error("table", self.name, self._damage)
+        raise self._error
 
 
 def _iceberg_columns(create: CreateTable) -> pa.Schema:

@@ -23,7 +23,7 @@ from skiway.lake.context import Context
 from skiway.lake.policies import masked_columns, with_optional
 from skiway.lake.time_travel import snapshot_at, snapshot_with_id
 from skiway.lake.transactions import is_explicit
-from skiway.metastore import Realm, snapshots
+from skiway.metastore import Realm, snapshots, tables
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
 from skiway.metastore.transactions.combined_writes import TransactionState
@@ -50,7 +50,8 @@ class TableInCall(Table, TimeTravel, Bindable):
         scan_mode: ScanMode = "server",
     ) -> None:
         self.name = record.display_name
-        self.comment = record.description
+        problem = record.upstream.problem and tables.problem_of(context.callers.realm(), record)
+        self.comment = f"cannot be synchronised: {problem}" if problem else record.description
         self.record = record
         self._context = context
         self._catalog, self._schema_name = catalog, schema_name

@@ -74,6 +74,7 @@ class LakeTools:
             "snapshot_id": record.snapshot_id,
             "updated_at": json_values(record.updated_at),
             "columns": self._columns(token, found, record),
+            **({"problem": record.problem} if record.problem else {}),
         }
 
     def _columns(self, token: str, found: Table, record: TableRecord) -> list[dict[str, Any]]:

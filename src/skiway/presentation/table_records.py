@@ -67,6 +67,7 @@ class TableRecord:
     created_at: datetime | None
     updated_at: datetime | None
     damage: str | None = None
+    problem: str | None = None
 
     @classmethod
     def of(cls, table: Table, names: Mapping[str, str], *, name: str | None = None) -> TableRecord:
@@ -92,6 +93,7 @@ class TableRecord:
             None if table.damage else table.created_at,
             None if table.damage else table.updated_at,
             damage,
+            table.problem or None,
         )
 
 

@@ -52,13 +52,15 @@ def is_served(table: v1.Table, *, mirrors: Mirrors | None) -> bool:
     """Whether Iceberg clients can read the table, unless it cannot be exported."""
     if table.metadata_location:
         return True
-    return mirrors is not None and (table.upstream.format == v1.TF_ICEBERG or exports.is_exportable(table))
+    if mirrors is None or table.upstream.problem:
+        return False
+    return table.upstream.format == v1.TF_ICEBERG or exports.is_exportable(table)
 
 
 def require_served(table: v1.Table, *, mirrors: Mirrors | None) -> v1.Table:
     """Return the table, or raise `NotFound` if Iceberg clients cannot read it."""
     if not is_served(table, mirrors=mirrors):
-        raise _not_iceberg(table, "")
+        raise _not_iceberg(table, table.upstream.problem)
     return table
 
 
@@ -69,6 +71,8 @@ def opened(realm: Realm, lake: Lake, table: v1.Table) -> IcebergTable:
     try:
         found = lake.mirrors(realm, table)
         if isinstance(found.handle, IcebergTable):
+            if found.handle.has_variants:
+                raise _not_iceberg(table, "it has columns of type variant")
             return found.handle
         if table.upstream.format != v1.TF_ICEBERG:
             return exports.export(realm, lake.warehouse, table, found)

@@ -30,6 +30,7 @@ class RecordingProfiler:
     failed: Mapping[str, str] = field(default_factory=dict)
     version: int = statistics.CURRENT_VERSION
     runs: list[str] = field(default_factory=list)
+    other_formats: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(
         self, realm: Any, table_id: Any, snapshot: Any, *, handle: Any, on_progress: Any, again: str, **_: Any

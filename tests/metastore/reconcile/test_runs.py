@@ -40,6 +40,7 @@ class RecordingControl(Control):
 @dataclass
 class Report:
     failed: Mapping[str, str] = field(default_factory=dict)
+    other_formats: Mapping[str, int] = field(default_factory=dict)
 
 
 class Profiler:

@@ -261,6 +261,11 @@ class Table(PathResource[v1.Table]):
         """The source of a mirrored table."""
         return self.message.upstream if self.message.HasField("upstream") else None
 
+    @property
+    def problem(self) -> str:
+        """Why the last synchronisation could not read the table; "" if it could, and for a managed table."""
+        return self.message.upstream.problem
+
     @cached_property
     def stats(self) -> TableStats:
         """Statistics of the current snapshot, requested at the first use.

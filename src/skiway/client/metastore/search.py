@@ -75,6 +75,11 @@ class LakeObject:
         """A description of damage to its record or its statistics; empty if there is none."""
         return self.message.damage
 
+    @property
+    def problem(self) -> str:
+        """Why the last synchronisation could not read a mirrored table; empty if it could."""
+        return self.message.problem
+
 
 def format_name(number: v1.TableFormat.ValueType) -> str:
     """The name of a format; `-` if it is not known."""

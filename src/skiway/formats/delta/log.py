@@ -11,15 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from itertools import count
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from skiway.airport.layouts import is_list
 from skiway.errors import Unsupported
 from skiway.formats.files import Files, Found
 from skiway.formats.schemas import Path, TableSchema, field_id, leaves, path_id, with_ids
@@ -33,6 +35,9 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*")
 _AT_ONCE: Final = 8  # commits to read
 _ID: Final = b"delta.columnMapping.id"
 _NAME: Final = b"delta.columnMapping.physicalName"
+_NESTED_IDS: Final = "delta.columnMapping.nested.ids"
+_Anchor: TypeAlias = tuple[int | None, Path]
+"""The id of a column or a field of a struct, and the path from there to an element, a key or a value."""
 
 
 def snapshots(
@@ -100,17 +105,24 @@ class DeltaSchema:
     physical: Mapping[int, Path]  # path of a leaf in files and in the log, by id
     mode: str
     ids: Mapping[Path, int]  # of all fields, by their paths in files
+    element_ids: Mapping[_Anchor, int]  # of elements, keys and values, if columns are mapped
 
     @classmethod
-    def of(cls, arrow: pa.Schema, partitioned_by: Sequence[str], mode: str, *, first_id: int) -> DeltaSchema:
-        """Make the schema from the one that delta-rs returns, with column mapping in the metadata of its fields."""
-        fields = list(_walk(list(arrow), (), ()))
+    def of(
+        cls, arrow: pa.Schema, partitioned_by: Sequence[str], mode: str, *, first_id: int, json_text: str = ""
+    ) -> DeltaSchema:
+        """Make the schema from the one that delta-rs returns, with column mapping in the metadata of its fields.
+
+        `json_text` is the same schema as JSON, which also has the ids of elements, keys and values, if writers assign them.
+        """
+        fields = list(_walk(list(arrow), (), (), _mapped_id))
+        element_ids: dict[_Anchor, int] = {}
         if mode == "none":
-            numbers = {logical: path_id(logical) for logical, _, _ in fields}
+            numbers = {each.logical: path_id(each.logical) for each in fields}
         else:
-            numbers = {logical: int((field.metadata or {})[_ID]) for logical, _, field in fields if _has_id(field)}
+            numbers, element_ids = _mapped_ids(fields, _nested_ids(json_text))
         table = TableSchema.of(with_ids(arrow, numbers.get))
-        places = {logical: physical for logical, physical, _ in fields}
+        places = {each.logical: each.physical for each in fields}
         columns = [table.arrow.field(name) for name in partitioned_by]
         spec = [
             PartitionField(first_id + place, column.name, field_id(column) or 0) for place, column in enumerate(columns)
@@ -121,40 +133,119 @@ class DeltaSchema:
             {leaf.id: places[leaf.path] for leaf in leaves(table.arrow)},
             mode,
             {places[logical]: number for logical, number in numbers.items()},
+            element_ids,
         )
 
     def with_ids(self, schema: pa.Schema, file: str) -> pa.Schema:
         """Add the ids of the table's columns to the schema of a file; partition columns are not read from files."""
-        if self.mode == "id":
-            if all(field_id(field) is None for field in schema):
-                raise Unsupported(
-                    f"file {file!r} has no field ids, but the table maps columns by id; rewrite the file",
-                    key="table.feature",
-                    feature="files without field ids",
-                    file=file,
-                )
-            return schema
-        return with_ids(schema, self.ids.get)
+        if self.mode != "id":
+            return with_ids(schema, self.ids.get)
+        if all(field_id(field) is None for field in schema):
+            raise Unsupported(
+                f"file {file!r} has no field ids, but the table maps columns by id; rewrite the file",
+                key="table.feature",
+                feature="files without field ids",
+                file=file,
+            )
+        # Most writers give ids to the fields of structs only.
+        fields = _walk(list(schema), (), (), field_id)
+        numbers = {
+            each.logical: each.anchor[0] if each.is_anchor else self.element_ids.get(each.anchor) for each in fields
+        }
+        return with_ids(schema, numbers.get)
 
 
-def _has_id(field: pa.Field) -> bool:
-    return _ID in (field.metadata or {})
+class _Walked(NamedTuple):
+    """A field with its paths. Elements, keys and values have the anchor of the struct field or column that contains them."""
+
+    logical: Path
+    physical: Path
+    field: pa.Field
+    anchor: _Anchor
+
+    @property
+    def is_anchor(self) -> bool:
+        return not self.anchor[1]
 
 
-def _walk(fields: Sequence[pa.Field], logical: Path, physical: Path) -> Iterator[tuple[Path, Path, pa.Field]]:
+def _mapped_id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(_ID)
+    return None if found is None else int(found)
+
+
+def _mapped_ids(fields: Sequence[_Walked], nested: Mapping[_Anchor, int]) -> tuple[dict[Path, int], dict[_Anchor, int]]:
+    """The ids of all fields by logical path, and those of elements, keys and values by anchor.
+
+    Column mapping gives ids to columns and the fields of structs. If a writer has not given ids to elements, keys and values, they
+    are derived from the id of the column, so that they stay when it is renamed.
+    """
+    missing = next((each for each in fields if each.anchor[0] is None), None)
+    if missing is not None:
+        name = ".".join(missing.logical)
+        raise Unsupported(
+            f"column {name!r} has no id, but the table maps columns by id or name; let its engine set delta.columnMapping.mode again",
+            key="table.feature",
+            feature="columns without ids",
+            column=name,
+        )
+    numbers = {each.logical: each.anchor[0] or 0 for each in fields if each.is_anchor}
+    taken = {*numbers.values(), *nested.values()}
+    element_ids: dict[_Anchor, int] = {}
+    for each in fields:
+        if each.is_anchor:
+            continue
+        number = nested.get(each.anchor)
+        if number is None:
+            attempts = (path_id((str(each.anchor[0]), *each.anchor[1], *["+"] * attempt)) for attempt in count())
+            number = next(attempt for attempt in attempts if attempt not in taken)
+            taken.add(number)
+        numbers[each.logical] = element_ids[each.anchor] = number
+    return numbers, element_ids
+
+
+def _nested_ids(json_text: str) -> dict[_Anchor, int]:
+    """The ids that writers have given to elements, keys and values: Delta keeps them with the column or field above."""
+    found: dict[_Anchor, int] = {}
+
+    def visit(part: Any) -> None:
+        if isinstance(part, list):
+            for inner in part:
+                visit(inner)
+        elif isinstance(part, dict):
+            metadata = part.get("metadata")
+            if isinstance(metadata, dict) and isinstance(metadata.get(_NESTED_IDS), dict):
+                prefix = f"{metadata.get(_NAME.decode(), part.get('name'))}."
+                for path, number in metadata[_NESTED_IDS].items():
+                    inside = tuple(path.removeprefix(prefix).split("."))
+                    found[metadata.get(_ID.decode()), inside] = int(number)
+            for inner in part.values():
+                visit(inner)
+
+    if _NESTED_IDS in json_text:
+        visit(json.loads(json_text))
+    return found
+
+
+def _walk(
+    fields: Sequence[pa.Field], logical: Path, physical: Path, id_of: Callable[[pa.Field], int | None]
+) -> Iterator[_Walked]:
     """All fields with their logical and physical paths."""
     for field in fields:
         own = (field.metadata or {}).get(_NAME, field.name.encode()).decode()
-        yield from _inside(field, (*logical, field.name), (*physical, own))
+        yield from _inside(field, (*logical, field.name), (*physical, own), (id_of(field), ()), id_of)
 
 
-def _inside(field: pa.Field, logical: Path, physical: Path) -> Iterator[tuple[Path, Path, pa.Field]]:
-    yield logical, physical, field
+def _inside(
+    field: pa.Field, logical: Path, physical: Path, anchor: _Anchor, id_of: Callable[[pa.Field], int | None]
+) -> Iterator[_Walked]:
+    yield _Walked(logical, physical, field, anchor)
     of = field.type
+    parts: dict[str, pa.Field] = {}
     if pa.types.is_struct(of):
-        yield from _walk(list(of), logical, physical)
+        yield from _walk(list(of), logical, physical, id_of)
     elif pa.types.is_map(of):
-        yield from _inside(of.key_field, (*logical, "key"), (*physical, "key"))
-        yield from _inside(of.item_field, (*logical, "value"), (*physical, "value"))
-    elif pa.types.is_list(of) or pa.types.is_large_list(of):
-        yield from _inside(of.value_field, (*logical, "element"), (*physical, "element"))
+        parts = {"key": of.key_field, "value": of.item_field}
+    elif is_list(of):
+        parts = {"element": of.value_field}
+    for name, part in parts.items():
+        yield from _inside(part, (*logical, name), (*physical, name), (anchor[0], (*anchor[1], name)), id_of)

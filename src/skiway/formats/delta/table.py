@@ -180,7 +180,10 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         metadata = table.metadata()
         mode = metadata.configuration.get("delta.columnMapping.mode", "none")
         arrow = pa.schema([plain_field(field) for field in pa.schema(table.schema().to_arrow())])
-        return DeltaSchema.of(arrow, metadata.partition_columns, mode, first_id=_FIRST_PARTITION_ID)
+        json_text = "" if mode == "none" else table.schema().to_json()
+        return DeltaSchema.of(
+            arrow, metadata.partition_columns, mode, first_id=_FIRST_PARTITION_ID, json_text=json_text
+        )
 
     def _at(self, version: int) -> deltalake.DeltaTable:
         return self._versions.get(version, lambda: self._load(version))
@@ -220,6 +223,8 @@ class DeltaTable(TableHandle, DeltaUpkeep):
                 table=str(self.name),
             ) from error
         except exceptions.DeltaError as error:
+            if (reason := _unsupported_by_delta_rs(error)) is not None:
+                raise Unsupported(f"{table} {reason}", key="table.feature", table=str(self.name)) from error
             if version is not None:
                 raise NotFound(
                     f"{table} has no version {version}; it may have expired, list its snapshots",
@@ -233,6 +238,22 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         except OSError as error:
             advice = "cannot be read; check the address and credentials of the source"
             raise unreadable(str(table), error, otherwise=advice) from error
+
+
+_DELTA_RS_REASONS: Final = {
+    r"Unsupported Delta table type: '(.+?)'": "has a column of type {}, which is not supported; drop the column, or copy the table",
+    r"Unsupported: Feature '(.+?)' is not supported": "needs the unsupported reader feature {}; drop the feature, or copy the table",
+    r"Column mapping is enabled but (.+)": "has invalid column mapping: {}; let its engine set delta.columnMapping.mode again",
+}
+"""What delta-rs says about a valid log that it cannot read, and what we say."""
+
+
+def _unsupported_by_delta_rs(error: Exception) -> str | None:
+    """The reason and the remedy if delta-rs understands the log, but cannot read the table; None for other errors."""
+    for pattern, reason in _DELTA_RS_REASONS.items():
+        if found := re.search(pattern, str(error)):
+            return reason.format(found[1])
+    return None
 
 
 def _url(place: Location) -> str:

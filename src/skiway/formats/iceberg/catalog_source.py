@@ -51,6 +51,8 @@ class CatalogSource(Source):
             return sorted(name[-1] for name in self._catalog.list_tables(namespace))
 
     def load(self, namespace: Namespace, table: str) -> TableHandle:
+        from skiway.formats.iceberg.foreign_metadata import variants_in
+
         name = TableName(namespace, table)
         with translated(self._request.address, str(name)):
             found = self._catalog.load_table((*namespace, table))
@@ -65,7 +67,7 @@ class CatalogSource(Source):
                 validated(found.metadata),
                 metadata_location=found.metadata_location,
                 files=files,
-                variants=getattr(found, "variants", frozenset()),
+                variants=getattr(found, "variants", frozenset()) or variants_in(found.config),
             )
 
     def close(self) -> None:

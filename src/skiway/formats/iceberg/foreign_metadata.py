@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from skiway.formats.files import Files
-from skiway.formats.iceberg.unpacking import metadata_text
+from skiway.formats.iceberg.unpacking import metadata_text, naming_types
 
-__all__ = ["ForeignMetadata", "read_foreign_metadata"]
+if TYPE_CHECKING:
+    from requests import Response
+
+__all__ = ["ForeignMetadata", "read_foreign_metadata", "translate_response", "variants_in"]
 
 _SHAPE: Final = re.compile(r"(geometry|geography)\s*\(\s*([^'\",)]+?)\s*(?:,\s*(\w+)\s*)?\)")
+_VARIANTS: Final = "skiway.variants"
 _PARTS: Final = (("type", "id"), ("element", "element-id"), ("key", "key-id"), ("value", "value-id"))
 
 
@@ -31,15 +35,46 @@ class ForeignMetadata:
     variants: frozenset[int] = frozenset()
 
 
+_CONSEQUENCE: Final = "is not supported; drop the column, or copy the table with an engine that supports it"
+
+
 def read_foreign_metadata(files: Files, location: str) -> ForeignMetadata:
     """Read a metadata file of a table that is not written to."""
     text = metadata_text(files, location)
-    if '"variant"' not in text and not _SHAPE.search(text):
-        return ForeignMetadata(TableMetadataUtil.parse_raw(text))
+    with naming_types(text, _CONSEQUENCE):
+        if not _has_foreign_types(text):
+            return ForeignMetadata(TableMetadataUtil.parse_raw(text))
+        document = json.loads(text)
+        found = _translate_schemas(document)
+        return ForeignMetadata(TableMetadataUtil.parse_obj(document), found)
+
+
+def translate_response(response: Response, *_: object, **__: object) -> None:
+    """Replace the types in the response of a REST catalog that PyIceberg cannot parse; the config then names the variants."""
+    text = response.content.decode(errors="replace")
+    if not response.ok or not _has_foreign_types(text):
+        return
     document = json.loads(text)
-    schemas = [*document.get("schemas", ()), *([document["schema"]] if "schema" in document else ())]
-    found = frozenset(number for schema in schemas for number in _translate(schema))
-    return ForeignMetadata(TableMetadataUtil.parse_obj(document), found)
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    if isinstance(metadata, dict):
+        variants = ",".join(map(str, sorted(_translate_schemas(metadata))))
+        config = document.get("config")
+        document["config"] = {**(config if isinstance(config, dict) else {}), _VARIANTS: variants}
+        response._content = json.dumps(document).encode()
+
+
+def variants_in(config: Mapping[str, str]) -> frozenset[int]:
+    """The ids of the variants that `translate_response` has found."""
+    return frozenset(int(number) for number in config.get(_VARIANTS, "").split(",") if number.isdecimal())
+
+
+def _has_foreign_types(text: str) -> bool:
+    return '"variant"' in text or _SHAPE.search(text) is not None
+
+
+def _translate_schemas(metadata: dict[str, Any]) -> frozenset[int]:
+    schemas = [*metadata.get("schemas", ()), *([metadata["schema"]] if "schema" in metadata else ())]
+    return frozenset(number for schema in schemas for number in _translate(schema))
 
 
 def _translate(of: Any) -> Iterator[int]:

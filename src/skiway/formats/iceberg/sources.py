@@ -63,10 +63,13 @@ def _open_rest(request: SourceRequest) -> Source:
         from pyiceberg.catalog.rest import RestCatalog
         from pyiceberg.typedef import EMPTY_DICT
 
+        from skiway.formats.iceberg.foreign_metadata import translate_response
+
         class Guarded(RestCatalog):
             def _config_headers(self, session: Session) -> None:
                 """Guard the session; this is called first, before a token is requested."""
                 guard_session(session, request.access)
+                session.hooks["response"].append(translate_response)
                 super()._config_headers(session)
 
             def _init_sigv4(self, session: Session) -> None:

@@ -72,6 +72,11 @@ class IcebergTable(TableHandle):
         self._variants = variants
         self.schema = arrow_schema(metadata.schema())
 
+    @property
+    def has_variants(self) -> bool:
+        """Whether `metadata` has strings instead of variants, so that it is not the metadata of the table."""
+        return bool(self._variants)
+
     @cached_property
     def _schemas(self) -> dict[int, TableSchema]:
         """All schemas that the table has had, by id."""

@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
+from pydantic import ValidationError as Malformed
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.types import NestedField
 
-from skiway.errors import LimitExceeded
+from skiway.errors import LimitExceeded, Unsupported
 from skiway.formats.compression import decompressed
 from skiway.formats.files import Files
 
-__all__ = ["MAX_UNPACKED_BYTES", "check_unpacked", "metadata_text", "table_metadata", "unpacked"]
+__all__ = ["MAX_UNPACKED_BYTES", "check_unpacked", "metadata_text", "naming_types", "table_metadata", "unpacked"]
 
 MAX_UNPACKED_BYTES: Final = 256 * 1024 * 1024
 """For a metadata file, and for a manifest."""
 
 
 def table_metadata(files: Files, location: str) -> TableMetadata:
-    """Read a metadata file."""
-    return TableMetadataUtil.parse_raw(metadata_text(files, location))
+    """Read a metadata file of a managed table."""
+    text = metadata_text(files, location)
+    with naming_types(
+        text, "managed tables do not support; a connector of kind iceberg mirrors the table, and reads variants as JSON"
+    ):
+        return TableMetadataUtil.parse_raw(text)
+
+
+@contextmanager
+def naming_types(text: str, consequence: str) -> Iterator[None]:
+    """Run a block that parses metadata; raise `Unsupported` with the column if PyIceberg does not have the type of one."""
+    try:
+        yield
+    except (Malformed, ValidationError) as error:
+        unknown = next(_unknown_types(json.loads(text)), None)
+        if unknown is None:
+            raise
+        column, name = unknown
+        raise Unsupported(
+            f"column {column!r} has type {name}, which {consequence}", key="table.feature", feature=name, column=column
+        ) from error
+
+
+def _unknown_types(document: Any) -> Iterator[tuple[str, str]]:
+    """The columns of all schemas that have a type that PyIceberg does not have, with the type."""
+    schemas = document.get("schemas") or [document.get("schema")] if isinstance(document, dict) else []
+    for schema in schemas if isinstance(schemas, list) else ():
+        for field in schema.get("fields", ()) if isinstance(schema, dict) else ():
+            if isinstance(field, dict):
+                yield from (
+                    (str(field.get("name")), name) for name in _type_names(field.get("type")) if _is_unknown(name)
+                )
+
+
+def _type_names(of: Any) -> Iterator[str]:
+    if isinstance(of, str):
+        yield of
+    elif isinstance(of, dict):
+        parts = [
+            *(of.get(part) for part in ("element", "key", "value")),
+            *(each.get("type") for each in of.get("fields", ())),
+        ]
+        for part in parts:
+            yield from _type_names(part)
+
+
+def _is_unknown(name: str) -> bool:
+    try:
+        NestedField(field_id=1, name="_", type=name, required=False)
+    except (Malformed, ValidationError):
+        return True
+    return False
 
 
 def metadata_text(files: Files, location: str) -> str:

@@ -45,6 +45,7 @@ TABLES: Final = pa.schema(
         pa.field("comment", pa.string()),
         pa.field("created_at", MOMENT),
         pa.field("updated_at", MOMENT),
+        pa.field("problem", pa.string()),
         DAMAGE,
     ]
 )
@@ -71,6 +72,7 @@ def tables(scan: SystemScan) -> pa.Table:
             table.description if table.HasField("description") else None,
             moment_of(table.created_at),
             moment_of(table.updated_at),
+            metastore.tables.problem_of(realm, table) or None,
             f"statistics: {damage}" if damage else None,
         )
 
@@ -97,10 +99,7 @@ COLUMNS: Final = pa.schema(
 
 
 def columns(scan: SystemScan) -> pa.Table:
-    """One row per column, in the order of the tables' columns. Tables with an invalid schema have none.
-
-    A damaged table has one row without a column.
-    """
+    """One row per column, in the order of the tables' columns. A table whose columns are unknown has one row without a column."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for shown in scan.visible:
@@ -109,7 +108,12 @@ def columns(scan: SystemScan) -> pa.Table:
                 continue
             try:
                 stored = columns_of(shown.table.schema_json).stored
-            except ValueError:
+            except ValueError as error:
+                yield (
+                    *shown.names,
+                    *unknown(COLUMNS, 3),
+                    metastore.tables.problem_of(scan.realm, shown.table) or str(error),
+                )
                 continue
             for place, field in enumerate(stored, start=1):
                 doc = (field.metadata or {}).get(b"doc")

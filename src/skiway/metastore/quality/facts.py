@@ -50,10 +50,15 @@ def known_facts(realm: Realm, table: v1.Table) -> tuple[TableFacts, int | None]:
             rows_before=None if before is None else _rows(before),
             has_previous=snapshot.HasField("parent_snapshot_id"),
             columns=_columns(realm, table_id, snapshot.snapshot_id, rows, schema),
-            unmeasured=NO_PROFILE if stats is None or statistics.lacks_profiles(stats, default=0) else "",
+            unmeasured=NO_PROFILE if stats is None or not _is_profiled(stats) else "",
         ),
         snapshot.snapshot_id,
     )
+
+
+def _is_profiled(stats: v1.TableStats) -> bool:
+    """Whether all data files are profiled."""
+    return not statistics.lacks_profiles(stats, default=0) and statistics.OTHER_FORMATS not in stats.properties
 
 
 def column_types(schema_json: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from skiway.formats import Format, Snapshot, TableHandle
@@ -26,9 +27,18 @@ from skiway.metastore.statistics.file_table import DIGEST, partition_spec, snaps
 from skiway.model import v1
 from skiway.storage import Check, Operation, Pointer
 
-__all__ = ["Mirror", "ensured_namespace", "mirrored_tables", "table_spec", "wanted"]
+__all__ = [
+    "Mirror",
+    "ensured_namespace",
+    "list_with_problem",
+    "mirrored_tables",
+    "store_problem",
+    "table_spec",
+    "wanted",
+]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_COLUMNS: Final = '{"type": "struct", "fields": []}'
 FORMATS = {Format.ICEBERG: v1.TF_ICEBERG, Format.DELTA: v1.TF_DELTA, Format.PARQUET: v1.TF_PARQUET}
 
 
@@ -49,6 +59,32 @@ def table_spec(handle: TableHandle, connector_id: v1.ResourceId) -> v1.TableSpec
             column_id_algorithm=ids,
         ),
     )
+
+
+def list_with_problem(
+    realm: Realm, namespace_id: v1.ResourceId, name: str, known: v1.Table | None, upstream: v1.UpstreamRef
+) -> None:
+    """Store why a table cannot be mirrored. A table that is not mirrored yet gets a record without columns, so that it is listed."""
+    if known is None:
+        place = hierarchy.namespace(realm, namespace_id).value
+        spec = v1.TableSpec(
+            display_name=name,
+            catalog_id=place.catalog_id,
+            namespace_id=namespace_id,
+            schema_json=NO_COLUMNS,
+            upstream=upstream,
+        )
+        tables.create(realm, v1.CreateTableRequest(spec=spec))
+    elif known.upstream.problem != upstream.problem:
+        store_problem(realm, known, upstream.problem)
+
+
+def store_problem(realm: Realm, table: v1.Table, problem: str) -> None:
+    """Store why a mirrored table cannot be read; "" if it can."""
+    spec = v1.TableSpec(upstream=v1.UpstreamRef(problem=problem))
+    request = v1.UpdateTableRequest(table_id=table.resource_id, spec=spec)
+    request.update_mask.paths.append("upstream.problem")
+    tables.update(realm, request)
 
 
 def _is_public(name: str) -> bool:
@@ -100,6 +136,7 @@ class Mirror:
         self.check()
         if known is None:
             return self._created(spec, namespace_id, name), True
+        spec.upstream.problem = known.upstream.problem  # until the snapshots are stored, too
         request = v1.UpdateTableRequest(table_id=known.resource_id, spec=spec)
         request.update_mask.paths.extend(("schema_json", "upstream", "properties"))
         before = hierarchy.table(self.realm, known.resource_id).pointer

@@ -32,10 +32,15 @@ LEFT_OUT: Final = "columns.left_out"
 
 
 class Profiled(Protocol):
-    """The outcome of a profile. `failed` maps the paths of unreadable files to the reasons."""
+    """The outcome of a profile. `failed` maps the paths of unreadable files to the reasons.
+
+    `other_formats` counts the files, by format, that are not profiled because they are not Parquet.
+    """
 
     @property
     def failed(self) -> Mapping[str, str]: ...
+    @property
+    def other_formats(self) -> Mapping[str, int]: ...
 
 
 class Profile(Protocol):
@@ -118,7 +123,8 @@ def _sum(parts: Iterable[Amounts]) -> Amounts:
 class Outcome:
     """The result of a run so far. `transient` says whether a retry may fix a failure.
 
-    Maintenance also has a `note` that says what was done, and a `result` with figures.
+    Maintenance also has a `note` that says what was done, and a `result` with figures. `other_formats` counts the files of tables,
+    by format, that have no profile because they are not Parquet.
     """
 
     scanned: int = 0
@@ -128,6 +134,7 @@ class Outcome:
     stages: Stages = field(default_factory=Stages)
     note: str = ""
     result: v1.MaintenanceResult | None = None
+    other_formats: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def progress(self) -> Progress:
@@ -136,11 +143,27 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """A summary of the failures; the note if there are none."""
+        """A summary of the failures; the notes if there are none."""
         if not self.failures:
-            return self.note
+            return " ".join(filter(None, (self.note, self._unprofiled)))
         details = "; ".join(f"{table}: {reason}" for table, reason in self.failures.items())
         return f"{len(self.failures)} of {self.scanned} tables failed: {details}"
+
+    @property
+    def _unprofiled(self) -> str:
+        """Which tables have files in other formats than Parquet, if any."""
+        counts = {
+            table: ", ".join(
+                f"{count} {'file' if count == 1 else 'files'} in {name}" for name, count in formats.items()
+            )
+            for table, formats in self.other_formats.items()
+        }
+        tables = "; ".join(f"{table}: {text}" for table, text in counts.items())
+        return (
+            f"rows in Avro and ORC are read, but not profiled ({tables}): rewrite these files as Parquet for statistics of all rows"
+            if tables
+            else ""
+        )
 
     def and_then(self, later: Outcome) -> Outcome:
         """This pass and the next one, over the same tables."""
@@ -150,6 +173,7 @@ class Outcome:
             {**self.failures, **later.failures},
             self.transient or later.transient,
             later.stages,
+            other_formats={**self.other_formats, **later.other_formats},
         )
 
 

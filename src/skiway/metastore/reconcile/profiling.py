@@ -155,6 +155,8 @@ def profile_table(
     outcome.changed = 1
     quality.after_profile(realm, table.table.resource_id)
     attach(realm, warehouse, table.table.resource_id, snapshot_id=snapshot.id, sketches=sketches_of(report))
+    if report is not None and report.other_formats:
+        outcome.other_formats[name] = report.other_formats
     if report is not None and report.failed:
         outcome.failures[name] = unread(report.failed).message
     return outcome

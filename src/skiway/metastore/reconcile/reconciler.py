@@ -27,11 +27,17 @@ from skiway.metastore.ingest.changes import CopyEngine, DatabaseSource, FileTabl
 from skiway.metastore.ingest.copying import Copy
 from skiway.metastore.ingest.settings import ROWS_ONLY, rules_for
 from skiway.metastore.ingest.targets import CopyPlace
-from skiway.metastore.jobs.attempts import Amounts
+from skiway.metastore.jobs.attempts import Amounts, clipped
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
 from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
-from skiway.metastore.reconcile.mirroring import Mirror, ensured_namespace, mirrored_tables
+from skiway.metastore.reconcile.mirroring import (
+    Mirror,
+    ensured_namespace,
+    list_with_problem,
+    mirrored_tables,
+    store_problem,
+)
 from skiway.metastore.reconcile.outcomes import (
     LEFT_OUT,
     TRANSIENT,
@@ -46,15 +52,19 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.realm import Realm, local_id
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources import hierarchy, tables
 from skiway.model import v1
 from skiway.security import SecretsStore
+from skiway.security.secret_shapes import without_secrets
 from skiway.security.source_access import SourceAccess
 
 __all__ = ["MOST_LANES", "Reconciler", "capture"]
 
 MOST_LANES: Final = 16
 """The most tables that a pass works on at a time, whatever the policy says."""
+
+TABLE_FORMATS: Final = {v1.CK_ICEBERG: v1.TF_ICEBERG, v1.CK_DELTA: v1.TF_DELTA, v1.CK_PARQUET: v1.TF_PARQUET}
+"""The formats of tables that cannot be opened, by the kind of the connector. Other kinds have tables of several formats."""
 
 Work = Callable[[Source, MirrorTarget], bool]
 
@@ -331,14 +341,58 @@ class _Pass:
     # --- the first pass -----------------------------------------------------------------------------------------------
 
     def _mirror(self, source: Source, target: MirrorTarget) -> bool:
-        """Mirror one table, and return whether anything changed."""
+        """Mirror one table, and return whether anything changed. A table that cannot be mirrored is listed with the reason."""
+        try:
+            return self._mirror_readable(source, target)
+        except Cancelled:
+            raise
+        except Exception as error:
+            self._list_with_problem(source, target, error)
+            raise
+
+    def _list_with_problem(self, source: Source, target: MirrorTarget, error: Exception) -> None:
+        """List a table that cannot be mirrored. One that was mirrored before stays as it is if a retry may help."""
+        try:
+            namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, target.namespace)
+            stored = self._mirrored(namespace_id, target) or self._just_created(namespace_id, target)
+            if stored is not None and isinstance(error, TRANSIENT):
+                return
+            namespace, name = target.source.namespace, target.source.name
+            upstream = v1.UpstreamRef(
+                connector_id=self.connector.resource_id,
+                uri=source.location_of(namespace, name) or without_secrets(self.connector.uri),
+                namespace_path=namespace,
+                table_display_name=name,
+                format=TABLE_FORMATS.get(self.connector.kind, v1.TF_UNSPECIFIED),
+                column_id_algorithm=v1.CID_PATH_ORDINAL,
+                problem=clipped(self.upstream.describe(error)),
+            )
+            self.control.check()
+            list_with_problem(self.realm, namespace_id, target.name, stored, upstream)
+        except Cancelled:
+            raise
+        except Exception as second:  # noqa: BLE001 - the first error is reported
+            connector = self.connector.display_name
+            log.warning("table %s of connector %s is not listed with its problem: %s", target.source, connector, second)
+
+    def _just_created(self, namespace_id: v1.ResourceId, target: MirrorTarget) -> v1.Table | None:
+        """The record of a table that this pass has created, after it listed the namespace."""
+        found = tables.find(self.realm, namespace_id.id, target.name)
+        is_ours = found is not None and found.upstream.connector_id.id == self.connector.resource_id.id
+        return found if is_ours else None
+
+    def _mirror_readable(self, source: Source, target: MirrorTarget) -> bool:
         handle = source.load(target.source.namespace, target.source.name)
         self.control.check()
         namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, target.namespace)
         mirror = Mirror(self.realm, self.connector.resource_id, handle, self.control.check)
         stored = self._mirrored(namespace_id, target)
         table_id, changed = mirror.ensured(namespace_id, target.name, stored)
-        return mirror.record(table_id, self.connector.policy, again=self.again) or changed
+        changed = mirror.record(table_id, self.connector.policy, again=self.again) or changed
+        if stored is not None and stored.upstream.problem:
+            store_problem(self.realm, stored, "")
+            return True
+        return changed
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
@@ -443,4 +497,7 @@ class _Pass:
             again=self.rereads,
             on_progress=on_progress,
         )
+        if report is not None and report.other_formats:
+            with self._lock:
+                self.outcome.other_formats[name] = report.other_formats
         return dict(report.failed) if report is not None else {}

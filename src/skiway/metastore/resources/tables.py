@@ -21,7 +21,7 @@ from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "scan", "update"]
+__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "problem_of", "scan", "update"]
 
 
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
@@ -69,7 +69,16 @@ def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:
     shown.ClearField("metadata_location")
     if shown.HasField("upstream"):
         shown.upstream.uri = ""
+        shown.upstream.problem = problem_of(realm, table)
     return shown
+
+
+def problem_of(realm: Realm, table: v1.Table) -> str:
+    """Why a mirrored table cannot be read, without locations of files if policies restrict the caller; "" if it can."""
+    problem = table.upstream.problem
+    if not problem or realm.policies is None or table.damage or realm.policies.of(table) is None:
+        return problem
+    return "the last synchronisation could not read it"
 
 
 def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import tables
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.search.ranking import Document
 from skiway.metastore.search.reading import document_of, format_of
@@ -55,6 +56,7 @@ class Shown:
 
     def _add_size(self, shown: v1.LakeObject, table: v1.Table) -> None:
         shown.format = format_of(table)
+        shown.problem = tables.problem_of(self._realm, table)
         size = size_of(self._realm, table)
         if size is None:
             return

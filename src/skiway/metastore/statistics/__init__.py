@@ -7,6 +7,7 @@ tables, `history` keeps the statistics of earlier snapshots.
 from skiway.metastore.statistics.api import (
     CURRENT_VERSION,
     PROFILE_VERSION,
+    OTHER_FORMATS,
     SAMPLED_FILES,
     column_statistics,
     column_statistics_address,
@@ -30,6 +31,7 @@ from skiway.metastore.statistics.sizes import list_tables, size_of
 __all__ = [
     "CURRENT_VERSION",
     "PROFILE_VERSION",
+    "OTHER_FORMATS",
     "SAMPLED_FILES",
     "add_to_history",
     "column_statistics",

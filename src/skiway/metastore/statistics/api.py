@@ -42,6 +42,7 @@ from skiway.storage.paging import open_token, seal_token
 
 __all__ = [
     "CURRENT_VERSION",
+    "OTHER_FORMATS",
     "PAGE",
     "PROFILE_VERSION",
     "SAMPLED_FILES",
@@ -69,6 +70,9 @@ PAGE = 200
 STEP = 10_000
 STEP_BYTES = 32 * 1024 * 1024
 """How many items, and how many bytes of them, one write stores at most."""
+
+OTHER_FORMATS: Final = "files.other_formats"
+"""Property of a table's statistics: the number of data files that are not profiled because of their format."""
 
 SAMPLED_FILES: Final = "files.sample"
 """Property of a table's statistics: of how many files a sample was to be profiled; absent if it was all of them."""
@@ -221,7 +225,8 @@ def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:
     if "files.profiled" in stats.properties and profile_version(stats) < CURRENT_VERSION:
         return True
     profiled = int(stats.properties.get("files.profiled") or default)
-    return profiled < int(stats.properties.get(SAMPLED_FILES) or stats.data_file_count)
+    profilable = stats.data_file_count - int(stats.properties.get(OTHER_FORMATS) or 0)
+    return profiled < int(stats.properties.get(SAMPLED_FILES) or profilable)
 
 
 def table_statistics(realm: Realm, table_id: str, snapshot_id: int) -> v1.TableStats | None:

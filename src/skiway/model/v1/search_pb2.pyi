@@ -57,6 +57,7 @@ class LakeObject(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
     comment: _builtins.str
     """of a table, also those of its columns"""
     format: _table_pb2.TableFormat.ValueType
@@ -65,6 +66,8 @@ class LakeObject(_message.Message):
     total_size_bytes: _builtins.int
     damage: _builtins.str
     """what is wrong with its record or its statistics; empty if nothing is"""
+    problem: _builtins.str
+    """of a mirrored table: why the last synchronisation could not read it; empty if it could"""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -81,10 +84,11 @@ class LakeObject(_message.Message):
         row_count: _builtins.int | None = ...,
         total_size_bytes: _builtins.int | None = ...,
         damage: _builtins.str = ...,
+        problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_row_count", b"_row_count", "_total_size_bytes", b"_total_size_bytes", "resource_id", b"resource_id", "row_count", b"row_count", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_row_count", b"_row_count", "_total_size_bytes", b"_total_size_bytes", "comment", b"comment", "damage", b"damage", "format", b"format", "path", b"path", "resource_id", b"resource_id", "row_count", b"row_count", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_row_count", b"_row_count", "_total_size_bytes", b"_total_size_bytes", "comment", b"comment", "damage", b"damage", "format", b"format", "path", b"path", "problem", b"problem", "resource_id", b"resource_id", "row_count", b"row_count", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__row_count: _TypeAlias = _typing.Literal["row_count"]  # noqa: Y015
     _WhichOneofArgType__row_count: _TypeAlias = _typing.Literal["_row_count", b"_row_count"]  # noqa: Y015

@@ -75,10 +75,13 @@ class UpstreamRef(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     PARTITION_KEYS_FIELD_NUMBER: _builtins.int
     COLUMN_ID_ALGORITHM_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
     uri: _builtins.str
     table_display_name: _builtins.str
     format: Global___TableFormat.ValueType
     column_id_algorithm: Global___ColumnIdAlgorithm.ValueType
+    problem: _builtins.str
+    """Why the last synchronisation could not read the table; empty if it could. A table that was never read has no columns."""
     @_builtins.property
     def connector_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -95,10 +98,11 @@ class UpstreamRef(_message.Message):
         format: Global___TableFormat.ValueType = ...,
         partition_keys: _abc.Iterable[_builtins.str] | None = ...,
         column_id_algorithm: Global___ColumnIdAlgorithm.ValueType = ...,
+        problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_connector_id", b"_connector_id", "connector_id", b"connector_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connector_id", b"_connector_id", "column_id_algorithm", b"column_id_algorithm", "connector_id", b"connector_id", "format", b"format", "namespace_path", b"namespace_path", "partition_keys", b"partition_keys", "table_display_name", b"table_display_name", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connector_id", b"_connector_id", "column_id_algorithm", b"column_id_algorithm", "connector_id", b"connector_id", "format", b"format", "namespace_path", b"namespace_path", "partition_keys", b"partition_keys", "problem", b"problem", "table_display_name", b"table_display_name", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__connector_id: _TypeAlias = _typing.Literal["connector_id"]  # noqa: Y015
     _WhichOneofArgType__connector_id: _TypeAlias = _typing.Literal["_connector_id", b"_connector_id"]  # noqa: Y015

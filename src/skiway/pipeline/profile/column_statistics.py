@@ -29,7 +29,7 @@ from skiway.pipeline.profile.sketches import (
     distinct_count,
     distribution,
 )
-from skiway.pipeline.profile.values import parsed, storage_type_of, texts, value_kind
+from skiway.pipeline.profile.values import is_exact_as_text, parsed, storage_type_of, texts, value_kind
 
 __all__ = ["RANKS", "ColumnStatistics", "ElementStatistics"]
 
@@ -169,7 +169,7 @@ class ColumnStatistics:
             text = texts(found, self.leaf.type, up=name == "max")
             if text[0].is_valid and is_bound(stats.logical_type, text[0].as_py()):
                 setattr(stats, name, text[0].as_py())
-                whole = totals.field("exact")[0].as_py() and parsed(text, self.leaf.type) == found
+                whole = totals.field("exact")[0].as_py() and is_exact_as_text(found, text, self.leaf.type)[0].as_py()
                 properties[f"quality.{name}"] = quality if whole else BOUND
         return properties
 

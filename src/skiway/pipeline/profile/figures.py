@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.pipeline.profile.values import ValueKind, parsed, storage_type_of, texts
+from skiway.pipeline.profile.values import ValueKind, is_exact_as_text, storage_type_of, texts
 
 __all__ = [
     "IDENTITY",
@@ -147,7 +147,7 @@ def _bounds(low: pa.Array, high: pa.Array, of: pa.DataType) -> tuple[dict[str, p
         bounds, unchanged = _truncated(values, up=name == "max")
         text = texts(bounds, of, up=name == "max")
         if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
-            unchanged = pc.fill_null(pc.equal(parsed(text, of), values), True)
+            unchanged = pc.fill_null(is_exact_as_text(values, text, of), True)
         bounds_as_text[name] = text
         whole = pc.and_(whole, unchanged)
     return bounds_as_text, whole

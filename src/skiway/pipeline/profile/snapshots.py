@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +42,8 @@ _COLUMNS_AT_ONCE: Final = 100
 class ProfileReport:
     """The result: how many files were profiled now, how many before, and why others could not be read.
 
-    If the table was sampled, files outside of the sample are in none of these.
+    If the table was sampled, files outside of the sample are in none of these. `other_formats` counts the files that are not
+    profiled because they are not Parquet, by format.
     """
 
     files_total: int
@@ -51,6 +53,7 @@ class ProfileReport:
     merged: Merged
     schema: TableSchema
     snapshot: Snapshot
+    other_formats: Mapping[str, int]
 
     def puffin(self) -> Puffin:
         """The theta sketches as a Puffin file, for those columns whose sketch covers all rows."""
@@ -94,8 +97,11 @@ def profile_snapshot(
     since = max((kind.since for kind in kinds), default=0)
     store = ProfileStore(realm, table_id, left_out=left_out, elements=bool(elements), since=since, run=again)
     data = files.filter(pc.field("content") == Content.DATA)
-    todo = store.unknown(data)
-    sample = None if sampling is None else sampling.chosen(data, todo)
+    formats = dict(Counter(data["format"].to_pylist()))
+    formats.pop("parquet", None)
+    readable = data.filter(pc.field("format") == "parquet") if formats else data
+    todo = store.unknown(readable)
+    sample = None if sampling is None else sampling.chosen(readable, todo)
     if sample is not None:
         todo = store.unknown(sample)
     total = _amounts(todo)
@@ -122,21 +128,26 @@ def profile_snapshot(
         on_progress(_amounts(todo.slice(0, done)), total)
         if done < todo.num_rows and cancelled():
             raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; their profiles are stored")
-    profiles = store.load(data if sample is None else sample)
+    profiles = store.load(readable if sample is None else sample)
     merged = merge(profiles, files, schema)
-    if sample is not None:
+    if sample is not None and not formats:  # a sample of the Parquet files says nothing about the others
         merged = with_confidence(merged, profiles, sample, data)
+    elif sample is not None:
+        merged.table.properties[statistics.SAMPLED_FILES] = str(sample.num_rows)
+    if formats:
+        merged.table.properties[statistics.OTHER_FORMATS] = str(sum(formats.values()))
     if left_out:
         merged.table.properties[LEFT_OUT] = ",".join(map(str, sorted(left_out)))
     _publish(realm, table_id, snapshot.id, merged)
     return ProfileReport(
         data.num_rows,
         files_profiled=done - len(failed),
-        files_known=(data if sample is None else sample).num_rows - todo.num_rows,
+        files_known=(readable if sample is None else sample).num_rows - todo.num_rows,
         failed=failed,
         merged=merged,
         schema=schema,
         snapshot=snapshot,
+        other_formats=formats,
     )
 
 

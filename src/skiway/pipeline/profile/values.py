@@ -14,7 +14,7 @@ from skiway.formats.canonical import canonical_columns, logical_type
 from skiway.formats.schemas import with_id
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 
-__all__ = ["ValueKind", "parsed", "quoted", "spark_type", "storage_type_of", "texts", "value_kind"]
+__all__ = ["ValueKind", "is_exact_as_text", "parsed", "quoted", "spark_type", "storage_type_of", "texts", "value_kind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ _SPARK_TYPES: Final = {
     pa.string(): "STRING",
     pa.binary(): "BINARY",
 }
+_FIRST_NANO, _LAST_NANO = -(2**63), 2**63 - 1
 _MICROS: Final = "unix_micros(CAST({v} AS TIMESTAMP))"
 
 
@@ -170,8 +171,25 @@ def parsed(text: pa.Array, of: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(of):
         # Bounds of a column that used to be a date or a timestamp without time zone are in UTC.
         timestamps = pc.replace_substring_regex(text, "Z$", "").cast(pa.timestamp("us"))
+        if of.unit == "ns":
+            return _nanos(timestamps.cast(pa.int64())).cast(of)
         return timestamps.cast(pa.timestamp(of.unit)).cast(pa.int64()).cast(of)
     return text.cast(of)
+
+
+def _nanos(micros: pa.Array) -> pa.Array:
+    """Microseconds in nanoseconds. Bounds rounded beyond the first or last nanosecond become these."""
+    fits = pc.and_(pc.greater_equal(micros, _FIRST_NANO // 1000 + 1), pc.less_equal(micros, _LAST_NANO // 1000))
+    limit = pc.if_else(pc.less(micros, 0), _FIRST_NANO, _LAST_NANO)
+    return pc.if_else(fits, pc.multiply(pc.if_else(fits, micros, 0), 1000), limit)
+
+
+def is_exact_as_text(value: pa.Array, text: pa.Array, of: pa.DataType) -> pa.Array:
+    """Is the text that `texts` made of each value that value? Nanoseconds are rounded; NULL where there is no value."""
+    if pa.types.is_timestamp(value.type) and value.type.unit == "ns":
+        nanos = value.cast(pa.int64())
+        return pc.equal(nanos, pc.multiply(pc.divide(nanos, 1000), 1000))
+    return pc.equal(parsed(text, of), value)
 
 
 def _bytes(text: str, kind: str) -> bytes:

@@ -58,6 +58,7 @@ def catalog(visit: Visit) -> Page:
                 "format": each.format,
                 "rows": each.rows,
                 "size_bytes": each.size_bytes,
+                "problem": each.problem,
                 "comment": each.comment[:200],
             }
             for each in members.objects

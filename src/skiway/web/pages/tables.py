@@ -78,6 +78,7 @@ def table(visit: Visit) -> Page:
         "created_at": record.created_at,
         "updated_at": record.updated_at,
         "damage": record.damage or damage,
+        "problem": record.problem,
         "tab": tab,
         "tabs": list(TABS),
         DATA[tab]: TABS[tab](visit, found, record),
