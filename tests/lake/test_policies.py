@@ -518,7 +518,11 @@ def test_mask_that_is_newer_than_a_staged_change_prevents_its_commit(
         assert editor.transaction_status(t.id) == "aborted"
         with editor.transaction() as t:  # an older one does not
             t.update("s.people", {"name": "x"}, where=col("id") > 10)
+        with refused, editor.transaction() as t:  # one more does
+            t.update("s.people", {"region": "x"}, where=col("id") > 10)
+            policed.mask(["region"], name="no region")
     assert sorted(row["email"] for row in read(owner)) == sorted(ROWS["email"].to_pylist())
+    assert sorted(row["region"] for row in read(owner)) == sorted(ROWS["region"].to_pylist())
 
 
 def test_filter_that_is_newer_than_a_staged_change_prevents_its_commit(

@@ -272,23 +272,49 @@ def test_abort_during_the_commit_wins_or_loses_completely(bench: Workbench, monk
     assert (bench.rows(), bench.get(unit).state) == (([1], [1]), v1.TX_ABORTED)
 
 
-def test_commit_with_a_lost_answer_can_be_repeated(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+class LosingAnswers(CrashPoint):
+    """Operations take effect, but the connection is lost before the answer to one of them arrives."""
+
+    def run(self, operation: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return super().run(operation, *arguments, **keywords)
+        except Crashed:
+            raise Unavailable("the connection was lost") from None
+
+
+def losing_answers(bench: Workbench, call: Callable[[Workbench], Any]) -> Iterator[int]:
+    """Make a call again and again, each time without the answer to its next operation, until it gets all answers."""
+    at = 0
+    while True:
+        at += 1
+        losing = LosingAnswers(at, "after")
+        realm = replace(bench.realm, stores=crashing_stores(bench.lake.factory.stores, losing))
+        try:
+            call(replace(bench, realm=realm))
+        except Unavailable:
+            yield at
+        else:
+            return
+
+
+def test_commit_with_a_lost_answer_can_be_repeated(bench: Workbench) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
     bench.append(unit, bench.orders, numbers(2))
-    store = type(bench.lake.factory.stores.pointers)
-    apply = store._apply
-
-    def apply_and_lose_the_connection(self: Any, batch: Any) -> None:
-        apply(self, batch)
-        raise Unavailable("the connection was lost")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_apply", apply_and_lose_the_connection)
-        with pytest.raises(Unavailable):
-            bench.commit(unit)
+    lost = [bench.rows() for _ in losing_answers(bench, lambda losing: losing.commit(unit))]
+    assert {len(people) for people, _ in lost} == {1, 2}
     assert bench.commit(unit).state == v1.TX_COMMITTED
     assert bench.rows() == ([1, 2], [1, 2])
+
+
+def test_rows_are_kept_if_the_answer_to_their_staging_is_lost(bench: Workbench) -> None:
+    """The transaction may refer to their files, whatever the caller learned."""
+    unit = bench.begin()
+    calls = 1 + len(list(losing_answers(bench, lambda losing: losing.append(unit, bench.people, numbers(2)))))
+    staged = bench.get(unit)
+    assert 1 < len(staged.writes) < calls, "some operations come before the rows are staged, and some after it"
+    bench.commit(unit)
+    assert bench.rows() == ([1, *[2] * len(staged.writes)], [1])
 
 
 def test_concurrent_commits_of_several_tables_stay_equal(bench: Workbench) -> None:
@@ -535,6 +561,22 @@ def test_rows_are_appended_to_what_others_have_left(bench: Workbench) -> None:
     managed.change(bench.lake.home, bench.lake.warehouse, id_of(bench.people), delete_all())
     bench.commit(unit)
     assert bench.rows() == ([2], [1])
+
+
+@pytest.mark.parametrize("end", [Workbench.commit, Workbench.abort])
+def test_transaction_that_ends_during_an_upload_takes_no_rows(
+    bench: Workbench, end: Callable[[Workbench, str], v1.Transaction]
+) -> None:
+    unit = bench.begin()
+    before = bench.files()
+
+    def upload() -> Iterator[v1.AppendRowsRequest]:
+        yield v1.AppendRowsRequest(transaction_id=unit, table_id=id_of(bench.people), rows=numbers(2))
+        end(bench, unit)
+
+    with expect_error(PreconditionFailed, "transaction.ended", transaction_id=unit):
+        transactions.append(bench.realm, upload(), area=bench.area)
+    assert (bench.files(), len(bench.get(unit).writes)) == (before, 0)
 
 
 def interrupted(first: v1.AppendRowsRequest) -> Iterator[v1.AppendRowsRequest]:
