@@ -536,6 +536,19 @@ def test_filter_that_is_newer_than_a_staged_change_prevents_its_commit(
     assert len(read(owner)) == ROWS.num_rows
 
 
+def test_policy_that_cannot_be_applied_any_more_prevents_the_commit_of_a_change(
+    policed: PolicedLake, owner: AirportClient
+) -> None:
+    policed.mask(["email"], v1.MK_HASH)
+    policed.mask(["e*"], v1.MK_NULL, name="strictest")  # it masks the column under both names
+    with policed.lake.client(token="editor") as editor:
+        with pytest.raises(PermissionDenied, match="this change is not possible"), editor.transaction() as t:  # noqa: PT012
+            t.update("s.people", {"name": "x"}, where=col("id") > 10)
+            owner.rename_column("s.people", "email", "email2")
+        assert editor.transaction_status(t.id) == "aborted"
+    assert "x" not in {row["name"] for row in read(owner)}
+
+
 def test_error_of_a_change_does_not_name_files(policed: PolicedLake, owner: AirportClient) -> None:
     policed.mask()
     with policed.lake.client(token="editor") as editor:

@@ -131,6 +131,7 @@ def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
         ([lake.catalog], {"people", "orders", "staff", "totals"}),
         ([], {"people", "orders", "staff", "totals"}),
         ([lake.totals], {"totals"}),
+        ([lake.factory.catalog("other")], set()),
     ):
         made = lake.create("p", *on)
         own = lake.restricted().policies
@@ -138,6 +139,46 @@ def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
         objects = (lake.people, lake.orders, lake.staff, lake.totals)
         assert {each.display_name for each in objects if own.of(each)} == covered
         policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+
+
+def test_policy_restricts_its_subjects_except_for_exceptions(lake: Lake) -> None:
+    lake.create("p", lake.people, subjects=["user:ada", "role:analyst"], exceptions=["group:trusted"])
+    lake.create("q", lake.staff, exceptions=["user:ada"])
+    groups, roles = frozenset({"trusted"}), frozenset({"analyst"})
+    for caller, restricted in (
+        (lake.policies("ada"), [lake.people]),
+        (lake.policies("ada", groups=groups), []),
+        (lake.policies("grace"), [lake.staff]),
+        (lake.policies("grace", roles=roles), [lake.people, lake.staff]),
+        (lake.policies("grace", roles=roles, groups=groups), [lake.staff]),
+    ):
+        assert [each for each in (lake.people, lake.staff) if caller.of(each)] == restricted
+
+
+def test_column_is_masked_by_its_present_name_and_by_that_in_the_snapshot(lake: Lake) -> None:
+    lake.create("p", lake.people)
+    found = lake.policies().of(lake.people)
+    assert found is not None
+    masked = [("email", 3), ("former", 3), ("EMAIL", 9), ("email", None)]
+    assert all(found.mask_of(*each) for each in masked)
+    assert not any(found.mask_of(*each) for each in (("name", 2), ("former", 9), ("email2", 9), ("my email", 9)))
+
+
+def test_strictest_mask_wins(lake: Lake) -> None:
+    kinds = {"a": v1.MK_EXPRESSION, "b": v1.MK_PARTIAL, "c": v1.MK_NULL, "d": v1.MK_HASH}
+    made = {
+        name: lake.create(
+            name,
+            lake.people,
+            mask=v1.PolicyMask(kind=kind, columns=["email"], expression="1" if kind == v1.MK_EXPRESSION else ""),
+        )
+        for name, kind in kinds.items()
+    }
+    for name in "cdba":
+        found = lake.policies().of(lake.people)
+        assert found is not None
+        assert [found.mask_of("email", 9), found.mask_of("former", 3)] == [made[name]] * 2
+        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made[name].resource_id))
 
 
 def test_callers_without_policies_read_them_once_per_call(lake: Lake) -> None:
@@ -354,8 +395,22 @@ def test_tags_follow_the_column(lake: Lake) -> None:
     assert found is not None
     assert [name for number, name in enumerate(COLUMNS, 1) if found.mask_of("renamed", number)] == ["name"]
     assert own.of(lake.orders) is None
+    lake.people.schema_json = SCHEMA.replace('"name": "name"', '"name": "new"').replace('"id": 2', '"id": 4')
+    dropped = lake.policies().of(lake.people)
+    assert dropped is not None
+    assert dropped.mask_of("name", 2), "older snapshots still have the column"
     with pytest.raises(InvalidArgument, match="which table people does not have: choose from id, name, email"):
         policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column="x"))
+
+
+def test_filter_by_tag_holds_for_tables_with_a_tagged_column(lake: Lake) -> None:
+    lake.create("p", lake.sales, tags=["pii", "gdpr"], row_filter=v1.PolicyFilter(predicate="id = '1'"))
+    for table, tag in ((lake.people, "gdpr"), (lake.orders, "other"), (lake.staff, "pii")):
+        request = v1.SetColumnTagsRequest(table_id=table.resource_id, column="name", tags=[tag])
+        policies.set_tags(lake.home, request)
+    own = lake.policies()
+    restricted = [each.display_name for each in (lake.people, lake.orders, lake.staff, lake.totals) if own.of(each)]
+    assert restricted == ["people"]
 
 
 def test_tags_of_all_tables_are_listed_with_current_names(lake: Lake) -> None:

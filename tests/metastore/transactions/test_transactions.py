@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore import Realm, gc, managed, transactions
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.records.access import AccessDecision
-from skiway.metastore.transactions import StagingArea, TransactionRules
+from skiway.metastore.transactions import StagingArea, TransactionRules, staged_writes
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -240,16 +241,21 @@ def test_dropped_table_fails_the_commit(bench: Workbench) -> None:
     assert not [path for path in bench.files() if "staged-" in path.name]
 
 
+def before_the_change(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do something else when the next commit has read the transaction, and is about to change the tables."""
+
+    def act_first(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        action()
+        return managed.change_all(*arguments, **more)
+
+    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", act_first)
+
+
 def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
-
-    def append_first(*arguments: Any, **more: Any) -> Any:
-        monkeypatch.undo()
-        bench.append(unit, bench.orders, numbers(3))
-        return managed.change_all(*arguments, **more)
-
-    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", append_first)
+    before_the_change(monkeypatch, lambda: bench.append(unit, bench.orders, numbers(3)))
     with expect_error(Conflict, "transaction.changed", transaction_id=unit):
         bench.commit(unit)
     assert bench.rows() == ([1], [1])
@@ -260,16 +266,19 @@ def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monke
 def test_abort_during_the_commit_wins_or_loses_completely(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
-
-    def abort_first(*arguments: Any, **more: Any) -> Any:
-        monkeypatch.undo()
-        bench.abort(unit)
-        return managed.change_all(*arguments, **more)
-
-    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", abort_first)
-    with pytest.raises(SkiwayError):
+    before_the_change(monkeypatch, lambda: bench.abort(unit))
+    with expect_error(PreconditionFailed, "transaction.ended", state="aborted"):
         bench.commit(unit)
     assert (bench.rows(), bench.get(unit).state) == (([1], [1]), v1.TX_ABORTED)
+
+
+def test_commits_at_the_same_time_are_one(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = bench.begin()
+    bench.append(unit, bench.people, numbers(2))
+    faster: list[v1.Transaction] = []
+    before_the_change(monkeypatch, lambda: faster.append(bench.commit(unit)))
+    assert [bench.commit(unit)] == faster
+    assert bench.rows() == ([1, 2], [1])
 
 
 class LosingAnswers(CrashPoint):
@@ -359,6 +368,23 @@ def test_crash_at_any_operation_of_a_commit_commits_everything_or_nothing(tmp_pa
     assert outcomes == {1, 2}
 
 
+def test_two_first_statements_at_once_begin_one_transaction(bench: Workbench) -> None:
+    clock = bench.lake.factory.clock
+    until = clock() + timedelta(hours=1)
+    first: list[v1.Transaction] = []
+
+    def slow() -> datetime:
+        """The time, which is asked for before the record is written: the other statement is faster."""
+        if not first:
+            first.append(staged_writes.opened(bench.realm, "t", until=until).value)
+            clock.advance(1)
+        return clock()
+
+    second = staged_writes.opened(replace(bench.realm, clock=slow), "t", until=until).value
+    assert [second] == first
+    assert bench.listed() == ["t"]
+
+
 # --- callers ----------------------------------------------------------------------------------------------------------
 
 
@@ -401,6 +427,14 @@ def test_rows_are_written_only_for_tables_that_the_caller_may_change(
     assert not caller.get(unit).writes
 
 
+def test_files_are_staged_only_by_callers_who_may_change_the_table(bench: Workbench) -> None:
+    stores, unit = bench.lake.factory.stores, bench.begin()
+    access = AccessDecision(lambda: stores, "a1", allows=lambda permission: permission == "table.read", grantees=())
+    with pytest.raises(PermissionDenied):
+        staged_writes.stage(replace(bench.realm, access=access), unit, bench.people, [], row_count=0)
+    assert not bench.get(unit).writes
+
+
 def test_number_of_open_transactions_and_of_writes_is_limited(factory: ResourceFactory, tmp_path: Path) -> None:
     bench = Workbench.of(factory, tmp_path, max_open=2, max_writes=1)
     unit, _ = bench.begin(), bench.begin()
@@ -418,6 +452,11 @@ def test_number_of_open_transactions_and_of_writes_is_limited(factory: ResourceF
 
 
 # --- expiry and garbage collection ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("requested_s", "open_s"), [(0, 50), (-1, 50), (1, 1), (100, 100), (101, 100)])
+def test_transaction_stays_open_as_long_as_requested_within_limits(requested_s: int, open_s: float) -> None:
+    assert TransactionRules(default_ttl_s=50.0, max_ttl_s=100.0).ttl_s(requested_s) == open_s
 
 
 def test_expired_transaction_is_collected_with_its_files(bench: Workbench) -> None:

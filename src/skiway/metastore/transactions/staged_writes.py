@@ -151,9 +151,7 @@ def replace_record(realm: Realm, current: Stored[v1.Transaction], desired: v1.Tr
     desired.updated_at.CopyFrom(realm.now())
     try:
         realm.all(TRANSACTION).update(current, desired)
-    except PreconditionFailed as error:
-        if error.key != "version.mismatch":
-            raise
+    except PreconditionFailed:  # another call has changed it
         what = f"transaction {desired.transaction_id}"
         raise failure(Contention, "store.contended", what=what) from None
 
