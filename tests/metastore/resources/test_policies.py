@@ -369,8 +369,12 @@ def test_digest_tells_every_change_of_policies(lake: Lake) -> None:
     assert digest() == seen[-1]
     change(first, mask=v1.PolicyMask(kind=v1.MK_HASH, columns=["email"]))
     seen.append(digest())
-    lake.create("by tag", tags=["pii"], mask=v1.PolicyMask(kind=v1.MK_NULL))
+    by_tag = lake.create("by tag", tags=["pii"], mask=v1.PolicyMask(kind=v1.MK_NULL))
     tag("name", "pii")
+    seen.append(digest())
+    change(by_tag, mask=v1.PolicyMask(kind=v1.MK_HASH))
+    seen.append(digest())
+    lake.create("later columns", lake.sales, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["secret*"]))
     seen.append(digest())
     tag("name")
     tag("id", "pii")
@@ -381,7 +385,7 @@ def test_digest_tells_every_change_of_policies(lake: Lake) -> None:
     seen.append(digest())
     assert len(set(seen)) == len(seen)
     policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=filtered.resource_id))
-    assert digest() == seen[4]
+    assert digest() == seen[6]
 
 
 def test_tags_follow_the_column(lake: Lake) -> None:
