@@ -452,7 +452,12 @@ def test_results_from_before_a_rule_changed_stay_hidden(orders: ProfiledTable) -
 
 
 def test_last_status_may_come_from_a_hidden_result(orders: ProfiledTable) -> None:
-    checks = [v1.RuleCheck(row_count=v1.RowCountCheck(min=1)), v1.RuleCheck(null_share=NO_NULLS)]
+    checks = [
+        v1.RuleCheck(row_count=v1.RowCountCheck(min=1)),
+        v1.RuleCheck(null_share=NO_NULLS),
+        v1.RuleCheck(null_share=v1.NullShareCheck(column="former")),
+        v1.RuleCheck(),  # of a kind that this server does not know
+    ]
     stored = v1.RuleResults(
         table_id=orders.table.resource_id,
         results=[v1.RuleResult(check=each) for each in checks],

@@ -164,6 +164,20 @@ def test_column_is_masked_by_its_present_name_and_by_that_in_the_snapshot(lake: 
     assert not any(found.mask_of(*each) for each in (("name", 2), ("former", 9), ("email2", 9), ("my email", 9)))
 
 
+def test_mask_misses_only_columns_of_the_object_that_it_names(lake: Lake) -> None:
+    """The columns of the view are unknown."""
+    other = v1.PolicyMask(kind=v1.MK_NULL, columns=["phone"])
+    lake.create("own", lake.people)
+    lake.create("inherited", lake.sales, mask=other)
+    lake.create("view", lake.totals, mask=other)
+    own = lake.policies()
+    assert [found.missing for each in (lake.people, lake.orders, lake.totals) if (found := own.of(each))] == [""] * 3
+    lake.people.schema_json = SCHEMA.replace("email", "mail")
+    found = lake.policies().of(lake.people)
+    assert found is not None
+    assert found.missing == "policy own masks column 'email', which it does not have"
+
+
 def test_strictest_mask_wins(lake: Lake) -> None:
     kinds = {"a": v1.MK_EXPRESSION, "b": v1.MK_PARTIAL, "c": v1.MK_NULL, "d": v1.MK_HASH}
     made = {
@@ -219,7 +233,8 @@ def test_statistics_of_a_restricted_table_are_those_of_visible_columns(lake: Lak
         (3, "email"),
         (9, "host"),
         (10, "email.host"),
-    ]  # the last two are parts of a column
+        (8, "id"),
+    ]  # two parts of a column, and a former column
     table_id = lake.people.resource_id
     of_columns = v1.ColumnStatsSet(
         table_id=table_id, columns=[v1.ColumnStats(column_id=number, column_name=name) for number, name in columns]
