@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, expect_error, mask, names
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
-from skiway.metastore.records.policy_guard import PolicyGuard
+from skiway.metastore.records.policy_guard import BothGuards, PolicyGuard
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
 from skiway.model import v1
@@ -29,6 +31,7 @@ SCHEMA = json.dumps(
     }
 )
 NULL = v1.PolicyMask(kind=v1.MK_NULL, columns=["email"])
+STAMP = v1.UpstreamStamp(table_native_id="s3://x/y")
 
 
 class Lake:
@@ -237,23 +240,66 @@ def test_statistics_of_a_restricted_table_are_those_of_visible_columns(lake: Lak
     ]  # two parts of a column, and a former column
     table_id = lake.people.resource_id
     of_columns = v1.ColumnStatsSet(
-        table_id=table_id, columns=[v1.ColumnStats(column_id=number, column_name=name) for number, name in columns]
+        table_id=table_id,
+        columns=[v1.ColumnStats(column_id=number, column_name=name, upstream=STAMP) for number, name in columns],
     )
-    of_table = v1.TableStats(table_id=table_id, row_count=40, upstream=v1.UpstreamStamp(table_native_id="s3://x/y"))
+    of_table = v1.TableStats(table_id=table_id, row_count=40, upstream=STAMP)
     of_files = v1.FileStatsSet(table_id=table_id, arrow_file=b"x")
+    history = v1.StatisticsHistory(table_id=table_id)
+    history.snapshots.add(columns=of_columns.columns)
 
     def shown() -> list[Any]:
         own = lake.restricted().policies
         assert own is not None
-        return [PolicyGuard(own).shown(each) for each in (of_columns, of_table, of_files)]
+        return [PolicyGuard(own).shown(each) for each in (of_columns, of_table, of_files, history)]
 
-    assert shown() == [of_columns, of_table, of_files]
+    assert shown() == [of_columns, of_table, of_files, history]
     lake.create("p", lake.people)
-    shown_columns, shown_table, shown_files = shown()
-    assert [each.column_name for each in shown_columns.columns] == ["id", "name"]
-    assert (shown_table.row_count, shown_table.HasField("upstream"), shown_files) == (40, False, None)
+    shown_columns, shown_table, shown_files, shown_history = shown()
+    for columns_of in (shown_columns, *shown_history.snapshots):
+        assert [each.column_name for each in columns_of.columns] == ["id", "name"]
+    assert not any(each.HasField("upstream") for each in (shown_table, *shown_columns.columns))
+    assert (shown_table.row_count, shown_files) == (40, None)
     lake.create("q", lake.people, row_filter=v1.PolicyFilter(predicate="id = '1'"))
-    assert shown() == [None, None, None]
+    assert shown() == [None] * 4
+
+
+@dataclass
+class Fixed:
+    """A guard that allows everything or nothing."""
+
+    allows: bool
+
+    @property
+    def sees_everything(self) -> bool:
+        return self.allows
+
+    @property
+    def allows_unreadable(self) -> bool:
+        return self.allows
+
+    def sees(self, value: Message) -> bool:
+        return self.allows
+
+    def shown(self, value: Message) -> Message | None:
+        return value if self.allows else None
+
+    def require_change(self, *states: Message) -> None:
+        if not self.allows:
+            raise PermissionDenied("no")
+
+    def require_create(self, value: Message) -> None:
+        self.require_change(value)
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
+def test_both_guards_have_to_allow_everything(first: bool, second: bool) -> None:
+    both, value, allowed = BothGuards(Fixed(first), Fixed(second)), v1.Table(), first and second
+    answers = [both.sees_everything, both.allows_unreadable, both.sees(value), both.shown(value) is value]
+    assert answers == [allowed] * 4
+    for call in (both.require_change, both.require_create):
+        with nullcontext() if allowed else pytest.raises(PermissionDenied):
+            call(value)
 
 
 def test_claims_of_a_token_replace_neither_the_subject_nor_its_roles_and_groups() -> None:
