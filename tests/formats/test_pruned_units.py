@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -9,9 +10,12 @@ import pyarrow as pa
 import pytest
 
 from airport.filters.predicates import Client
+from formats.pushed_filters import sent_filter
 from skiway.airport import filters
-from skiway.airport.filters.nodes import Constant
-from skiway.airport.filters.types import BOOLEAN
+from skiway.airport.filters.nodes import ColumnRef, Compare, Comparison, Constant, Function, Operator
+from skiway.airport.filters.types import BOOLEAN, plain
+from skiway.client import col
+from skiway.client.airport.predicates import Predicate
 from skiway.formats.pruning import _following, pruned
 from skiway.formats.schemas import with_id
 from skiway.formats.statistics import column_stats, constant_stats, stats_struct
@@ -24,6 +28,9 @@ SCHEMA = pa.schema(
         )
     ]
 )
+
+
+BIGINT = plain("BIGINT")
 
 
 def unit(low: Any, high: Any, nulls: int | None = 0, values: int | None = 10, nans: int | None = 0) -> Any:
@@ -56,8 +63,10 @@ def filter_of(predicate: str) -> filters.Filter:
     return filters.parse(sent)
 
 
-def kept(table: pa.Table, predicate: str) -> list[int]:
-    found: list[int] = pruned(table, filter_of(predicate), SCHEMA)["unit"].to_pylist()
+def kept(table: pa.Table, predicate: str | Predicate) -> list[int]:
+    """The units that are left for a predicate as DuckDB sends it, or as our own client does."""
+    sent = filter_of(predicate) if isinstance(predicate, str) else sent_filter(predicate, SCHEMA)
+    found: list[int] = pruned(table, sent, SCHEMA)["unit"].to_pylist()
     return found
 
 
@@ -102,6 +111,18 @@ def test_units_are_compared_with_their_bounds(predicate: str, expected: list[int
     assert kept(NUMBERS, predicate) == sorted({*expected, *UNKNOWN})
 
 
+@pytest.mark.parametrize("count", [50, 51, 200])
+def test_list_of_any_length_keeps_the_units_between_its_ends(count: int) -> None:
+    """Units beyond the ends are left out; one in a gap between values may be kept."""
+    values = [*range(100, 100 + 2 * (count - 1), 2), 1000]
+    table = units(
+        "n",
+        *(unit(90, 99), unit(90, 100), unit(100, 100), unit(100, 1000), unit(1000, 1001), unit(1001, 1002)),
+        *(unit(0, 2000), unit(100, 100, nulls=10), unit(None, None)),
+    )
+    assert kept(table, col("n").isin(values)) == [1, 2, 3, 4, 6, 8]
+
+
 @pytest.mark.parametrize(
     ("predicate", "expected"),
     [
@@ -114,6 +135,22 @@ def test_units_are_compared_with_their_bounds(predicate: str, expected: list[int
 )
 def test_null_counts_decide_about_nulls(predicate: str, expected: list[int]) -> None:
     assert kept(NUMBERS, predicate) == expected
+
+
+def test_comparison_with_null_keeps_no_unit() -> None:
+    column, null, nine = ColumnRef("n", BIGINT), Constant(None, BIGINT), Constant(9, BIGINT)
+    for node in (Comparison(Compare.EQ, column, null), Operator("IN", (column, null), BOOLEAN)):
+        assert pruned(NUMBERS, filters.Filter((node,)), SCHEMA).num_rows == 0
+    with_nine = filters.Filter((Operator("IN", (column, null, nine), BOOLEAN),))
+    assert pruned(NUMBERS, with_nine, SCHEMA)["unit"].to_pylist() == [0, *UNKNOWN]
+
+
+def test_units_with_one_unknown_bound_are_compared_with_the_other() -> None:
+    table = units("n", unit(None, 20), unit(10, None))
+    assert kept(table, "n = 30") == [1]
+    assert kept(table, "n = 5") == [0]
+    assert kept(table, "n <> 10") == kept(table, "n <> 20") == [0, 1]
+    assert kept(table, "n IS NOT NULL") == [0, 1]
 
 
 def test_units_of_one_value_are_distinct_from_it_only_with_nulls() -> None:
@@ -133,6 +170,13 @@ def test_nan_is_greater_than_all_numbers_and_outside_of_the_bounds() -> None:
     assert kept(table, "f = 'nan'::DOUBLE") == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("count", [2, 51])
+def test_list_with_nan_keeps_all_units(count: int) -> None:
+    table = units("f", unit(100.0, 200.0, nans=1), unit(1.0, 2.0))
+    assert kept(table, col("f").isin(map(float, range(count)))) == [1]
+    assert kept(table, col("f").isin([*map(float, range(count)), math.nan])) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("predicate", "expected"),
     [
@@ -148,6 +192,20 @@ def test_nan_is_greater_than_all_numbers_and_outside_of_the_bounds() -> None:
 def test_patterns_are_compared_by_their_prefix(predicate: str, expected: list[int]) -> None:
     table = units("s", unit("a", "az"), unit("b", "bz"), unit("bb", "bb"), unit("c", "cc"), unit("b", "b", nulls=10))
     assert kept(table, predicate) == expected
+
+
+def test_units_with_an_unknown_bound_may_have_the_prefix() -> None:
+    table = units("s", unit(None, None), unit(None, "b"), unit("c", None), unit(None, "a"), unit("d", None))
+    assert kept(table, "s LIKE 'b%'") == [0, 1]
+    assert kept(table, "s LIKE 'c%'") == [0, 2]
+
+
+def test_prefix_that_bounds_cannot_decide_about_keeps_all_units() -> None:
+    """It is empty, or the column has another type than the client knows."""
+    text = plain("VARCHAR")
+    for table, name, prefix in ((units("s", unit("a", "b")), "s", ""), (NUMBERS, "n", "b")):
+        node = Function("starts_with", (ColumnRef(name, text), Constant(prefix, text)), BOOLEAN)
+        assert pruned(table, filters.Filter((node,)), SCHEMA).num_rows == table.num_rows
 
 
 def test_string_after_all_with_a_prefix() -> None:

@@ -15,7 +15,9 @@ import pytest
 from skiway.airport import ScanOptions
 from skiway.client import col
 from skiway.client.airport.filters import filter_json
-from skiway.lake.policies import OriginalRows, RestrictedRows, _finds_nothing
+from skiway.client.airport.predicates import Predicate
+from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PermissionDenied, SkiwayError, TimedOut
+from skiway.lake.policies import OriginalRows, RestrictedRows, _finds_nothing, may_be_shown, pruning_filter
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sql import Query
@@ -107,8 +109,8 @@ def test_masks_that_do_not_support_a_type_hide_the_value(mask: int, kind: str, v
 # -- the query that applies policies -------------------------------------------------------------------------------------
 
 
-def test_limit_counts_only_without_a_condition() -> None:
-    """A condition of the caller is applied to the rows that the query returns, so it needs all of them."""
+def test_condition_of_the_caller_is_not_part_of_the_query() -> None:
+    """It is applied to the rows that the query returns, so it never meets a hidden row."""
     asked: list[str] = []
 
     def answer(query: Query) -> Iterator[pa.RecordBatch]:
@@ -122,7 +124,56 @@ def test_limit_counts_only_without_a_condition() -> None:
     base = OriginalRows("t", schema, lambda _: iter(()))
     policed = RestrictedRows(context, Restriction("table t", (), ()), base, ("c", "s", "t"), schema)
     condition = filter_json(col("id") == 3, ["id"], {"id": schema.field("id")})
-    for options in (ScanOptions(limit=2), ScanOptions(limit=2, json_filters=condition)):
+    for options in (ScanOptions(), ScanOptions(json_filters=condition)):
         found = [row["id"] for batch in policed.rows(options) for row in batch.to_pylist()]
         assert found == ([3] if options.filter else [1, 2, 3])
-    assert [sql.endswith(" LIMIT 2") for sql in asked] == [True, False]
+    assert asked == ['SELECT "id" FROM (SELECT * FROM "c"."s"."t" WHERE TRUE) AS visible'] * 2
+
+
+# -- what may be known about hidden rows -----------------------------------------------------------------------------------
+
+FIELDS = {"id": pa.field("id", pa.int64()), "email": pa.field("email", pa.string())}
+ON_ID, ON_EMAIL = col("id") == 3, col("email") == "x"
+
+
+def deciding(where: Predicate, kind: int | None, *, columns: list[str] | None = None, rows: bool = True) -> set[str]:
+    """The columns of the conditions that choose files, under a mask of the email, or a filter that hides rows."""
+    email = v1.Policy(mask=v1.PolicyMask(kind=cast(Any, kind), columns=["email"]))
+    restriction = Restriction("table t", () if rows else (v1.Policy(),), ())
+    options = ScanOptions(columns=columns, json_filters=filter_json(where, list(FIELDS), FIELDS))
+    return set(pruning_filter(options, restriction, {} if kind is None else {"email": email}).columns)
+
+
+def test_conditions_over_visible_values_choose_files() -> None:
+    assert deciding(ON_ID & ON_EMAIL, None) == {"id", "email"}
+    assert deciding(ON_ID & ON_EMAIL, v1.MK_NULL) == {"id"}
+    assert deciding(ON_ID | ON_EMAIL, v1.MK_NULL) == set()
+    assert deciding(ON_ID, None, rows=False) == set()
+
+
+def test_no_condition_chooses_files_if_a_mask_that_is_read_may_fail() -> None:
+    assert deciding(ON_ID, v1.MK_EXPRESSION, columns=["id"]) == {"id"}
+    assert deciding(ON_ID, v1.MK_EXPRESSION, columns=["email"]) == set()
+    assert deciding(ON_ID, v1.MK_EXPRESSION) == set()
+    assert deciding(ON_ID & ON_EMAIL, v1.MK_EXPRESSION, columns=["id"]) == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [
+        (PermissionDenied("x"), True),
+        (Cancelled("x"), True),
+        (NotFound("x", key="table"), True),
+        (NotFound("x", key="table.snapshot"), False),
+        (TimedOut("x", key="query.timeout"), True),
+        (Conflict("x", key="table.changed"), True),
+        (InvalidArgument("x", key="sql.too_large"), True),
+        (InvalidArgument("x", key="sql.invalid"), False),
+        (InvalidArgument("x", key="file.invalid"), False),
+        (InvalidArgument("x"), False),
+    ],
+)
+def test_errors_about_the_call_are_shown_and_those_about_values_and_files_are_not(
+    error: SkiwayError, is_shown: bool
+) -> None:
+    assert may_be_shown(error) == is_shown

@@ -518,7 +518,11 @@ def test_mask_that_is_newer_than_a_staged_change_prevents_its_commit(
         assert editor.transaction_status(t.id) == "aborted"
         with editor.transaction() as t:  # an older one does not
             t.update("s.people", {"name": "x"}, where=col("id") > 10)
+        with refused, editor.transaction() as t:  # one more does
+            t.update("s.people", {"region": "x"}, where=col("id") > 10)
+            policed.mask(["region"], name="no region")
     assert sorted(row["email"] for row in read(owner)) == sorted(ROWS["email"].to_pylist())
+    assert sorted(row["region"] for row in read(owner)) == sorted(ROWS["region"].to_pylist())
 
 
 def test_filter_that_is_newer_than_a_staged_change_prevents_its_commit(
@@ -530,6 +534,19 @@ def test_filter_that_is_newer_than_a_staged_change_prevents_its_commit(
             policed.filter("id < 20")
         assert editor.transaction_status(t.id) == "aborted"
     assert len(read(owner)) == ROWS.num_rows
+
+
+def test_policy_that_cannot_be_applied_any_more_prevents_the_commit_of_a_change(
+    policed: PolicedLake, owner: AirportClient
+) -> None:
+    policed.mask(["email"], v1.MK_HASH)
+    policed.mask(["e*"], v1.MK_NULL, name="strictest")  # it masks the column under both names
+    with policed.lake.client(token="editor") as editor:
+        with pytest.raises(PermissionDenied, match="this change is not possible"), editor.transaction() as t:  # noqa: PT012
+            t.update("s.people", {"name": "x"}, where=col("id") > 10)
+            owner.rename_column("s.people", "email", "email2")
+        assert editor.transaction_status(t.id) == "aborted"
+    assert "x" not in {row["name"] for row in read(owner)}
 
 
 def test_error_of_a_change_does_not_name_files(policed: PolicedLake, owner: AirportClient) -> None:

@@ -359,32 +359,48 @@ def _stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
+def write_ids(shop: Shop, unit: str) -> list[str]:
+    realm = replace(shop.lake.realm, caller="writer")
+    found = transactions.get(realm, v1.GetTransactionRequest(transaction_id=unit)).transaction
+    return [each.write_id for each in found.writes]
+
+
+def commit(shop: Shop, unit: str, *only: str, **more: Any) -> None:
+    chosen = v1.WriteSelection(write_ids=only) if only else None
+    request = v1.CommitTransactionRequest(transaction_id=unit, only=chosen, **more)
+    transactions.commit(replace(shop.lake.realm, caller="writer"), request, area=StagingArea(shop.lake.warehouse))
+
+
+def test_change_that_is_not_chosen_leaves_the_files_that_it_would_have_replaced(shop: Shop) -> None:
+    shop.create("rewritten", "a")
+    before = shop.read("s.a")
+    with shop.db.transaction() as t:
+        t.insert("s.a", rows(7, 8))
+        t.delete("s.a", where=col("id") == 7)
+        inserted, _ = write_ids(shop, t.id)
+        commit(shop, t.id, inserted)
+    assert shop.read("s.a") == [*before, (7, 0), (8, 0)]
+    assert shop.orphans() == []
+
+
 def test_commit_of_chosen_writes_needs_all_that_a_change_is_based_on(shop: Shop) -> None:
     shop.create("rewritten", "a", "b")
-    realm, area = replace(shop.lake.realm, caller="writer"), StagingArea(shop.lake.warehouse)
     before = shop.read("s.a")
     with shop.db.transaction() as t:
         t.insert("s.b", rows(7))
         t.insert("s.a", rows(7))
         t.delete("s.a", where=col("id") == 7)
         t.insert("s.a", rows(8))
-        found = transactions.get(realm, v1.GetTransactionRequest(transaction_id=t.id)).transaction
-        of_b, inserted, deleted, later = (each.write_id for each in found.writes)
-
-        def commit(*ids: str, **more: Any) -> None:
-            chosen = v1.WriteSelection(write_ids=ids) if ids else None
-            request = v1.CommitTransactionRequest(transaction_id=t.id, only=chosen, **more)
-            transactions.commit(realm, request, area=area)
-
+        of_b, inserted, deleted, later = write_ids(shop, t.id)
         for key, call in {
-            "transaction.write.incomplete": lambda: commit(of_b, deleted, later),
-            "transaction.replaced": lambda: commit(replaced_table_ids=[shop.id("s.a")]),
+            "transaction.write.incomplete": lambda: commit(shop, t.id, of_b, deleted, later),
+            "transaction.replaced": lambda: commit(shop, t.id, replaced_table_ids=[shop.id("s.a")]),
         }.items():
             with pytest.raises(InvalidArgument) as raised:
                 call()
             assert raised.value.key == key
             assert shop.read("s.a") == before
-        commit(inserted, deleted, later)
+        commit(shop, t.id, inserted, deleted, later)
     assert shop.read("s.a") == [*before, (8, 0)]
     assert shop.read("s.b") == before
     assert shop.orphans() == []

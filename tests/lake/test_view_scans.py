@@ -60,13 +60,10 @@ CASTS = 'SELECT CAST("id" AS INTEGER) AS "id", CAST("name" AS VARCHAR) AS "name"
         (ScanOptions(), f'SELECT "id", "name" FROM ({CASTS})'),
         (ScanOptions(columns=["name"]), f'SELECT "name" FROM ({CASTS})'),
         (ScanOptions(columns=[]), f'SELECT "id" FROM ({CASTS})'),
-        (ScanOptions(limit=5), f'SELECT "id", "name" FROM ({CASTS}) LIMIT 5'),
         (ScanOptions(json_filters=condition()), f'SELECT "id", "name" FROM ({CASTS}) WHERE "id" > 1'),
-        (ScanOptions(json_filters=condition(), limit=5), f'SELECT "id", "name" FROM ({CASTS}) WHERE "id" > 1'),
     ],
 )
-def test_columns_conditions_and_limits_are_part_of_the_query(options: ScanOptions, expected: str) -> None:
-    """With a condition there is no limit, because the client applies the condition again and counts afterwards."""
+def test_columns_and_conditions_are_part_of_the_query(options: ScanOptions, expected: str) -> None:
     engine = Engine()
     view = LakeView(context(engine), RECORD, ("c", "s"), lambda *_: None)
     view._schema = COLUMNS
@@ -90,9 +87,9 @@ class Inner(Table):
 @pytest.mark.parametrize(
     ("options", "asked", "expected"),
     [
-        (ScanOptions(limit=2), ScanOptions(columns=["id", "name"], limit=2), [(1, "a"), (2, "b"), (3, "c")]),
+        (ScanOptions(), ScanOptions(columns=["id", "name"]), [(1, "a"), (2, "b"), (3, "c")]),
         (
-            ScanOptions(columns=["name"], json_filters=condition(), limit=2),
+            ScanOptions(columns=["name"], json_filters=condition()),
             ScanOptions(columns=["id", "name"]),
             [("b",), ("c",)],
         ),

@@ -137,7 +137,10 @@ class _Maybe:
     def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
         of = type_of(compared_with)
         assert of is not None
-        return scalar(node, literal_type(of, self.column(compared_with).type))
+        value = scalar(node, literal_type(of, self.column(compared_with).type))
+        if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
+            raise Inexpressible  # bounds exclude NaN
+        return value
 
     def comparison(self, node: Comparison) -> _Mask:
         column = self.column(node.left)
@@ -160,8 +163,6 @@ class _Maybe:
 
     def compared(self, node: Node, op: Compare, value: pa.Scalar) -> _Mask:
         column = self.column(node)
-        if pa.types.is_floating(column.type) and math.isnan(value.as_py()):
-            raise Inexpressible  # bounds exclude NaN
         low, high = column["min"], column["max"]
         match op:
             case Compare.EQ:

@@ -66,8 +66,7 @@ class DefinerView(Table):
         read = [name for name in self.schema.names if name in needed]
         shown = pa.schema([self.schema.field(name) for name in read])
         condition = filters.to_arrow(options.filter, shown) if options.filter else None
-        inner = ScanOptions(columns=read, limit=None if options.filter else options.limit)
-        for batch in self._as_definer(lambda: self._view.scan(inner)):
+        for batch in self._as_definer(lambda: self._view.scan(ScanOptions(columns=read))):
             rows = batch
             if condition is not None:
                 kept = pa.Table.from_batches([batch]).filter(condition).combine_chunks().to_batches()

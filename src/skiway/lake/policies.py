@@ -168,9 +168,8 @@ class RestrictedRows:
         read = [name for name in own if name in needed] or own[:1]  # rows without columns are counted
         shown = pa.schema([schema.field(name) for name in read])
         condition = filters.to_arrow(options.filter, shown) if options.filter else None
-        limit = None if options.filter else options.limit
         seen = 0
-        for batch in self._run(self._query(read, limit)):
+        for batch in self._run(self._query(read)):
             rows = pa.RecordBatch.from_arrays(
                 [to_column(column, field) for column, field in zip(batch.columns, shown, strict=True)], schema=shown
             )
@@ -209,7 +208,7 @@ class RestrictedRows:
                     f"column {field.name!r} cannot be changed: ask a caller without this policy"
                 )
 
-    def _query(self, read: Sequence[str], limit: int | None) -> str:
+    def _query(self, read: Sequence[str]) -> str:
         masked = {name: policy for name, policy in self.masked.items() if name in read}
         texts = [each.row_filter.predicate for each in self.restriction.filters]
         own = {name: each.mask.expression for name, each in masked.items() if each.mask.kind == v1.MK_EXPRESSION}
@@ -220,8 +219,7 @@ class RestrictedRows:
         shown = [self._column(self.base.schema.field(name), masked.get(name), masks.get(name)) for name in read]
         where = " AND ".join(f"({each.sql})" for each in conditions) or "TRUE"
         base = ".".join(map(identifier, self.name))
-        query = f"SELECT {', '.join(shown)} FROM (SELECT * FROM {base} WHERE {where}) AS visible"  # noqa: S608 - made by DuckDB
-        return query if limit is None else f"{query} LIMIT {int(limit)}"
+        return f"SELECT {', '.join(shown)} FROM (SELECT * FROM {base} WHERE {where}) AS visible"  # noqa: S608 - made by DuckDB
 
     def _compiled(self, texts: Sequence[str]) -> Sequence[Expression]:
         try:

@@ -19,7 +19,7 @@ from skiway.airport import (
     current_request,
 )
 from skiway.airport.scan import with_parsed_filter
-from skiway.errors import InvalidArgument, Unsupported
+from skiway.errors import Unsupported
 from skiway.formats import MatchingPart, Snapshot
 from skiway.lake.client_scans import file_calls, may_read_files
 from skiway.lake.columns import ROWID, with_nulls
@@ -183,8 +183,6 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
         return self._expected_rows
 
     def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        if options.batch_size is not None and options.batch_size < 1:
-            raise InvalidArgument(f"the batch size is {options.batch_size}: use at least one row")
         snapshot = self._planned(part.snapshot_id)
         handle = self._opened.at(snapshot)
         all_files = handle.files(snapshot)
@@ -201,7 +199,7 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
             files=files,
             schema=readable,
             positions=ROWID in wanted,
-            batch_rows=options.batch_size or BATCH_ROWS,
+            batch_rows=BATCH_ROWS,
             first_batch_rows=None if options.filter else FIRST_BATCH_ROWS,
             share=part.share,
         )
@@ -209,9 +207,7 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
         if len(self.columns.wanted):
             identified = (self.columns.shown(batch, table=self.name) for batch in identified)
         gone = [self.schema.field(name) for name in wanted if name != ROWID and name not in there]
-        identified = with_nulls(identified, gone) if gone else identified
-        # The client filters again, so with a filter the server does not know which rows count towards the limit.
-        return identified if options.limit is None or options.filter else _first(identified, options.limit)
+        return with_nulls(identified, gone) if gone else identified
 
     def _log_plan(
         self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table | None, parts: int, *, reader: str = "server"
@@ -277,11 +273,3 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
         if not has_files and not statistics.has_column_statistics(self._realm, self.id):
             raise Unsupported(f"table {self.name!r} has no statistics yet")
         return ColumnStatistics(has_not_null=False)
-
-
-def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows
-        if limit <= 0:
-            return

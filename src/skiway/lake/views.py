@@ -72,8 +72,6 @@ class LakeView(Table, SqlView):
         text = f"SELECT {', '.join(map(identifier, read))} FROM (SELECT {casts} FROM {self._full_name})"  # noqa: S608 - quoted
         if condition is not None:
             text += f" WHERE {condition}"
-        elif options.limit is not None and not options.filter:  # the client filters again, and counts afterwards
-            text += f" LIMIT {int(options.limit)}"
         schema = pa.schema([self.schema.field(name) for name in read])
         for batch in self._context.queries.rows(self._query(text)):
             if batch.schema.types != schema.types:

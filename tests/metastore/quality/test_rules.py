@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from skiway.metastore.quality import results, rules
 from skiway.metastore.quality.results import HISTORY
 from skiway.metastore.quality.verdicts import ColumnFacts, Interval, KeyFacts, TableFacts, Verdict
 from skiway.metastore.records import keys
+from skiway.metastore.records.policy_guard import PolicyGuard
 from skiway.metastore.resources import policies
 from skiway.metastore.statistics.bounds import logical_type
 from skiway.model import v1
@@ -447,6 +449,41 @@ def test_results_from_before_a_rule_changed_stay_hidden(orders: ProfiledTable) -
     assert len(results_of(orders, rule)) == 2
     restrict(orders, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]))
     assert [each.check.null_share.column for each in results_of(orders, rule, orders.restricted())] == ["id"]
+
+
+def test_last_status_may_come_from_a_hidden_result(orders: ProfiledTable) -> None:
+    checks = [
+        v1.RuleCheck(row_count=v1.RowCountCheck(min=1)),
+        v1.RuleCheck(null_share=NO_NULLS),
+        v1.RuleCheck(null_share=v1.NullShareCheck(column="former")),
+        v1.RuleCheck(),  # of a kind that this server does not know
+    ]
+    stored = v1.RuleResults(
+        table_id=orders.table.resource_id,
+        results=[v1.RuleResult(check=each) for each in checks],
+        last_decided=v1.RST_FAILED,
+    )
+    restrict(orders, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]))
+    ada, bob = (orders.restricted(name).policies for name in ("ada", "bob"))
+    assert ada is not None
+    assert bob is not None
+    assert PolicyGuard(ada).shown(stored) == v1.RuleResults(table_id=stored.table_id, results=stored.results[:1])
+    assert PolicyGuard(bob).shown(stored) == stored
+
+
+def test_mask_whose_column_is_gone_hides_all_rules_about_rows(orders: ProfiledTable) -> None:
+    """No rows can be read then, so their number is hidden, too."""
+    many_rules(orders)
+    restrict(orders, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]))
+    without_email = json.loads(orders.table.schema_json)
+    without_email["fields"] = [each for each in without_email["fields"] if each["name"] != "email"]
+    change = v1.UpdateTableRequest(
+        table_id=orders.table.resource_id,
+        spec=v1.TableSpec(schema_json=json.dumps(without_email)),
+        update_mask=mask("schema_json"),
+    )
+    tables.update(orders.realm, change)
+    assert rule_names(orders.restricted()) == ["columns", "fresh"]
 
 
 def test_restricted_callers_neither_check_nor_change_rules(orders: ProfiledTable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -603,6 +604,27 @@ def test_query_is_not_visible_to_another_account(factory, query, people):
         with expect_error(NotFound, "query.not_found", query_id="q"):
             call()
     assert get(factory, "q") == query
+
+
+def test_query_exists_for_its_caller_and_administrators_only(factory, people):
+    ada, grace = (replace(factory.home, caller=name, administers=False) for name in ("ada", "grace"))
+    begun = v1.BeginQueryRequest(
+        query_id="own",
+        default_catalog_id=factory.first_catalog().resource_id,
+        inputs=[of_table(people)],
+    )
+    query = queries.begin(ada, begun).query
+    for call in (
+        lambda realm: queries.get(realm, v1.GetQueryRequest(query_id="own")),
+        lambda realm: queries.renew(realm, v1.RenewQueryRequest(query_id="own")),
+        lambda realm: queries.pinned(realm, "own", people.resource_id),
+        lambda realm: queries.end(realm, v1.EndQueryRequest(query_id="own")),
+    ):
+        with expect_error(NotFound, "query.not_found", query_id="own"):
+            call(grace)
+        call(ada)
+        call(factory.home)
+    assert query.caller == "ada"
 
 
 def test_query_is_visible_on_every_server_of_the_store(factory, query):

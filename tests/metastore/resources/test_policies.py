@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, expect_error, mask, names
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
-from skiway.metastore.records.policy_guard import PolicyGuard
+from skiway.metastore.records.policy_guard import BothGuards, PolicyGuard
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
 from skiway.metastore.resources.policy_expressions import SandboxedExpressions
 from skiway.model import v1
@@ -29,6 +31,7 @@ SCHEMA = json.dumps(
     }
 )
 NULL = v1.PolicyMask(kind=v1.MK_NULL, columns=["email"])
+STAMP = v1.UpstreamStamp(table_native_id="s3://x/y")
 
 
 class Lake:
@@ -52,10 +55,19 @@ class Lake:
         )
         return policies.create(self.home, request, compile_=lambda *_: []).policy
 
+    def policies(self, name: str = "ada", **more: Any) -> CallerPolicies:
+        """The policies that restrict a caller, as a new call finds them."""
+        return CallerPolicies(lambda: self.factory.stores, "a1", Subject(name, **more))
+
     def restricted(self, name: str = "ada", **more: Any) -> Realm:
         """The realm of a caller who may do everything but for policies."""
-        own = CallerPolicies(lambda: self.factory.stores, "a1", Subject(name, **more))
-        return replace(self.home, policies=own)
+        return replace(self.home, policies=self.policies(name, **more))
+
+    def lose(self, key: str) -> None:
+        """Delete the blob of a record, as if it was lost."""
+        found = self.factory.stores.pointers.get(key)
+        assert found is not None
+        self.factory.stores.blobs.delete(found.blob_uri)
 
 
 @pytest.fixture
@@ -122,6 +134,7 @@ def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
         ([lake.catalog], {"people", "orders", "staff", "totals"}),
         ([], {"people", "orders", "staff", "totals"}),
         ([lake.totals], {"totals"}),
+        ([lake.factory.catalog("other")], set()),
     ):
         made = lake.create("p", *on)
         own = lake.restricted().policies
@@ -129,6 +142,60 @@ def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
         objects = (lake.people, lake.orders, lake.staff, lake.totals)
         assert {each.display_name for each in objects if own.of(each)} == covered
         policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+
+
+def test_policy_restricts_its_subjects_except_for_exceptions(lake: Lake) -> None:
+    lake.create("p", lake.people, subjects=["user:ada", "role:analyst"], exceptions=["group:trusted"])
+    lake.create("q", lake.staff, exceptions=["user:ada"])
+    groups, roles = frozenset({"trusted"}), frozenset({"analyst"})
+    for caller, restricted in (
+        (lake.policies("ada"), [lake.people]),
+        (lake.policies("ada", groups=groups), []),
+        (lake.policies("grace"), [lake.staff]),
+        (lake.policies("grace", roles=roles), [lake.people, lake.staff]),
+        (lake.policies("grace", roles=roles, groups=groups), [lake.staff]),
+    ):
+        assert [each for each in (lake.people, lake.staff) if caller.of(each)] == restricted
+
+
+def test_column_is_masked_by_its_present_name_and_by_that_in_the_snapshot(lake: Lake) -> None:
+    lake.create("p", lake.people)
+    found = lake.policies().of(lake.people)
+    assert found is not None
+    masked = [("email", 3), ("former", 3), ("EMAIL", 9), ("email", None)]
+    assert all(found.mask_of(*each) for each in masked)
+    assert not any(found.mask_of(*each) for each in (("name", 2), ("former", 9), ("email2", 9), ("my email", 9)))
+
+
+def test_mask_misses_only_columns_of_the_object_that_it_names(lake: Lake) -> None:
+    """The columns of the view are unknown."""
+    other = v1.PolicyMask(kind=v1.MK_NULL, columns=["phone"])
+    lake.create("own", lake.people)
+    lake.create("inherited", lake.sales, mask=other)
+    lake.create("view", lake.totals, mask=other)
+    own = lake.policies()
+    assert [found.missing for each in (lake.people, lake.orders, lake.totals) if (found := own.of(each))] == [""] * 3
+    lake.people.schema_json = SCHEMA.replace("email", "mail")
+    found = lake.policies().of(lake.people)
+    assert found is not None
+    assert found.missing == "policy own masks column 'email', which it does not have"
+
+
+def test_strictest_mask_wins(lake: Lake) -> None:
+    kinds = {"a": v1.MK_EXPRESSION, "b": v1.MK_PARTIAL, "c": v1.MK_NULL, "d": v1.MK_HASH}
+    made = {
+        name: lake.create(
+            name,
+            lake.people,
+            mask=v1.PolicyMask(kind=kind, columns=["email"], expression="1" if kind == v1.MK_EXPRESSION else ""),
+        )
+        for name, kind in kinds.items()
+    }
+    for name in "cdba":
+        found = lake.policies().of(lake.people)
+        assert found is not None
+        assert [found.mask_of("email", 9), found.mask_of("former", 3)] == [made[name]] * 2
+        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made[name].resource_id))
 
 
 def test_callers_without_policies_read_them_once_per_call(lake: Lake) -> None:
@@ -169,26 +236,70 @@ def test_statistics_of_a_restricted_table_are_those_of_visible_columns(lake: Lak
         (3, "email"),
         (9, "host"),
         (10, "email.host"),
-    ]  # the last two are parts of a column
+        (8, "id"),
+    ]  # two parts of a column, and a former column
     table_id = lake.people.resource_id
     of_columns = v1.ColumnStatsSet(
-        table_id=table_id, columns=[v1.ColumnStats(column_id=number, column_name=name) for number, name in columns]
+        table_id=table_id,
+        columns=[v1.ColumnStats(column_id=number, column_name=name, upstream=STAMP) for number, name in columns],
     )
-    of_table = v1.TableStats(table_id=table_id, row_count=40, upstream=v1.UpstreamStamp(table_native_id="s3://x/y"))
+    of_table = v1.TableStats(table_id=table_id, row_count=40, upstream=STAMP)
     of_files = v1.FileStatsSet(table_id=table_id, arrow_file=b"x")
+    history = v1.StatisticsHistory(table_id=table_id)
+    history.snapshots.add(columns=of_columns.columns)
 
     def shown() -> list[Any]:
         own = lake.restricted().policies
         assert own is not None
-        return [PolicyGuard(own).shown(each) for each in (of_columns, of_table, of_files)]
+        return [PolicyGuard(own).shown(each) for each in (of_columns, of_table, of_files, history)]
 
-    assert shown() == [of_columns, of_table, of_files]
+    assert shown() == [of_columns, of_table, of_files, history]
     lake.create("p", lake.people)
-    shown_columns, shown_table, shown_files = shown()
-    assert [each.column_name for each in shown_columns.columns] == ["id", "name"]
-    assert (shown_table.row_count, shown_table.HasField("upstream"), shown_files) == (40, False, None)
+    shown_columns, shown_table, shown_files, shown_history = shown()
+    for columns_of in (shown_columns, *shown_history.snapshots):
+        assert [each.column_name for each in columns_of.columns] == ["id", "name"]
+    assert not any(each.HasField("upstream") for each in (shown_table, *shown_columns.columns))
+    assert (shown_table.row_count, shown_files) == (40, None)
     lake.create("q", lake.people, row_filter=v1.PolicyFilter(predicate="id = '1'"))
-    assert shown() == [None, None, None]
+    assert shown() == [None] * 4
+
+
+@dataclass
+class Fixed:
+    """A guard that allows everything or nothing."""
+
+    allows: bool
+
+    @property
+    def sees_everything(self) -> bool:
+        return self.allows
+
+    @property
+    def allows_unreadable(self) -> bool:
+        return self.allows
+
+    def sees(self, value: Message) -> bool:
+        return self.allows
+
+    def shown(self, value: Message) -> Message | None:
+        return value if self.allows else None
+
+    def require_change(self, *states: Message) -> None:
+        if not self.allows:
+            raise PermissionDenied("no")
+
+    def require_create(self, value: Message) -> None:
+        self.require_change(value)
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
+def test_both_guards_have_to_allow_everything(first: bool, second: bool) -> None:
+    both, value, allowed = BothGuards(Fixed(first), Fixed(second)), v1.Table(), first and second
+    answers = [both.sees_everything, both.allows_unreadable, both.sees(value), both.shown(value) is value]
+    assert answers == [allowed] * 4
+    for call in (both.require_change, both.require_create):
+        with nullcontext() if allowed else pytest.raises(PermissionDenied):
+            call(value)
 
 
 def test_claims_of_a_token_replace_neither_the_subject_nor_its_roles_and_groups() -> None:
@@ -237,19 +348,105 @@ def test_restricted_caller_changes_neither_the_table_nor_its_place(lake: Lake) -
 def test_unreadable_table_is_deleted_only_by_callers_without_policies(lake: Lake) -> None:
     pointers, request = lake.factory.stores.pointers, v1.DeleteTableRequest(table_id=lake.people.resource_id)
     key = keys.table("a1", lake.people.resource_id.id)
-    found = pointers.get(key)
-    assert found is not None
     lake.create("p", lake.people, subjects=["user:ada"])
-    lake.factory.stores.blobs.delete(found.blob_uri)
-    ada, grace = lake.restricted("ada").policies, lake.restricted("grace").policies
-    assert ada is not None
-    assert grace is not None
-    assert ada.of_table(lake.people.resource_id.id) is not None  # whether a policy holds for it is unknown
-    assert grace.of_table(lake.people.resource_id.id) is None
+    lake.lose(key)
+    assert lake.policies("ada").of_table(lake.people.resource_id.id) is not None
+    assert lake.policies("grace").of_table(lake.people.resource_id.id) is None
     tables.delete(lake.restricted("ada"), request)
     assert pointers.get(key) is not None
     tables.delete(lake.restricted("grace"), request)
     assert pointers.get(key) is None
+
+
+def test_damaged_policy_may_hide_anything(lake: Lake) -> None:
+    made = lake.create("p", lake.people, subjects=["user:grace"])
+    assert lake.policies().of(lake.staff) is None
+    lake.lose(keys.policy("a1", made.resource_id.id))
+    own = lake.policies()
+    found = own.of(lake.staff)
+    assert found is not None
+    assert (found.policies, found.missing) == (["p"], "policy p is damaged")
+    assert own.of_namespace(lake.hr) is not None
+    withheld = own.withholding_sizes(lake.catalog.resource_id.id, lake.hr.resource_id.id)
+    assert withheld is not None
+    assert withheld(lake.staff.resource_id.id, False)
+    assert not PolicyGuard(own).allows_unreadable
+
+
+def test_every_policy_of_a_caller_may_hold_for_a_damaged_table(lake: Lake) -> None:
+    """Its columns are unknown, so a filter by tag could seem not to concern it."""
+    table_id = lake.people.resource_id
+    policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=table_id, column="name", tags=["pii"]))
+    lake.create("p", tags=["pii"], row_filter=v1.PolicyFilter(predicate="id = '1'"))
+    lake.lose(keys.table("a1", table_id.id))
+    found = lake.policies().of_table(table_id.id)
+    assert found is not None
+    assert [each.display_name for each in found.filters] == ["p"]
+    assert PolicyGuard(lake.policies()).shown(v1.TableStats(table_id=table_id, row_count=40)) is None
+
+
+def test_sizes_of_tables_with_a_row_filter_are_withheld(lake: Lake) -> None:
+    everything = {"people", "orders", "staff"}
+    policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=lake.staff.resource_id, column="id", tags=["pii"]))
+    lake.create("masked", lake.catalog)
+    in_catalog = lake.catalog.resource_id.id
+    for on, tags, withheld in (
+        ([lake.people], [], {"people"}),
+        ([lake.eu, lake.staff], [], {"orders", "staff"}),
+        ([lake.sales], [], {"people", "orders"}),
+        ([lake.catalog], [], everything),
+        ([], ["pii"], {"staff"}),
+        ([lake.sales], ["pii"], set()),
+    ):
+        made = lake.create("p", *on, tags=tags, row_filter=v1.PolicyFilter(predicate="id = '1'"))
+        own, found = lake.policies(), set()
+        for table, namespace in ((lake.people, lake.sales), (lake.orders, lake.eu), (lake.staff, lake.hr)):
+            is_withheld = own.withholding_sizes(in_catalog, namespace.resource_id.id)
+            if is_withheld is not None and is_withheld(table.resource_id.id, table is lake.staff):
+                found.add(table.display_name)
+        assert found == withheld
+        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+    assert lake.policies().withholding_sizes(in_catalog, lake.sales.resource_id.id) is None
+
+
+def test_digest_tells_every_change_of_policies(lake: Lake) -> None:
+    def digest() -> str:
+        found = lake.policies().of(lake.people)
+        return "" if found is None else found.digest
+
+    def change(policy: v1.Policy, **spec: Any) -> None:
+        request = v1.UpdatePolicyRequest(
+            policy_id=policy.resource_id, spec=v1.PolicySpec(**spec), update_mask=mask("rule")
+        )
+        policies.update(lake.home, request, compile_=lambda *_: [])
+
+    def tag(column: str, *tags: str) -> None:
+        request = v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column=column, tags=tags)
+        policies.set_tags(lake.home, request)
+
+    seen = [digest()]
+    first = lake.create("first", lake.people)
+    seen.append(digest())
+    assert digest() == seen[-1]
+    change(first, mask=v1.PolicyMask(kind=v1.MK_HASH, columns=["email"]))
+    seen.append(digest())
+    by_tag = lake.create("by tag", tags=["pii"], mask=v1.PolicyMask(kind=v1.MK_NULL))
+    tag("name", "pii")
+    seen.append(digest())
+    change(by_tag, mask=v1.PolicyMask(kind=v1.MK_HASH))
+    seen.append(digest())
+    lake.create("later columns", lake.sales, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["secret*"]))
+    seen.append(digest())
+    tag("name")
+    tag("id", "pii")
+    seen.append(digest())
+    filtered = lake.create("filter", lake.people, row_filter=v1.PolicyFilter(predicate="id = '1'"))
+    seen.append(digest())
+    change(filtered, row_filter=v1.PolicyFilter(predicate="id = '2'"))
+    seen.append(digest())
+    assert len(set(seen)) == len(seen)
+    policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=filtered.resource_id))
+    assert digest() == seen[6]
 
 
 def test_tags_follow_the_column(lake: Lake) -> None:
@@ -263,8 +460,22 @@ def test_tags_follow_the_column(lake: Lake) -> None:
     assert found is not None
     assert [name for number, name in enumerate(COLUMNS, 1) if found.mask_of("renamed", number)] == ["name"]
     assert own.of(lake.orders) is None
+    lake.people.schema_json = SCHEMA.replace('"name": "name"', '"name": "new"').replace('"id": 2', '"id": 4')
+    dropped = lake.policies().of(lake.people)
+    assert dropped is not None
+    assert dropped.mask_of("name", 2), "older snapshots still have the column"
     with pytest.raises(InvalidArgument, match="which table people does not have: choose from id, name, email"):
         policies.set_tags(lake.home, v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column="x"))
+
+
+def test_filter_by_tag_holds_for_tables_with_a_tagged_column(lake: Lake) -> None:
+    lake.create("p", lake.sales, tags=["pii", "gdpr"], row_filter=v1.PolicyFilter(predicate="id = '1'"))
+    for table, tag in ((lake.people, "gdpr"), (lake.orders, "other"), (lake.staff, "pii")):
+        request = v1.SetColumnTagsRequest(table_id=table.resource_id, column="name", tags=[tag])
+        policies.set_tags(lake.home, request)
+    own = lake.policies()
+    restricted = [each.display_name for each in (lake.people, lake.orders, lake.staff, lake.totals) if own.of(each)]
+    assert restricted == ["people"]
 
 
 def test_tags_of_all_tables_are_listed_with_current_names(lake: Lake) -> None:

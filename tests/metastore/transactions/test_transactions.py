@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore import Realm, gc, managed, transactions
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.records.access import AccessDecision
-from skiway.metastore.transactions import StagingArea, TransactionRules
+from skiway.metastore.transactions import StagingArea, TransactionRules, staged_writes
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -158,9 +159,11 @@ def test_aborted_rows_and_their_files_are_gone(bench: Workbench) -> None:
     bench.append(unit, bench.people, numbers(2))
     bench.append(unit, bench.orders, numbers(2))
     assert len(bench.files() - before) == 4
-    assert bench.abort(unit).state == v1.TX_ABORTED
+    aborted = bench.abort(unit)
+    assert aborted.state == v1.TX_ABORTED
     assert bench.files() == before
-    assert bench.abort(unit).state == v1.TX_ABORTED
+    bench.lake.factory.clock.advance(1)
+    assert bench.abort(unit) == aborted
     assert bench.rows() == ([1], [1])
 
 
@@ -240,16 +243,21 @@ def test_dropped_table_fails_the_commit(bench: Workbench) -> None:
     assert not [path for path in bench.files() if "staged-" in path.name]
 
 
+def before_the_change(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do something else when the next commit has read the transaction, and is about to change the tables."""
+
+    def act_first(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        action()
+        return managed.change_all(*arguments, **more)
+
+    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", act_first)
+
+
 def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
-
-    def append_first(*arguments: Any, **more: Any) -> Any:
-        monkeypatch.undo()
-        bench.append(unit, bench.orders, numbers(3))
-        return managed.change_all(*arguments, **more)
-
-    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", append_first)
+    before_the_change(monkeypatch, lambda: bench.append(unit, bench.orders, numbers(3)))
     with expect_error(Conflict, "transaction.changed", transaction_id=unit):
         bench.commit(unit)
     assert bench.rows() == ([1], [1])
@@ -260,35 +268,64 @@ def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monke
 def test_abort_during_the_commit_wins_or_loses_completely(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
-
-    def abort_first(*arguments: Any, **more: Any) -> Any:
-        monkeypatch.undo()
-        bench.abort(unit)
-        return managed.change_all(*arguments, **more)
-
-    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", abort_first)
-    with pytest.raises(SkiwayError):
+    before_the_change(monkeypatch, lambda: bench.abort(unit))
+    with expect_error(PreconditionFailed, "transaction.ended", state="aborted"):
         bench.commit(unit)
     assert (bench.rows(), bench.get(unit).state) == (([1], [1]), v1.TX_ABORTED)
 
 
-def test_commit_with_a_lost_answer_can_be_repeated(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_at_the_same_time_are_one(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = bench.begin()
+    bench.append(unit, bench.people, numbers(2))
+    faster: list[v1.Transaction] = []
+    before_the_change(monkeypatch, lambda: faster.append(bench.commit(unit)))
+    assert [bench.commit(unit)] == faster
+    assert bench.rows() == ([1, 2], [1])
+
+
+class LosingAnswers(CrashPoint):
+    """Operations take effect, but the connection is lost before the answer to one of them arrives."""
+
+    def run(self, operation: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return super().run(operation, *arguments, **keywords)
+        except Crashed:
+            raise Unavailable("the connection was lost") from None
+
+
+def losing_answers(bench: Workbench, call: Callable[[Workbench], Any]) -> Iterator[int]:
+    """Make a call again and again, each time without the answer to its next operation, until it gets all answers."""
+    at = 0
+    while True:
+        at += 1
+        losing = LosingAnswers(at, "after")
+        realm = replace(bench.realm, stores=crashing_stores(bench.lake.factory.stores, losing))
+        try:
+            call(replace(bench, realm=realm))
+        except Unavailable:
+            yield at
+        else:
+            return
+
+
+def test_commit_with_a_lost_answer_can_be_repeated(bench: Workbench) -> None:
     unit = bench.begin()
     bench.append(unit, bench.people, numbers(2))
     bench.append(unit, bench.orders, numbers(2))
-    store = type(bench.lake.factory.stores.pointers)
-    apply = store._apply
-
-    def apply_and_lose_the_connection(self: Any, batch: Any) -> None:
-        apply(self, batch)
-        raise Unavailable("the connection was lost")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_apply", apply_and_lose_the_connection)
-        with pytest.raises(Unavailable):
-            bench.commit(unit)
+    lost = [bench.rows() for _ in losing_answers(bench, lambda losing: losing.commit(unit))]
+    assert {len(people) for people, _ in lost} == {1, 2}
     assert bench.commit(unit).state == v1.TX_COMMITTED
     assert bench.rows() == ([1, 2], [1, 2])
+
+
+def test_rows_are_kept_if_the_answer_to_their_staging_is_lost(bench: Workbench) -> None:
+    """The transaction may refer to their files, whatever the caller learned."""
+    unit = bench.begin()
+    calls = 1 + len(list(losing_answers(bench, lambda losing: losing.append(unit, bench.people, numbers(2)))))
+    staged = bench.get(unit)
+    assert 1 < len(staged.writes) < calls, "some operations come before the rows are staged, and some after it"
+    bench.commit(unit)
+    assert bench.rows() == ([1, *[2] * len(staged.writes)], [1])
 
 
 def test_concurrent_commits_of_several_tables_stay_equal(bench: Workbench) -> None:
@@ -304,6 +341,36 @@ def test_concurrent_commits_of_several_tables_stay_equal(bench: Workbench) -> No
     expected = [1, 2, 3, 4, 6, 7, 8, 9]
     assert bench.rows() == (expected, expected)
     assert damage(bench.lake.factory.stores) == []
+
+
+class Overtaken(CrashPoint):
+    """Another change of a table comes first, once."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__()
+        self.action: Callable[[], object] | None = action
+
+    def run(self, operation: Any, *arguments: Any, **keywords: Any) -> Any:
+        action = self.action
+        if action and operation.__name__ == "_apply" and any("/tables/" in each.key for each in arguments[0]):
+            self.action = None
+            action()
+        return super().run(operation, *arguments, **keywords)
+
+
+def test_commit_that_loses_a_race_reports_each_table_once(bench: Workbench) -> None:
+    unit = bench.begin()
+    bench.append(unit, bench.people, numbers(2))
+    bench.append(unit, bench.orders, numbers(3, 4))
+    overtaken = Overtaken(lambda: bench.lake.append(bench.orders, 7))
+    stores = crashing_stores(bench.lake.factory.stores, overtaken)
+    done = replace(bench, realm=replace(bench.realm, stores=stores)).commit(unit)
+    assert overtaken.action is None
+    assert [(each.table_id.id, each.row_count) for each in done.committed] == [
+        (bench.people.id, 1),
+        (bench.orders.id, 2),
+    ]
+    assert bench.rows() == ([1, 2], [1, 3, 4, 7])
 
 
 @pytest.mark.full
@@ -331,6 +398,23 @@ def test_crash_at_any_operation_of_a_commit_commits_everything_or_nothing(tmp_pa
         if crash_point.done < at:
             break
     assert outcomes == {1, 2}
+
+
+def test_two_first_statements_at_once_begin_one_transaction(bench: Workbench) -> None:
+    clock = bench.lake.factory.clock
+    until = clock() + timedelta(hours=1)
+    first: list[v1.Transaction] = []
+
+    def slow() -> datetime:
+        """The time, which is asked for before the record is written: the other statement is faster."""
+        if not first:
+            first.append(staged_writes.opened(bench.realm, "t", until=until).value)
+            clock.advance(1)
+        return clock()
+
+    second = staged_writes.opened(replace(bench.realm, clock=slow), "t", until=until).value
+    assert [second] == first
+    assert bench.listed() == ["t"]
 
 
 # --- callers ----------------------------------------------------------------------------------------------------------
@@ -375,6 +459,14 @@ def test_rows_are_written_only_for_tables_that_the_caller_may_change(
     assert not caller.get(unit).writes
 
 
+def test_files_are_staged_only_by_callers_who_may_change_the_table(bench: Workbench) -> None:
+    stores, unit = bench.lake.factory.stores, bench.begin()
+    access = AccessDecision(lambda: stores, "a1", allows=lambda permission: permission == "table.read", grantees=())
+    with pytest.raises(PermissionDenied):
+        staged_writes.stage(replace(bench.realm, access=access), unit, bench.people, [], row_count=0)
+    assert not bench.get(unit).writes
+
+
 def test_number_of_open_transactions_and_of_writes_is_limited(factory: ResourceFactory, tmp_path: Path) -> None:
     bench = Workbench.of(factory, tmp_path, max_open=2, max_writes=1)
     unit, _ = bench.begin(), bench.begin()
@@ -392,6 +484,11 @@ def test_number_of_open_transactions_and_of_writes_is_limited(factory: ResourceF
 
 
 # --- expiry and garbage collection ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("requested_s", "open_s"), [(0, 50), (-1, 50), (1, 1), (100, 100), (101, 100)])
+def test_transaction_stays_open_as_long_as_requested_within_limits(requested_s: int, open_s: float) -> None:
+    assert TransactionRules(default_ttl_s=50.0, max_ttl_s=100.0).ttl_s(requested_s) == open_s
 
 
 def test_expired_transaction_is_collected_with_its_files(bench: Workbench) -> None:
@@ -535,6 +632,22 @@ def test_rows_are_appended_to_what_others_have_left(bench: Workbench) -> None:
     managed.change(bench.lake.home, bench.lake.warehouse, id_of(bench.people), delete_all())
     bench.commit(unit)
     assert bench.rows() == ([2], [1])
+
+
+@pytest.mark.parametrize("end", [Workbench.commit, Workbench.abort])
+def test_transaction_that_ends_during_an_upload_takes_no_rows(
+    bench: Workbench, end: Callable[[Workbench, str], v1.Transaction]
+) -> None:
+    unit = bench.begin()
+    before = bench.files()
+
+    def upload() -> Iterator[v1.AppendRowsRequest]:
+        yield v1.AppendRowsRequest(transaction_id=unit, table_id=id_of(bench.people), rows=numbers(2))
+        end(bench, unit)
+
+    with expect_error(PreconditionFailed, "transaction.ended", transaction_id=unit):
+        transactions.append(bench.realm, upload(), area=bench.area)
+    assert (bench.files(), len(bench.get(unit).writes)) == (before, 0)
 
 
 def interrupted(first: v1.AppendRowsRequest) -> Iterator[v1.AppendRowsRequest]:

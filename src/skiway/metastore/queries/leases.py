@@ -151,7 +151,7 @@ def list_(realm: Realm, request: v1.ListQueriesRequest) -> v1.ListQueriesRespons
 
 def pinned(realm: Realm, query_id: str, table_id: v1.ResourceId, *, rules: QueryRules = RULES) -> PinnedSnapshot:
     """A table as an active query reads it."""
-    lease = amended(realm, _checked_id(query_id), rules)
+    lease = _require_own(realm, amended(realm, _checked_id(query_id), rules))
     wanted = local_id(realm, table_id, v1.RK_TABLE, field="table_id")
     if lease.descriptor.state != v1.LS_ACTIVE:
         state = v1.LeaseState.Name(lease.descriptor.state).removeprefix("LS_").lower()

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from skiway.errors import Conflict, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.commits import PAUSES, TableChange, change_all
 from skiway.metastore.managed.states import ManagedTable, managed_record
@@ -74,8 +74,8 @@ def commit(
             _check_policies(policies, found.value)
         try:
             return _committed(realm, warehouse, _selected(found, only), replaced, rules)
-        except Conflict:
-            # The same call may have been made before or twice, and the other one was faster.
+        except (Conflict, PreconditionFailed):
+            # Another call may have ended the transaction meanwhile, and deleted its manifests.
             again = find(realm, transaction_id).value
             if again.state == v1.TX_COMMITTED:
                 return again

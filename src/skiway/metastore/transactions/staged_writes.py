@@ -151,9 +151,7 @@ def replace_record(realm: Realm, current: Stored[v1.Transaction], desired: v1.Tr
     desired.updated_at.CopyFrom(realm.now())
     try:
         realm.all(TRANSACTION).update(current, desired)
-    except PreconditionFailed as error:
-        if error.key != "version.mismatch":
-            raise
+    except PreconditionFailed:  # another call has changed it
         what = f"transaction {desired.transaction_id}"
         raise failure(Contention, "store.contended", what=what) from None
 
@@ -193,7 +191,7 @@ class StagedChange:
     def check_last(self, transaction: v1.Transaction, table_id: str) -> None:
         """Raise `Conflict` if another statement of the transaction has changed rows of the table since then."""
         now = TransactionState.of(transaction, table_id, read=self.state.base_id)
-        if (now.base_id, now.changes) != (self.state.base_id, self.state.changes):
+        if now.changes != self.state.changes:
             raise failure(Conflict, "transaction.statements", transaction_id=transaction.transaction_id)
 
 
