@@ -42,6 +42,21 @@ class MariaDb:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    @contextmanager
+    def transaction(self, database: str, *statements: str) -> Iterator[None]:
+        """Run statements in a transaction that commits at the end of the block."""
+        command = [*self._client, "--batch", "--skip-column-names", "--unbuffered", database]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            client.stdin.write(";\n".join(["START TRANSACTION", *statements, "SELECT 'ready'"]) + ";\n")
+            client.stdin.flush()
+            assert client.stdout.readline() == "ready\n"
+            yield
+            client.stdin.write("COMMIT;\n")
+            client.stdin.close()
+            assert client.wait(60) == 0
+
     def rows(self, sql: str, database: str) -> list[tuple[str, ...]]:
         """The rows of a query as text, sorted."""
         return sorted(tuple(line.split("\t")) for line in self.run(sql, database=database).splitlines())

@@ -6,7 +6,9 @@ import logging
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -21,9 +23,8 @@ from pipeline.ingest_sources import (
     running_postgres_on_tcp,
 )
 from pipeline.lakes import SPARK
-from skiway.errors import PermissionDenied, Unauthorized
+from skiway.errors import PermissionDenied, PreconditionFailed, Unauthorized
 from skiway.formats import TableName
-from skiway.metastore.ingest.cursors import CursorRange
 from skiway.metastore.ingest.rows import Target
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -106,8 +107,96 @@ def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, mana
     postgres.run(f"INSERT INTO {schema}.t VALUES (2), (4)")  # one of them is late
     made = managed_lake.create("t", pa.schema({"id": pa.int32()}))
     written = changes.write(Target(made.files, made.metadata), pa.schema([]))
-    assert written.position == {"kind": "cursor", "column": "id", "value": "3", "rows": 3}
-    assert table.changes(rules, written.position).chosen == CursorRange("id", "3", "4", 3)
+    assert (written.rows, written.position["value"], written.position["rows"]) == (3, "3", 2)
+    chosen = table.changes(rules, written.position).chosen
+    assert (chosen.after, chosen.upto, chosen.since) == ("3", "4", written.position["transaction"])
+
+
+LATE_TABLES = {
+    "logged": ("id bigint, v text", "1, 'first'), (2, 'gone", v1.CopySettings(mode=v1.COM_APPEND, cursor_column="id")),
+    "keyed": ("id bigint, v text", "1, 'first'), (2, 'gone", None),
+    "equal": ("id bigint, v text", "1, 'first'), (2, 'gone", v1.CopySettings(mode=v1.COM_APPEND, cursor_column="id")),
+    "saved": ("id bigint, v text", "1, 'first'), (2, 'gone", None),
+}
+"""Tables whose rows commit in another order than that of their cursor values, with their first rows. The default is an upsert."""
+
+
+def test_rows_that_commit_after_higher_values_are_copied_once(postgres, managed_lake, spark):
+    """A late row and a deleted row do not change the number of rows. One late row is written after a savepoint, and one has the value of
+    the last row that was loaded.
+    """
+    schema = postgres.new_schema("late")
+    for name, (columns, values, _) in LATE_TABLES.items():
+        postgres.run(f"CREATE TABLE {schema}.{name} ({columns})", f"INSERT INTO {schema}.{name} VALUES ({values}')")
+    settings = v1.CopySettings(mode=v1.COM_UPSERT, cursor_column="id", key_columns=["id"])
+    for name, (_, _, own) in LATE_TABLES.items():
+        if own is not None:
+            settings.tables[name].CopyFrom(own)
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, settings, source=source(schema))
+    with psycopg.connect(postgres.socket_url) as late:
+        for name, number in {"logged": 5, "keyed": 5, "equal": 6, "saved": 5}.items():
+            if name == "saved":
+                late.execute("SAVEPOINT before_saved")
+            late.execute(f"INSERT INTO {schema}.{name} VALUES ({number}, 'late')")
+            postgres.run(f"INSERT INTO {schema}.{name} VALUES (6, 'higher')")
+        assert copy.run().failures == {}
+        assert copy.rows(f"{schema}.logged") == [(1, "first"), (2, "gone"), (6, "higher")]
+    assert copy.run().failures == {}
+    for name in LATE_TABLES:
+        postgres.run(f"DELETE FROM {schema}.{name} WHERE id = 2", f"INSERT INTO {schema}.{name} VALUES (7, 'next')")
+    for _ in range(2):
+        assert copy.run().failures == {}
+        for name in LATE_TABLES:
+            expected = [*postgres.rows(f"SELECT * FROM {schema}.{name}"), (2, "gone")]  # deleted rows stay
+            assert copy.rows(f"{schema}.{name}") == sorted(expected, key=repr), name
+    assert copy.run().changed == 0
+
+
+def test_late_row_is_copied_although_as_many_rows_were_deleted_or_changed(postgres, managed_lake, spark):
+    """The cursors are a number and a time that the source sets when the transaction begins."""
+    schema = postgres.new_schema("masked")
+    for name, of, default in (("numbers", "bigint", "nextval('masked.s')"), ("times", "timestamptz", "now()")):
+        if name == "numbers":
+            postgres.run(f"CREATE SEQUENCE {schema}.s")
+        postgres.run(
+            f"CREATE TABLE {schema}.{name} (k int, at {of} DEFAULT {default}, v text)",
+            f"INSERT INTO {schema}.{name} (k) VALUES (1), (2)",
+        )
+    settings = v1.CopySettings(mode=v1.COM_UPSERT, cursor_column="at", key_columns=["k"])
+    settings.tables["times"].CopyFrom(v1.CopySettings(mode=v1.COM_APPEND, cursor_column="at"))
+    copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, settings, source=source(schema))
+    with psycopg.connect(postgres.socket_url) as late:
+        late.execute("SELECT now()")  # the transaction begins, and has no number yet
+        late.execute(f"INSERT INTO {schema}.numbers (k) VALUES (3)")
+        postgres.run(f"INSERT INTO {schema}.numbers (k) VALUES (4)", f"INSERT INTO {schema}.times (k) VALUES (4)")
+        assert copy.run().failures == {}
+        late.execute(f"INSERT INTO {schema}.times (k) VALUES (3)")
+    postgres.run(
+        f"UPDATE {schema}.numbers SET at = DEFAULT, v = 'moved' WHERE k = 1",  # the number of rows below the position stays
+        f"DELETE FROM {schema}.times WHERE k = 1",
+        f"UPDATE {schema}.times SET v = 'same time' WHERE k = 4",
+    )
+    assert copy.run().failures == {}
+    assert [row[::2] for row in copy.rows(f"{schema}.numbers")] == [(1, "moved"), (2, None), (3, None), (4, None)]
+    assert [row[0] for row in copy.rows(f"{schema}.times")] == [1, 2, 3, 4]
+    assert copy.run().changed == 0
+
+
+def test_position_of_an_older_version_is_continued(postgres, managed_lake, spark):
+    schema = postgres.new_schema("older")
+    postgres.run(f"CREATE TABLE {schema}.t (id int)", f"INSERT INTO {schema}.t VALUES (1), (3)")
+    database = SparkCopies(lambda: spark).database(
+        postgres.uri, options={}, credentials={"password": PASSWORD}, access=SourceAccess()
+    )
+    table = database.copied(TableName((schema,), "t"))
+    position = {"kind": "cursor", "column": "id", "value": "3", "rows": 2}
+    rules = CopyRules(CopyMode.APPEND, cursor="id")
+    assert table.changes(rules, position) is None
+    postgres.run(f"INSERT INTO {schema}.t VALUES (4)")
+    assert (table.changes(rules, position).chosen.after, table.changes(rules, position).chosen.since) == ("3", None)
+    postgres.run(f"INSERT INTO {schema}.t VALUES (2)")
+    with expect_error(PreconditionFailed, "ingest.cursor.backward", column="id"):
+        table.changes(rules, position)
 
 
 def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, managed_lake, spark):
@@ -117,20 +206,20 @@ def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, manag
     copy = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema))
     assert copy.run().failures == {}
     postgres.run(
-        f"INSERT INTO {schema}.a VALUES (15), (30)",  # below the position
+        f"INSERT INTO {schema}.a VALUES (15), (30)",  # one of them is late
         f"UPDATE {schema}.b SET id = 5 WHERE id = 20",  # the highest value decreases
         f"INSERT INTO {schema}.c VALUES (NULL)",
         f"INSERT INTO {schema}.d VALUES (21)",
     )
     outcome = copy.run()
-    assert "3 rows are at or below 20, but only 2 were loaded" in outcome.failures[f"{schema}.a"]
     assert "its highest value is 10, but rows up to 20 were loaded" in outcome.failures[f"{schema}.b"]
     assert "is NULL in 1 rows" in outcome.failures[f"{schema}.c"]
-    assert (len(outcome.failures), outcome.changed) == (3, 1)
-    assert copy.rows(f"{schema}.a") == [(10,), (20,)]
-    assert copy.rows(f"{schema}.d") == [(10,), (20,), (21,)]
-    assert f"{schema}.a" not in copy.run(full_rescan=True).failures
+    assert (len(outcome.failures), outcome.changed) == (2, 2)
     assert copy.rows(f"{schema}.a") == [(10,), (15,), (20,), (30,)]
+    assert copy.rows(f"{schema}.b") == [(10,), (20,)]
+    assert copy.rows(f"{schema}.d") == [(10,), (20,), (21,)]
+    assert f"{schema}.b" not in copy.run(full_rescan=True).failures
+    assert copy.rows(f"{schema}.b") == [(10,), (5,)]
 
 
 def test_keys_that_are_not_unique_or_null_are_errors(postgres, managed_lake, spark):
@@ -285,8 +374,9 @@ def test_sqlite_is_loaded_by_a_cursor(managed_lake, spark, tmp_path):
     assert (copy.run().changed, copy.run().changed) == (1, 0)
     assert copy.rows("main.items") == [(10, "b"), (100, "d"), (11, "c"), (9, "a")]
     with database:
-        database.execute("INSERT INTO items VALUES (50, 'late')")
-    assert "went backward" in copy.run().failures["main.items"]
+        database.execute("INSERT INTO items VALUES (50, 'late'), (100, 'equal')")
+    assert (copy.run().changed, copy.run().changed) == (1, 0)
+    assert copy.rows("main.items") == [(10, "b"), (100, "d"), (100, "equal"), (11, "c"), (50, "late"), (9, "a")]
     with database:
         database.execute("DELETE FROM items")
     assert "deleted rows stay in the copy" in copy.run().failures["main.items"]
@@ -297,3 +387,24 @@ def test_sqlite_is_loaded_by_a_cursor(managed_lake, spark, tmp_path):
     assert copy.run().failures == {}
     assert copy.rows("main.items") == [(1, "again")]
     database.close()
+
+
+def test_late_rows_of_sqlite_are_merged_by_key(managed_lake, spark, tmp_path):
+    """A row moves above the position, and a late one takes its place in the number of rows. The source sets the times."""
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as database:
+        with database:
+            database.execute("CREATE TABLE items (k INTEGER, at TEXT, v TEXT)")
+            database.execute("INSERT INTO items VALUES (1, '10:01', 'a'), (2, '10:02', 'b'), (4, '10:06', 'd')")
+        settings = v1.CopySettings(mode=v1.COM_UPSERT, cursor_column="at", key_columns=["k"])
+        copy = CopyingConnector.create(
+            managed_lake, spark, v1.CK_JDBC, f"sqlite:///{file}", settings, source=source("main")
+        )
+        assert copy.run().failures == {}
+        with database:
+            database.execute("UPDATE items SET at = '10:07', v = 'moved' WHERE k = 1")
+            database.execute("INSERT INTO items VALUES (3, '10:05', 'late')")
+        for changed in (1, 0):
+            outcome = copy.run()
+            assert (outcome.failures, outcome.changed) == ({}, changed)
+            assert copy.rows("main.items") == sorted(database.execute("SELECT * FROM items").fetchall(), key=repr)

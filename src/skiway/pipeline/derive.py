@@ -21,6 +21,7 @@ from skiway.metastore.ingest.rows import FilePart, Target, Written, write_rows
 from skiway.metastore.pipelines.inputs import Input
 from skiway.metastore.pipelines.refreshing import QueryResult
 from skiway.pipeline.ingest.distribution import RESULT, collected, outcome_of
+from skiway.pipeline.session import PINNED, separate_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["SparkQueries", "SparkResult"]
 
 _FILES_PER_TASK: Final = 4
-_TURNED_OFF: Final = ("spark.sql.runSQLOnFiles", "spark.sql.variable.substitute")
-"""What Spark can do with SQL that no query of a pipeline contains: read files by path, and insert settings of the server."""
 
 log = logging.getLogger("skiway.pipelines")
 
@@ -44,14 +43,11 @@ class SparkQueries:
     def result(
         self, query: Callable[[Mapping[TableName, str]], str], inputs: Mapping[TableName, Input]
     ) -> Iterator[QueryResult]:
-        """The result of a query. Its inputs are temporary views with random names, which exist until the block ends."""
+        """The result of a query. It has a session of its own, with its inputs as temporary views, until the block ends."""
         from pyspark.errors import AnalysisException, ParseException
 
-        spark = self.spark()
-        for setting in _TURNED_OFF:
-            spark.conf.set(setting, "false")
         views = {name: f"pipeline_{uuid.uuid4().hex}" for name in inputs}
-        try:
+        with separate_session(self.spark(), PINNED) as spark:
             for name, read in inputs.items():
                 _rows(spark, name, read).createOrReplaceTempView(views[name])
             try:
@@ -62,9 +58,6 @@ class SparkQueries:
                     f"Spark rejects the query: {_explained(error, views)}", key="pipeline.query.rejected"
                 ) from None
             yield SparkResult(frame)
-        finally:
-            for view in views.values():
-                spark.catalog.dropTempView(view)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, OptimizeReport
 from skiway.pipeline.interruption import check_interrupted
 from skiway.pipeline.jars import ICEBERG, fetched
+from skiway.pipeline.session import separate_session
 from skiway.security import LeasedJob
 from skiway.telemetry.job_logs import conceal
 
@@ -150,9 +151,6 @@ class _Calls:
 @contextmanager
 def _catalog(spark: SparkSession, uri: str, warehouse: str, token: str) -> Iterator[_Calls]:
     """A catalog of the lake in a session of its own, for the duration of the block."""
-    session = (
-        spark.newSession() if hasattr(spark, "_jsparkSession") else spark
-    )  # on Spark Connect, it is our own already
     name = f"lake_{uuid.uuid4().hex}"
     prefix = f"spark.sql.catalog.{name}"
     settings = {
@@ -165,14 +163,13 @@ def _catalog(spark: SparkSession, uri: str, warehouse: str, token: str) -> Itera
         f"{prefix}.cache-enabled": "false",
         f"{prefix}.header.X-Iceberg-Access-Delegation": "vended-credentials",
     }
-    try:
-        for key, value in settings.items():
-            session.conf.set(key, value)
-        yield _Calls(session, name)
-    finally:
-        with suppress(Exception):  # a session that is gone has no settings
-            for key in settings:
-                session.conf.unset(key)
+    with separate_session(spark, settings) as session:
+        try:
+            yield _Calls(session, name)
+        finally:
+            with suppress(Exception):  # a session that is gone has no settings
+                for key in settings:
+                    session.conf.unset(key)
 
 
 def _has_equality_deletes(table: ManagedTable) -> bool:

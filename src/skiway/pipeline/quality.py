@@ -24,7 +24,7 @@ from skiway.metastore.records.policy_guard import columns_of
 from skiway.metastore.statistics.bounds import bound
 from skiway.model import v1
 from skiway.pipeline.profile.figures import typed
-from skiway.pipeline.profile.job import USUAL, job_settings
+from skiway.pipeline.profile.job import USUAL, profile_session
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, file_schemas, layout_of
 from skiway.pipeline.profile.scanning import Constants, Scan, opened_rows, rows_from_arrow
 from skiway.pipeline.profile.values import texts, value_kind
@@ -46,8 +46,7 @@ def measure(
     wanted = dict.fromkeys(name for check in checks for name in columns_of(check))
     by_name = {".".join(leaf.path): leaf for leaf in leaves(handle.schema_at(snapshot).arrow)}
     columns = [by_name[name] for name in wanted if name in by_name and value_kind(by_name[name].type) is not None]
-    session = spark()
-    with job_settings(session):
+    with profile_session(spark()) as session:
         rows = _Rows(_frame(session, handle, snapshot, columns), {leaf.path[0]: leaf for leaf in columns}, table)
         return rows.facts(checks)
 

@@ -1,17 +1,23 @@
-"""Spark sessions: in this process, on a cluster, or on a Spark Connect server."""
+"""Spark sessions: in this process, on a cluster, or on a Spark Connect server.
+
+A process has one Spark, which `SparkPlace` starts. Each job gets a session of its own there, so that no job sees the settings and
+temporary views of another. `PINNED` has the settings on which the results of jobs depend.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skiway import extras
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
-from skiway.pipeline.interruption import joined
+from skiway.pipeline.interruption import is_remote, joined, left, session_of_job
 from skiway.pipeline.jars import iceberg_settings
 from skiway.pipeline.java import ensure_java
 from skiway.pipeline.java_output import launch_java
@@ -19,7 +25,7 @@ from skiway.pipeline.java_output import launch_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Setting", "SparkPlace", "session", "settings_for", "spark_ui"]
+__all__ = ["PINNED", "Setting", "SparkPlace", "separate_session", "session", "settings_for", "spark_ui"]
 
 log = logging.getLogger("skiway.spark")
 
@@ -39,6 +45,22 @@ _DEFAULTS: dict[str, Setting] = {
     "spark.driver.defaultJavaOptions": f"{_UTC} {_TIMEOUTS}",
     "spark.executor.defaultJavaOptions": _UTC,
 }
+
+PINNED: Final[Mapping[str, Setting]] = {
+    "spark.sql.ansi.enabled": True,  # otherwise a value that cannot be cast becomes NULL
+    "spark.sql.caseSensitive": False,
+    "spark.sql.files.ignoreCorruptFiles": False,
+    "spark.sql.files.ignoreMissingFiles": False,
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.runSQLOnFiles": False,
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.variable.substitute": False,  # it inserts settings of the server into SQL
+}
+"""The settings of the sessions of jobs, on which their results depend. The operator cannot change them."""
+
+_STARTING: Final = Lock()
+"""Held while Spark starts: a process has one Java, even if several jobs need it at the same time."""
 
 # In local mode nothing outside this machine needs to reach the driver. The executors of a cluster do.
 _LOOPBACK: dict[str, Setting] = {
@@ -63,19 +85,55 @@ class SparkPlace:
         settings_for(self.master, **self.conf)  # raises InvalidArgument for a wrong name
 
     def session(self) -> SparkSession:
-        """Return the Spark session of this process, starting it here if there is none.
+        """Return a session with the settings `PINNED`, starting Spark if it does not run.
 
-        If this thread runs a job, what it starts in the session is interrupted when the job is cancelled.
+        A job has one session, for all of its threads. It ends with the job, and what runs in it is interrupted when the job is
+        cancelled. Outside of jobs, every call returns a new session.
         """
-        return self._session(fetch=False)
+        return session_of_job(lambda: self._new_session(fetch=False))
 
     def session_with_iceberg(self) -> SparkSession:
-        """The same session. If it is started here, Iceberg is fetched for it; a running one stays as it is."""
-        return self._session(fetch=True)
+        """The same session. If Spark is started here, Iceberg is fetched for it; a running Spark stays as it is."""
+        return session_of_job(lambda: self._new_session(fetch=True))
 
-    def _session(self, *, fetch: bool) -> SparkSession:
+    def only_session(self) -> SparkSession:
+        """Return the session that Spark starts with, for a process that runs nothing else."""
+        return self._started(fetch=False)
+
+    def _new_session(self, *, fetch: bool) -> SparkSession:
+        started = self._started(fetch=fetch)
+        return started if is_remote(started) else _separated(started, PINNED)
+
+    def _started(self, *, fetch: bool) -> SparkSession:
+        """The session of this process, which no job uses; on a Spark Connect server a new one."""
         jars = iceberg_settings(self.conf, fetch=fetch) if self.fetch_jars and not self.remote else {}
-        return joined(session("skiway", self.master, remote=self.remote, jars=jars, **self.conf))
+        return session("skiway", self.master, remote=self.remote, jars=jars, **{**self.conf, **PINNED})
+
+
+@contextmanager
+def separate_session(session: SparkSession, settings: Mapping[str, Setting]) -> Iterator[SparkSession]:
+    """A session like this one, but with other settings, for a part of a job. It ends with the block."""
+    own = joined(_separated(session, settings))
+    try:
+        yield own
+    finally:
+        left(own)
+        with suppress(Exception):  # Java may have ended, which is not the error to report
+            joined(session)
+
+
+def _separated(session: SparkSession, settings: Mapping[str, Setting]) -> SparkSession:
+    """A new session with the settings of another one, and these."""
+    texts = {name: _as_text(value) for name, value in settings.items()}
+    internal: Any = session
+    if not is_remote(session):
+        # A new session of Spark only has the settings with which Spark was started.
+        options = {**session.conf.getAll, **texts}
+        return type(session)(session.sparkContext, internal._jsparkSession.newSession(), options)
+    own: SparkSession = internal.cloneSession()
+    for name, text in texts.items():
+        own.conf.set(name, text)
+    return own
 
 
 def session(
@@ -86,14 +144,14 @@ def session(
     jars: Mapping[str, Setting] | None = None,
     **settings: Setting,
 ) -> SparkSession:
-    """Return the Spark session of this process, starting one if there is none.
+    """Return the Spark session of this process, starting one if there is none. All callers share it: jobs use `SparkPlace`.
 
     `settings` are Spark settings (`**{"spark.driver.memory": "2g"}`) and override `settings_for(master)`. `jars` are further
     settings for a session that is started here; if their packages cannot be fetched, Spark starts without them. A running
     session is reused, with its runtime settings changed. If it differs in a setting that cannot be changed at run time,
     PreconditionFailed names the setting.
 
-    With `remote`, the address of a Spark Connect server (`sc://host:15002`), the session runs on that server. This
+    With `remote`, the address of a Spark Connect server (`sc://host:15002`), a new session runs on that server. This
     process then needs no Java, `master` is ignored, and only runtime settings are applied.
     """
     extras.require("pyspark", extra="spark", purpose="a Spark session")
@@ -103,12 +161,13 @@ def session(
     _prepare_environment(master)
     from pyspark.sql import SparkSession
 
-    _check_running({"spark.master": master, **settings})
-    if jars and _running_session() is None:
-        wanted = _launched_with_jars(app, master, wanted, jars)
-    else:
-        _launch(app, master, wanted)
-    return SparkSession.builder.appName(app).master(master).config(map={**wanted}).getOrCreate()
+    with _STARTING:
+        _check_running({"spark.master": master, **settings})
+        if jars and _running_session() is None:
+            wanted = _launched_with_jars(app, master, wanted, jars)
+        else:
+            _launch(app, master, wanted)
+        return SparkSession.builder.appName(app).master(master).config(map={**wanted}).getOrCreate()
 
 
 def _launch(app: str, master: str, settings: Mapping[str, Setting]) -> None:
@@ -141,17 +200,20 @@ def _remote_session(remote: str, settings: dict[str, Setting]) -> SparkSession:
 
     if not remote.startswith("sc://"):
         raise InvalidArgument(f"{remote!r} is not the address of a Spark Connect server; use sc://host:15002")
+    if "session_id=" in remote:
+        raise InvalidArgument(f"{remote!r} names a session, but each job has a session of its own: remove session_id")
     try:
-        found = SparkSession.builder.remote(remote).getOrCreate()
+        with _STARTING:
+            created: SparkSession = SparkSession.builder.remote(remote).create()
         for name, value in settings.items():
-            if found.conf.isModifiable(name):
-                found.conf.set(name, _as_text(value))
+            if created.conf.isModifiable(name):
+                created.conf.set(name, _as_text(value))
     except PySparkException as error:
         raise Unavailable(
             f"the Spark Connect server at {remote} does not respond: {str(error).partition(chr(10))[0]}; is it running?",
             key="spark.remote",
         ) from error
-    return found
+    return created
 
 
 def settings_for(master: str, **settings: Setting) -> dict[str, Setting]:

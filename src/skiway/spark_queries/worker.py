@@ -29,11 +29,9 @@ __all__ = ["main"]
 
 _FIXED: Final[Mapping[str, Setting]] = {
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.runSQLOnFiles": False,
-    "spark.sql.variable.substitute": False,
     "spark.ui.enabled": False,
 }
-"""Settings that the operator cannot change: what a query needs to read nothing but its tables."""
+"""Settings that the operator cannot change, besides those of all jobs: what a query needs to read nothing but its tables."""
 
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 _UNTRUSTED_ADVICE: Final = "that its certificate is signed by an authority in sql.spark.root_certificates"
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     from pyspark.errors import PySparkException
 
     try:
-        spark = SparkPlace(query["master"], conf=_settings(query, folder)).session()
+        spark = SparkPlace(query["master"], conf=_settings(query, folder)).only_session()
         frame = _frame(spark, query)
         schema = _columns(frame)
         _write(answers, b"S", schema.serialize())

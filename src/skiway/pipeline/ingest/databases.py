@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +13,24 @@ import pyarrow as pa
 from skiway.errors import ConstraintViolation, InvalidArgument, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import Namespace, TableHandle, TableName
 from skiway.metastore.ingest.changes import Changes, CopiedTable, DatabaseSource
-from skiway.metastore.ingest.cursors import CursorFacts, CursorRange, cursor_range
+from skiway.metastore.ingest.columns import key_fields_of
+from skiway.metastore.ingest.cursors import CursorFacts, CursorRange, Transactions, cursor_range, overlap_starts
 from skiway.metastore.ingest.positions import Position
 from skiway.metastore.ingest.rows import Target, Written, keys_of_files, looked_up, write_rows
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
-from skiway.pipeline.ingest.dialects import COLUMNS, DRIVERS, LISTING, ReadColumn, as_text, literal, quoted, read_column
+from skiway.pipeline.ingest.dialects import (
+    COLUMNS,
+    DRIVERS,
+    LISTING,
+    NOW,
+    OLDEST_TRANSACTION,
+    ROW_TRANSACTION,
+    ReadColumn,
+    as_text,
+    literal,
+    quoted,
+    read_column,
+)
 from skiway.pipeline.ingest.distribution import RESULT, SparkDistribution, outcome_of
 from skiway.pipeline.ingest.jdbc import Queries
 from skiway.pipeline.jars import add_jar
@@ -32,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["open_database"]
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+_RECENT_ROWS: Final = 10_000
+"""How many of the last rows the second load reads again, if the database does not show transactions."""
 
 
 def open_database(
@@ -69,6 +84,7 @@ class Database(DatabaseSource):
         self._at = at
         self.queries, self.distribute = Queries(spark, at, password), distribute
         self._columns: dict[TableName, list[ReadColumn]] = {}
+        self._kinds: dict[TableName, str] = {}
 
     def namespaces(self) -> list[Namespace]:
         return sorted({name.namespace for name in self._all()})
@@ -101,10 +117,21 @@ class Database(DatabaseSource):
         if table not in self._columns:
             schema, name = (self.literal(each, is_number=False) for each in (*table.namespace, table.name))
             found = self.queries.asked(COLUMNS[self._at.dialect].format(schema=schema, table=name))
+            self._kinds[table] = next((each.get("kind") or "" for each in found), "")
             self._columns[table] = [
                 read_column(self._at.dialect, each["name"], each["type"], each["digits"]) for each in found
             ]
         return self._columns[table]
+
+    def shows_transactions(self, table: TableName) -> bool:
+        """Whether each row shows the transaction that has written it: in tables of PostgreSQL, not in views and foreign tables."""
+        self.columns(table)
+        return self._kinds.get(table) in ("r", "p")
+
+    @property
+    def now(self) -> str:
+        """The time of the database in SQL, in seconds."""
+        return NOW[self._at.dialect]
 
     def _all(self) -> list[TableName]:
         return [TableName((row["s"],), row["t"]) for row in self.queries.asked(LISTING[self._at.dialect])]
@@ -124,7 +151,12 @@ class DatabaseTable:
             return DatabaseChanges(self, schema, None, rules)
         column = self._cursor(schema, rules.cursor)
         is_number = _is_number(schema, column)
-        chosen = cursor_range(str(self.name), column, position, self._facts(column, position, is_number=is_number))
+        facts = self._facts(column, position, is_number=is_number)
+        if position is None and facts.transactions is None and facts.recent is not None:
+            start: Position = {"kind": "cursor", "column": column, "value": facts.recent}
+            counted = self._facts(column, start, is_number=is_number)
+            facts = replace(counted, recent=facts.recent)
+        chosen = cursor_range(str(self.name), column, position, facts, rules.mode)
         return None if chosen is None else DatabaseChanges(self, schema, chosen, rules)
 
     def rows(self, where: str, conditions: Iterable[str] = ()) -> DataFrame:
@@ -152,19 +184,64 @@ class DatabaseTable:
 
     def _facts(self, column: str, position: Position | None, *, is_number: bool) -> CursorFacts:
         """What one query says about the cursor column."""
-        quoted = self.database.quoted(column)
-        highest = self.database.as_text(f"MAX({quoted})")
-        known = lower = "0"
+        database, quoted = self.database, self.database.quoted(column)
+        table = database.quoted(*self.name.namespace, self.name.name)
+        shows_transactions = database.shows_transactions(self.name)
+
+        def count(condition: str) -> str:
+            return f"COUNT(CASE WHEN {condition} THEN 1 END)"
+
+        figures = {
+            "highest": database.as_text(f"MAX({quoted})"),
+            "missing": count(f"{quoted} IS NULL"),
+            "counted": f"COUNT({quoted})",
+            "moment": database.now,
+        }
+        since = 0
         if position is not None and position.get("kind") == "cursor":
-            value = self.database.literal(position["value"], is_number=is_number)
-            known = f"COUNT(CASE WHEN {quoted} <= {value} THEN 1 END)"
-            lower = f"CASE WHEN MAX({quoted}) < {value} THEN 1 ELSE 0 END"
-        table = self.database.quoted(*self.name.namespace, self.name.name)
-        (found,) = self.database.queries.asked(
-            f"SELECT {highest} AS highest, {known} AS known, {lower} AS lower_max, "  # noqa: S608 - names are quoted
-            f"COUNT(CASE WHEN {quoted} IS NULL THEN 1 END) AS missing FROM {table}"
+            value, start, following = (
+                database.literal(each, is_number=is_number) for each in (position["value"], *overlap_starts(position))
+            )
+            since = int(position.get("transaction", 0))
+            figures |= {
+                "known": count(f"{quoted} <= {value}"),
+                "lower_max": f"CASE WHEN MAX({quoted}) < {value} THEN 1 ELSE 0 END",
+            }
+            if shows_transactions:
+                figures["late"] = count(f"{quoted} <= {value} AND {ROW_TRANSACTION} >= {_since(since)}")
+            else:
+                figures |= {
+                    "below": count(f"{quoted} < {start}"),
+                    "below_next": count(f"{quoted} < {following}"),
+                }
+        elif not shows_transactions:
+            recent = f"SELECT {quoted} FROM {table} ORDER BY {quoted} DESC LIMIT {_RECENT_ROWS}"  # noqa: S608
+            figures["recent"] = f"(SELECT {database.as_text(f'MIN({quoted})')} FROM ({recent}) AS recent)"  # noqa: S608
+        if shows_transactions:
+            figures |= {
+                "oldest": OLDEST_TRANSACTION,
+                "since": _since(since),
+                "pending": _identified(OLDEST_TRANSACTION),
+                "written": _identified(_since(since)),
+            }
+        selected = ", ".join(f"{sql} AS {name}" for name, sql in figures.items())
+        (found,) = database.queries.asked(f"SELECT {selected} FROM {table}")  # noqa: S608 - names are quoted
+        return CursorFacts(
+            found["highest"],
+            int(found.get("known", 0)),
+            bool(found.get("lower_max")),
+            int(found["missing"]),
+            rows=int(found["counted"]),
+            below=int(found.get("below", 0)),
+            below_next=int(found.get("below_next", 0)),
+            recent=found.get("recent"),
+            at=int(found["moment"]),
+            transactions=Transactions(
+                int(found["oldest"]), int(found["since"]), int(found.get("late", 0)), found["pending"], found["written"]
+            )
+            if shows_transactions
+            else None,
         )
-        return CursorFacts(found["highest"], int(found["known"]), bool(found["lower_max"]), int(found["missing"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +279,18 @@ class DatabaseChanges:
         rows = sum(each.rows for each in made)
         position: Position = {"kind": "all"} if self.chosen is None else self.chosen.position(rows)
         written = Written.all(made, position)
-        if not len(keys):
+        # Without keys, rows that are read again replace those with the same value of the cursor column.
+        replaced = keys
+        if not len(keys) and self.chosen is not None and self.chosen.reads_again:
+            replaced = key_fields_of(target.columns, (self.chosen.column,))
+        if not len(replaced):
             return written
         try:
             found = self.table.database.distribute(
-                lambda file: keys_of_files(target, [file], keys), list(written.files)
+                lambda file: keys_of_files(target, [file], replaced), list(written.files)
             )
-            self._check_unique(found, keys)
+            if len(keys):
+                self._check_unique(found, keys)
         except SkiwayError:
             target.files.remove(written.paths)
             raise
@@ -220,9 +302,19 @@ class DatabaseChanges:
         database, column = self.table.database, self.table.database.quoted(self.chosen.column)
         is_number = _is_number(self.frame, self.chosen.column)
         upto = f"{column} <= {database.literal(self.chosen.upto, is_number=is_number)}"
-        after = self.chosen.after
-        above = [] if after is None else [f"{column} > {database.literal(after, is_number=is_number)}"]
-        return self.table.rows(" AND ".join([*above, upto]), self._conditions(column))
+        if self.chosen.after is None:
+            return self.table.rows(upto, self._conditions(column))
+        after = database.literal(self.chosen.after, is_number=is_number)
+        wanted = f"{column} > {after}"
+        if self.chosen.overlap is not None:
+            wanted = f"{column} >= {database.literal(self.chosen.overlap, is_number=is_number)}"
+        elif self.chosen.since is not None:
+            late = f"{ROW_TRANSACTION} >= {self.chosen.since}"
+            if self.rules.mode == CopyMode.APPEND:
+                table = database.quoted(*self.table.name.namespace, self.table.name.name)
+                late = f"{column} IN (SELECT {column} FROM {table} WHERE {column} <= {after} AND {late})"  # noqa: S608
+            wanted = f"({wanted} OR {late})"
+        return self.table.rows(f"{wanted} AND {upto}", self._conditions(column))
 
     def _conditions(self, column: str) -> list[str]:
         """Ranges of the cursor column, one for each connection; none if a single one reads everything."""
@@ -249,6 +341,17 @@ class DatabaseChanges:
                 f"have {distinct} different keys; choose other key_columns",
                 key="ingest.key.duplicate",
             )
+
+
+def _since(transaction: int) -> str:
+    """The transaction in SQL; 0, which is before all others, if the database has not got that far: it was restored."""
+    return f"(CASE WHEN {OLDEST_TRANSACTION} < {transaction} THEN 0 ELSE {transaction} END)"
+
+
+def _identified(transaction: str) -> str:
+    """The SQL for a text that identifies the rows that were written by a transaction or later ones."""
+    written = f"CASE WHEN {ROW_TRANSACTION} >= {transaction} THEN {ROW_TRANSACTION} END"
+    return f"CONCAT(COUNT({written}), ':', COALESCE(SUM({written}), 0))"
 
 
 def _is_number(frame: DataFrame, column: str) -> bool:

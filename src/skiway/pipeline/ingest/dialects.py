@@ -18,6 +18,9 @@ __all__ = [
     "COLUMNS",
     "DRIVERS",
     "LISTING",
+    "NOW",
+    "OLDEST_TRANSACTION",
+    "ROW_TRANSACTION",
     "ReadColumn",
     "as_text",
     "database_error",
@@ -43,7 +46,8 @@ LISTING: Final[Mapping[Dialect, str]] = {
 """The queries that list tables and views by schema."""
 
 COLUMNS: Final[Mapping[Dialect, str]] = {
-    "postgresql": "SELECT a.attname AS name, COALESCE(b.typname, t.typname) AS type, NULL AS digits FROM pg_catalog.pg_attribute a "
+    "postgresql": "SELECT a.attname AS name, COALESCE(b.typname, t.typname) AS type, NULL AS digits, "
+    "CAST(c.relkind AS TEXT) AS kind FROM pg_catalog.pg_attribute a "
     "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
     "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype "
     "WHERE n.nspname = {schema} AND c.relname = {table} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -51,6 +55,23 @@ COLUMNS: Final[Mapping[Dialect, str]] = {
     "WHERE table_schema = {schema} AND table_name = {table} ORDER BY ordinal_position",
 }
 """The queries that list the columns of a table, also those that the user may not read; the type of a domain is its base type."""
+
+NOW: Final[Mapping[Dialect, str]] = {
+    "postgresql": "CAST(EXTRACT(EPOCH FROM now()) AS BIGINT)",
+    "mysql": "UNIX_TIMESTAMP()",
+    "sqlite": "CAST(strftime('%s', 'now') AS INTEGER)",
+}
+"""The time of the database, in seconds."""
+
+OLDEST_TRANSACTION: Final = "(SELECT txid_snapshot_xmin(txid_current_snapshot()))"
+"""The oldest transaction of PostgreSQL that is still running."""
+
+_ROW_XID: Final = "CAST(CAST(xmin AS TEXT) AS BIGINT)"
+_NEXT_XID: Final = "(SELECT txid_snapshot_xmax(txid_current_snapshot()))"
+ROW_TRANSACTION: Final = (
+    f"(CASE WHEN {_ROW_XID} < 3 THEN 0 ELSE {_NEXT_XID} - ({_NEXT_XID} - {_ROW_XID}) % 4294967296 END)"
+)
+"""The transaction of PostgreSQL that has written a row. A row has only 32 bits of its number, and may seem younger than it is."""
 
 _TEXT: Final[Mapping[Dialect, str]] = {"postgresql": "TEXT", "mysql": "CHAR", "sqlite": "TEXT"}
 _MOST_DIGITS: Final = 38

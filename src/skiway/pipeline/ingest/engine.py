@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from skiway.metastore.ingest.changes import DatabaseSource
 from skiway.pipeline.ingest.distribution import SparkDistribution
+from skiway.pipeline.interruption import joined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +40,10 @@ class SparkCopies:
             return open_airport(uri, options=options, credentials=credentials, access=access)
         from skiway.pipeline.ingest.databases import open_database
 
+        session = self.spark()  # with the driver
         return open_database(
-            self.spark,
-            self.distribute,
+            lambda: joined(session),
+            SparkDistribution(lambda: joined(session)),
             uri,
             options=options,
             credentials=credentials,

@@ -7,11 +7,11 @@ the query plan small. If the files are few and small, this process reads them it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from threading import Lock
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,13 +25,14 @@ from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_ele
 from skiway.pipeline.profile.in_process import InProcessScans, SmallScan
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
 from skiway.pipeline.profile.python_tasks import scan_files
-from skiway.pipeline.profile.scanning import Constants, Scan, ScanFiles, ScanResult
+from skiway.pipeline.profile.scanning import Constants, Scan, ScanFiles
 from skiway.pipeline.profile.values import value_kind
+from skiway.pipeline.session import PINNED, Setting, separate_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["USUAL", "Budget", "job_settings", "profile", "profiled"]
+__all__ = ["USUAL", "Budget", "profile", "profile_session", "profiled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,10 @@ class Budget:
 
 USUAL: Final = Budget()
 _AT_ONCE: Final = 8  # footers
-# Process-wide, because a process has one Spark session, whose settings a job changes.
-_session_lock: Final = Lock()
-_SETTINGS: Final = {
-    "spark.sql.ansi.enabled": "false",  # ANSI mode forbids casts from int to bytes
-    "spark.sql.caseSensitive": "true",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.session.timeZone": "UTC",
+_SETTINGS: Final[dict[str, Setting]] = {
+    **PINNED,
+    "spark.sql.ansi.enabled": False,  # ANSI mode forbids casts from int to bytes
+    "spark.sql.caseSensitive": True,
 }
 
 
@@ -107,12 +104,17 @@ def profiled(
     unreadable = [leaf for leaf in every if value_kind(leaf.type) is None]
     batches = [data.slice(first, budget.files) for first in range(0, data.num_rows, budget.files)]
     background = ThreadPoolExecutor(1)
+    sessions = ExitStack()
+
+    def on_spark() -> ScanFiles:
+        return partial(scan_files, sessions.enter_context(profile_session(spark())))
+
     try:
         grouped = background.map(lambda some: _by_layout(some, columns, schemas), batches)
         if small is None or access is None or not small.includes(data, schema):
-            scans = _on_spark(spark())
+            scans = on_spark()
         else:
-            scans = InProcessScans(lambda scan, rest: _on_spark(spark())(scan, rest), access, cancelled)
+            scans = InProcessScans(lambda scan, rest: on_spark()(scan, rest), access, cancelled)
         for layouts in grouped:
             parts = []
             for layout, alike in layouts:
@@ -124,14 +126,7 @@ def profiled(
             yield pa.concat_tables(parts)
     finally:
         background.shutdown(cancel_futures=True)
-
-
-def _on_spark(session: SparkSession) -> ScanFiles:
-    def scan_on_spark(scan: Scan, files: pa.Table) -> ScanResult:
-        with job_settings(session):
-            return scan_files(session, scan, files)
-
-    return scan_on_spark
+        sessions.close()
 
 
 def _by_layout(files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas) -> list[tuple[Layout | str, pa.Table]]:
@@ -238,21 +233,6 @@ def _defaulted(part: Any) -> set[int]:
     return own.union(*(_defaulted(inner) for inner in part.values()))
 
 
-@contextmanager
-def job_settings(spark: SparkSession) -> Iterator[None]:
-    """Run a block with the session settings that this job needs. One at a time, as each restores the settings."""
-    with _session_lock:
-        before = {name: spark.conf.get(name, None) for name in _SETTINGS}
-        _set(spark, _SETTINGS)
-        try:
-            yield
-        finally:
-            _set(spark, before)
-
-
-def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
-    for name, value in settings.items():
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
+def profile_session(spark: SparkSession) -> AbstractContextManager[SparkSession]:
+    """A session with the settings that the queries of profiles need, for a block."""
+    return separate_session(spark, _SETTINGS)
