@@ -14,13 +14,12 @@ from typing import Any, BinaryIO, Final
 
 import duckdb
 import pyarrow as pa
-from duckdb.sqltypes import DuckDBPyType
 
 from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
 from skiway.sandbox.query_databases import Databases
 from skiway.sandbox.query_parsing import RefusedQuery, parsed, with_values
-from skiway.sandbox.syntax import quoted
+from skiway.sandbox.syntax import cast_columns, type_ids, type_with
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
 
 __all__ = ["main"]
@@ -30,7 +29,6 @@ _MAX_DESCRIPTORS: Final = 4096
 """Of open files: each file of a table is opened twice, by the server and by DuckDB."""
 
 _REFUSED: Final = {"variant", "type"}
-_NESTED: Final = {"array", "list", "map", "struct", "union"}
 _CONVERTED: Final = {"enum": "VARCHAR"}
 _CONVERTED_IF_PLAIN: Final = {
     "bignum": "VARCHAR",
@@ -101,43 +99,18 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
 
 def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckDBPyRelation:
     """The relation with its values in types that Arrow has, and with `plain` in types that every client knows."""
-    types = [_sent_type(name, kind, plain=plain) for name, kind in zip(relation.columns, relation.types, strict=True)]
-    if all(sent == str(kind) for sent, kind in zip(types, relation.types, strict=True)):
-        return relation
-    columns = [
-        f"#{number}" if sent == str(kind) else f"CAST(#{number} AS {sent}) AS {quoted(name)}"
-        for number, (name, kind, sent) in enumerate(zip(relation.columns, relation.types, types, strict=True), 1)
-    ]
-    return relation.project(", ".join(columns))
-
-
-def _sent_type(column: str, kind: DuckDBPyType, *, plain: bool) -> str:
-    """The type in which values of `kind` are sent: the name of `kind` itself, unless it must be converted at some depth."""
-    if kind.id in _REFUSED:
-        raise RefusedQuery(
-            f"column {column!r} has type {kind}, which Arrow does not have: cast it to another type, such as JSON or VARCHAR"
-        )
-    converted = _CONVERTED.get(kind.id) or (_CONVERTED_IF_PLAIN.get(kind.id) if plain else None)
-    if converted is not None or kind.id not in _NESTED:
-        return converted or str(kind)
-    parts = [
-        (name, part, _sent_type(column, part, plain=plain))
-        for name, part in kind.children
-        if isinstance(part, DuckDBPyType)
-    ]
-    if all(sent == str(part) for _, part, sent in parts):
-        return str(kind)
-    match kind.id:
-        case "list":
-            return f"{parts[0][2]}[]"
-        case "array":
-            return f"{parts[0][2]}[{kind.children[1][1]}]"
-        case "map":
-            return f"MAP({parts[0][2]}, {parts[1][2]})"
-    members = parts[1:] if kind.id == "union" else parts  # the first part of a union is its tag
-    if not all(name for name, _, _ in members):
-        raise RefusedQuery(f"column {column!r} has type {kind}, whose fields have no names: name them, as in {{'a': 1}}")
-    return f"{kind.id}({', '.join(f'{quoted(name)} {sent}' for name, _, sent in members)})"
+    converted = _CONVERTED | (_CONVERTED_IF_PLAIN if plain else {})
+    types = []
+    for name, kind in zip(relation.columns, relation.types, strict=True):
+        if not _REFUSED.isdisjoint(type_ids(kind)):
+            raise RefusedQuery(
+                f"column {name!r} has type {kind}, which Arrow does not have: cast it to another type, such as VARCHAR"
+            )
+        try:
+            types.append(type_with(kind, converted))
+        except ValueError as error:
+            raise RefusedQuery(f"column {name!r} cannot be sent: {error}") from error
+    return cast_columns(relation, types)
 
 
 def _send_rows(relation: duckdb.DuckDBPyRelation, responses: BinaryIO) -> None:
