@@ -1,4 +1,5 @@
-"""Why a library failed, where operators can do something about it: a full disk, a missing bucket, an untrusted certificate.
+"""Why a library failed, where people can do something about it: a full disk, a missing bucket, an untrusted certificate,
+a value that Arrow rejects.
 
 Libraries report the same cause in many ways: as an error number, in the text of an error of another language, or in an
 error behind the one that they raise.
@@ -8,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BUCKET_MISSING", "CERTIFICATE_UNTRUSTED", "DISK_FULL", "Cause", "cause_of"]
+__all__ = ["BUCKET_MISSING", "CERTIFICATE_UNTRUSTED", "DISK_FULL", "Cause", "cause_of", "invalid_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +92,21 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
+
+
+_IN_COLUMN: Final = re.compile(r"In column (\d+): (?:Invalid: )?(.*)", re.DOTALL)
+_BEYOND_A_DAY: Final = re.compile(r"\btime(?:32|64)\[\w+\] -?\d+ is not within the acceptable range")
+
+
+def invalid_values(error: Exception, columns: Sequence[str]) -> str:
+    """Why Arrow rejects a batch, with the name of the column, and with advice for times, of which DuckDB has more than Arrow."""
+    found = _IN_COLUMN.match(str(error))
+    if found is None or int(found[1]) >= len(columns):
+        return str(error)
+    name, reason = columns[int(found[1])], found[2]
+    if _BEYOND_A_DAY.search(reason):
+        return (
+            f"column {name!r} has a time that is not within a day, such as 24:00:00 or a TIME WITH TIME ZONE; "
+            "use 00:00:00, or another type, such as VARCHAR"
+        )
+    return f"column {name!r}: {reason}"

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["is_list", "plain_array", "plain_field", "plain_type", "without_views"]
+__all__ = ["is_list", "list_values", "plain_array", "plain_field", "plain_type", "without_views"]
 
 _LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _VIEWS: Final = (pa.ListViewType, pa.LargeListViewType, pa.RunEndEncodedType)
@@ -26,6 +26,11 @@ _LEAVES: Final = {
 def is_list(of: pa.DataType) -> bool:
     """Whether this is a type of lists, in any layout; maps are not."""
     return isinstance(of, _LISTS)
+
+
+def list_values(array: pa.Array) -> pa.Array:
+    """The values of all lists that are not NULL. pyarrow's `flatten` fails for some types if all lists are NULL."""
+    return array.values[:0] if array.null_count == len(array) else array.flatten()
 
 
 def plain_type(of: pa.DataType) -> pa.DataType:
@@ -66,7 +71,7 @@ def plain_array(array: pa.Array) -> pa.Array:
         return _plain_map(array, target)
     if is_list(of):
         offsets = _offsets(pc.list_value_length(array).fill_null(0))
-        return pa.ListArray.from_arrays(offsets, plain_array(array.flatten()), type=target, mask=_nulls(array))
+        return pa.ListArray.from_arrays(offsets, plain_array(list_values(array)), type=target, mask=_nulls(array))
     return array.cast(target)
 
 

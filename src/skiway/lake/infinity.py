@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.layouts import is_list
+from skiway.airport.layouts import is_list, list_values
 from skiway.errors import InvalidArgument
 
 __all__ = ["check_finite"]
@@ -44,7 +44,7 @@ def _temporal(array: pa.Array) -> Iterator[pa.Array]:
         for part in (array.keys, array.items):
             yield from _temporal(part.slice(first, last - first))
     elif is_list(of):
-        yield from _temporal(array.flatten())
+        yield from _temporal(list_values(array))
     elif types.is_dictionary(of):
         yield from _temporal(array.dictionary)
     elif types.is_run_end_encoded(of):

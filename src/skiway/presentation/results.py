@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from skiway.client import AirportClient
 
-__all__ = ["first_rows", "json_values", "shown_rows", "with_whole_numbers"]
+if TYPE_CHECKING:
+    from duckdb.sqltypes import DuckDBPyType
+
+__all__ = ["TEXTS", "first_rows", "json_values", "shown_rows", "with_texts", "with_whole_numbers"]
 
 MAX_INT64: Final = 2**63 - 1
+TEXTS: Final = ("bignum", "bit", "geometry", "hugeint", "interval", "time with time zone", "time_ns", "timestamp_ns", "uhugeint")
+"""DuckDB's types whose values neither Python nor JSON has, in every installation."""
+MOMENTS: Final = dict.fromkeys(
+    ("date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp with time zone"), "VARCHAR"
+)
 
 
 def first_rows(lake: AirportClient, sql: str, limit: int) -> pa.Table:
@@ -44,6 +53,62 @@ def with_whole_numbers(rows: pa.Table) -> pa.Table:
     return rows
 
 
+def with_texts(rows: pa.Table, types: Collection[str], *, floats: bool = False) -> pa.Table:
+    """The rows in types that every program knows: values of these types of DuckDB, at any depth, are text as DuckDB writes it.
+
+    So are moments that Python does not have, such as those before the year 1. With `floats`, FLOAT becomes the DOUBLE with the
+    same digits: otherwise 0.1 would be 0.10000000149011612.
+    """
+    import duckdb
+
+    from skiway.sandbox.syntax import cast_columns
+
+    known = [place for place, field in enumerate(rows.schema) if not pa.types.is_decimal256(field.type)]
+    if not known:
+        return rows
+    columns = [rows.column(place) for place in known]
+    with duckdb.connect(config={"threads": 1}) as database:
+        relation = database.from_arrow(pa.table(columns, schema=_numbered(rows, known)))
+        replaced = [
+            {**dict.fromkeys(types, "VARCHAR"), **(MOMENTS if _is_beyond_python(column) else {})} for column in columns
+        ]
+        kinds = relation.types
+        for of_float in ("VARCHAR", "DOUBLE") if floats else ("FLOAT",):
+            names = [{"float": of_float, **each} for each in replaced]
+            relation = cast_columns(relation, list(map(_type_with, kinds, names)))
+        found = relation.to_arrow_table()
+    for number, place in enumerate(known):
+        rows = rows.set_column(place, found.field(number).with_name(rows.field(place).name), found.column(number))
+    return rows
+
+
+def _type_with(kind: DuckDBPyType, names: Mapping[str, str]) -> str:
+    from skiway.sandbox.syntax import type_with
+
+    try:
+        return type_with(kind, names)
+    except ValueError:  # SQL has no name for a struct without names
+        return "VARCHAR"
+
+
+def _numbered(rows: pa.Table, places: Sequence[int]) -> pa.Schema:
+    """The columns at these places, with names that differ."""
+    return pa.schema([rows.field(place).with_name(f"c{number}") for number, place in enumerate(places)])
+
+
+def _is_beyond_python(column: pa.ChunkedArray) -> bool:
+    """Whether a column has dates or timestamps that Python does not have."""
+    of = column.type
+    try:
+        if pa.types.is_date(of) or pa.types.is_timestamp(of):
+            pc.min_max(column).as_py()
+        elif pa.types.is_nested(of):
+            column.to_pylist()
+    except (OverflowError, ValueError):
+        return True
+    return False
+
+
 def json_values(value: Any) -> Any:
     """A value with nothing in it that JSON does not have: times, bytes and other objects are text."""
     return _finite(msgspec.to_builtins(value, enc_hook=_plain))
@@ -70,8 +135,11 @@ def _finite(value: Any) -> Any:
 
 
 def shown_rows(rows: pa.Table) -> dict[str, Any]:
-    """The columns and rows of a small table. Names may occur twice, so that rows are lists."""
-    values = [column.to_pylist() for column in rows.columns]
+    """The columns and rows of a small table. Names may occur twice, so that rows are lists.
+
+    Values that neither Python nor JSON has, such as intervals and dates BC, are text as DuckDB writes it.
+    """
+    values = [column.to_pylist() for column in with_texts(rows, TEXTS, floats=True).columns]
     return {
         "columns": [{"name": field.name, "type": str(field.type)} for field in rows.schema],
         "rows": [list(row) for row in zip(*values, strict=True)],

@@ -72,7 +72,11 @@ class Sandbox:
                 raise LimitExceeded(f"the result of {what} has more than {self.memory_limit}") from None
         match answer.get("error"):
             case None:
-                return [decode_table(part) for part in found]
+                try:
+                    return [decode_table(part) for part in found]
+                except pa.ArrowException as error:
+                    reason = str(error).splitlines()[0]
+                    raise InvalidArgument(f"{what} has invalid values: {reason}", key="sql.value") from error
             case "time":
                 raise self._late(what)
             case "memory":

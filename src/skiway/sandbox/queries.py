@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from skiway.causes import invalid_values
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.sandbox.messages import FILES_AT_ONCE, KEPT, SEND_FILES, encode_table, file_identity
 from skiway.sandbox.processes import WorkerProcess, memory_bytes
@@ -281,8 +282,12 @@ class QueryProcess:
         while True:
             kind, payload = self._frame()
             if kind == b"B":
-                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-                batch.validate(full=True)  # the process runs foreign SQL
+                try:
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+                    batch.validate(full=True)  # the process runs foreign SQL
+                except pa.ArrowException as error:
+                    reason = invalid_values(error, schema.names)
+                    raise InvalidArgument(f"the result has invalid values: {reason}", key="sql.value") from error
                 yield batch
             elif kind == b".":
                 self._scans.check()

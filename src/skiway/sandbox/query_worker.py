@@ -19,6 +19,7 @@ from skiway.sandbox.expressions import RefusedExpression, compiled
 from skiway.sandbox.messages import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
 from skiway.sandbox.query_databases import Databases
 from skiway.sandbox.query_parsing import RefusedQuery, parsed, with_values
+from skiway.sandbox.syntax import cast_columns, type_ids, type_with
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
 
 __all__ = ["main"]
@@ -26,6 +27,17 @@ __all__ = ["main"]
 _BATCH_ROWS: Final = 16_384
 _MAX_DESCRIPTORS: Final = 4096
 """Of open files: each file of a table is opened twice, by the server and by DuckDB."""
+
+_REFUSED: Final = {"variant", "type"}
+_CONVERTED: Final = {"enum": "VARCHAR"}
+_CONVERTED_IF_PLAIN: Final = {
+    "bignum": "VARCHAR",
+    "bit": "VARCHAR",
+    "hugeint": "DECIMAL(38,0)",
+    "time with time zone": "VARCHAR",
+    "uhugeint": "DECIMAL(38,0)",
+}
+"""Without these casts, DuckDB would send other values: times without their offset, and digits that do not fit."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -74,15 +86,31 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
     """Send the columns and the rows of a query."""
     if header["describe"]:
         with databases.describing(header, parts) as database:
-            _send_rows(database.sql(header["sql"]).limit(0), responses)
+            _send_rows(_sendable(database.sql(header["sql"]).limit(0), plain=header["plain"]), responses)
     else:
         _write(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
         with databases.used(header, parts) as database:
             relation = database.sql(header["sql"])
             if header["explain"]:
                 relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
-            _send_rows(relation, responses)
+            _send_rows(_sendable(relation, plain=header["plain"]), responses)
     _write(responses, b".", b"")
+
+
+def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckDBPyRelation:
+    """The relation with its values in types that Arrow has, and with `plain` in types that every client knows."""
+    converted = _CONVERTED | (_CONVERTED_IF_PLAIN if plain else {})
+    types = []
+    for name, kind in zip(relation.columns, relation.types, strict=True):
+        if not _REFUSED.isdisjoint(type_ids(kind)):
+            raise RefusedQuery(
+                f"column {name!r} has type {kind}, which Arrow does not have: cast it to another type, such as VARCHAR"
+            )
+        try:
+            types.append(type_with(kind, converted))
+        except ValueError as error:
+            raise RefusedQuery(f"column {name!r} cannot be sent: {error}") from error
+    return cast_columns(relation, types)
 
 
 def _send_rows(relation: duckdb.DuckDBPyRelation, responses: BinaryIO) -> None:

@@ -7,7 +7,6 @@ frames are parsed by hand because a generated protobuf parser would copy each bo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +24,7 @@ from skiway.airport.wire.sizes import (
     expands,
 )
 from skiway.airport.wire.sparse import SparseBatches
+from skiway.causes import invalid_values
 from skiway.errors import InvalidArgument
 
 __all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]
@@ -199,10 +199,6 @@ class FrameWriter:
         return None if encoder is None else encoder.message(batch)
 
 
-_IN_COLUMN: Final = re.compile(r"In column (\d+): (?:Invalid: )?(.*)", re.DOTALL)
-_BEYOND_A_DAY: Final = re.compile(r"\btime(?:32|64)\[\w+\] -?\d+ is not within the acceptable range")
-
-
 class BatchReader:
     """Decodes the frames of a stream to record batches.
 
@@ -314,21 +310,9 @@ class BatchReader:
                     check_values((batch.column(i) for i in self._expanding), self._max_decoded_bytes)
                 batch.validate(full=not self._trusted)
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-            raise InvalidArgument(f"invalid record batch in the stream: {self._reason(str(error))}") from error
+            reason = invalid_values(error, self._schema.names if self._schema is not None else ())
+            raise InvalidArgument(f"invalid record batch in the stream: {reason}") from error
         return batch
-
-    def _reason(self, error: str) -> str:
-        """Arrow's reason, with the name of the column, and with advice for times, of which DuckDB has more than Arrow."""
-        found = _IN_COLUMN.match(error)
-        if found is None or self._schema is None:
-            return error
-        name, reason = self._schema.field(int(found[1])).name, found[2]
-        if _BEYOND_A_DAY.search(reason):
-            return (
-                f"column {name!r} has a time that is not within a day, such as 24:00:00 or a TIME WITH TIME ZONE; "
-                "store 00:00:00, or another type"
-            )
-        return f"column {name!r}: {reason}"
 
 
 class _ColumnReader:

@@ -266,7 +266,8 @@ def _without_list_views(column: pa.Array) -> pa.Array:
     if pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type):
         lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
         offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
-        values = _without_list_views(column.flatten())
+        lists = column.values[:0] if column.null_count == len(column) else column.flatten()  # fails for NULLs only
+        values = _without_list_views(lists)
         return pa.LargeListArray.from_arrays(offsets, values, mask=column.is_null() if len(column) else None)
     if any(_has_list_view(data_type.field(i).type) for i in range(data_type.num_fields)):
         raise pa.ArrowInvalid("list views inside other types cannot be converted: use lists")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from starlette.responses import Response
 
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
-from skiway.presentation.results import first_rows, shown_rows
+from skiway.presentation.results import TEXTS, first_rows, shown_rows, with_texts
 from skiway.web.visits import Page, Visit
 
 __all__ = ["download", "editor"]
@@ -19,6 +19,8 @@ __all__ = ["download", "editor"]
 MAX_SHOWN: Final = 200
 MAX_DOWNLOADED: Final = 1_000_000
 MAX_POINTS: Final = 100
+CSV_TEXTS: Final = (*TEXTS, "array", "blob", "list", "map", "struct", "union")
+PARQUET_TEXTS: Final = ({*TEXTS} - {"geometry", "time_ns", "timestamp_ns"}) | {"union"}
 
 
 def editor(visit: Visit) -> Page:
@@ -49,11 +51,11 @@ def download(visit: Visit) -> Response:
     if kind == "csv":
         from pyarrow import csv
 
-        csv.write_csv(_flat(rows), sink)
+        csv.write_csv(with_texts(rows, CSV_TEXTS), sink)
     else:
         from pyarrow import parquet
 
-        parquet.write_table(rows, sink)
+        parquet.write_table(with_texts(rows, PARQUET_TEXTS), sink)
     media = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}[kind]
     return Response(
         sink.getvalue(), headers={"content-disposition": f'attachment; filename="result.{kind}"'}, media_type=media
@@ -63,15 +65,16 @@ def download(visit: Visit) -> Response:
 def _result(lake: AirportClient, sql: str) -> dict[str, Any]:
     found = first_rows(lake, sql, MAX_SHOWN + 1)
     shown = found[:MAX_SHOWN]
+    data = shown_rows(shown)
     return {
-        **shown_rows(shown),
+        **data,
         "is_cut": found.num_rows > MAX_SHOWN,
         "limit": MAX_SHOWN,
-        "chart": _chart(shown),
+        "chart": _chart(shown, data["rows"]),
     }
 
 
-def _chart(shown: pa.Table) -> dict[str, Any] | None:
+def _chart(shown: pa.Table, rows: Sequence[Sequence[Any]]) -> dict[str, Any] | None:
     """A chart chosen from the types: a line over time, bars over text or numbers; None if nothing can be drawn."""
     if shown.num_rows < 2 or shown.num_columns < 2:
         return None
@@ -83,25 +86,9 @@ def _chart(shown: pa.Table) -> dict[str, Any] | None:
     if value is None:
         return None
     kind = "line" if pa.types.is_temporal(shown.schema.field(label).type) else "bars"
-    cut = shown[:MAX_POINTS]
-    points = [
-        [str(name), float(number)]
-        for name, number in zip(cut.column(label).to_pylist(), cut.column(value).to_pylist(), strict=True)
-        if number is not None
-    ]
+    points = [[str(row[label]), float(row[value])] for row in rows[:MAX_POINTS] if row[value] is not None]
     return {"kind": kind, "label": shown.schema.names[label], "value": shown.schema.names[value], "points": points}
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _flat(rows: pa.Table) -> pa.Table:
-    """The rows with nested columns as text, which CSV needs."""
-    for number, field in enumerate(rows.schema):
-        if pa.types.is_nested(field.type):
-            text = pa.array([None if each is None else str(each) for each in rows.column(number).to_pylist()])
-            rows = rows.set_column(number, field.name, text)
-        elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-            rows = rows.set_column(number, field.name, pc.cast(rows.column(number), pa.string(), safe=False))
-    return rows
