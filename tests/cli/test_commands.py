@@ -10,14 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from runtime.servers import command, environment, launch, skiway
 from skiway import __version__
+from skiway.clock import utc_now
 from skiway.metastore.records import keys
+from skiway.metastore.records.realm import Realm
 from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.transactions.staged_writes import opened
 from skiway.storage import open_stores
 
 HELP_S = 0.3
@@ -247,10 +251,34 @@ def test_gc_dry_run_lists_what_gc_then_deletes(home):
     swept = ("--home", home, "--set", "gc.cas.min_age_ms=3600000")  # the blob stays young, however slow the machine is
     dry = skiway("gc", "--dry-run", *swept)
     assert (dry.returncode, dry.stdout) == (0, f"pointer  {stray}\n")
-    assert "would delete 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in dry.stderr
+    assert (
+        "would delete 0 transactions, 0 expired records, 1 pointer, 0 jobs, 0 secrets, 0 blobs and 0 files"
+        in dry.stderr
+    )
     real = skiway("gc", *swept)
     assert (real.returncode, real.stdout) == (0, f"pointer  {stray}\n")
-    assert "deleted 0 blobs, 1 pointer, 0 jobs, 0 secrets and 0 files" in real.stderr
+    assert "deleted 0 transactions, 0 expired records, 1 pointer, 0 jobs, 0 secrets, 0 blobs and 0 files" in real.stderr
+    assert skiway("gc", *swept).stdout == ""
+
+
+def test_gc_ends_expired_transactions_and_runs_the_other_sweeps(home):
+    home.mkdir()
+    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
+        seed_home(stores)
+        realm = Realm(stores, "default")
+        opened(realm, "tx", until=utc_now() - timedelta(minutes=1))
+        stray = keys.catalog_name("default", "stray")
+        uri = stores.blobs.put(b"x", folder="accounts/default/catalogs/by-id/nobody", suffix=".pb")
+        stores.pointers.compare_and_set(stray, uri, expect=0)
+    swept = ("--home", home, "--set", "gc.cas.enabled=false")
+    for arguments, verb in (("--dry-run",), "would delete"), ((), "deleted"):
+        ended = skiway("gc", *arguments, *swept)
+        assert ended.returncode == 0, ended.stderr
+        transaction, pointer = ended.stdout.splitlines()
+        assert transaction.startswith("transaction  ")
+        assert pointer == f"pointer  {stray}"
+        assert f"{verb} 1 transaction, 0 expired records, 1 pointer," in ended.stderr
+        assert "skipped, because the settings disable them: cas\n" in ended.stderr
     assert skiway("gc", *swept).stdout == ""
 
 

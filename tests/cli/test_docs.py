@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 
 from runtime.servers import skiway
-from skiway.config import describe, load
-from skiway.runtime.gc.sweeps import sweeps
-from skiway.security import MemorySecrets
-from skiway.storage import open_stores
+from skiway.config import describe
+from skiway.config.metastore import Gc
+from skiway.runtime.gc.sweeps import KINDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "serve.md").read_text()
 
 
 def test_settings_on_the_page_exist():
@@ -29,7 +31,27 @@ def test_every_option_of_serve_is_on_the_page():
     assert {option for option in options if f"`{option} " not in PAGE} == set()
 
 
-def test_every_sweep_is_on_the_page():
-    with open_stores("memory://") as stores:
-        names = {sweep.name for sweep in sweeps(stores, MemorySecrets(), load().gc)}
-    assert names == set(re.findall(r"^\| `(\w+)` \| `gc\.", PAGE, re.MULTILINE))
+def every(interval: timedelta) -> str:
+    names = {timedelta(minutes=1): "every minute", timedelta(minutes=10): "every ten minutes"}
+    return {**names, timedelta(hours=1): "every hour"}[interval]
+
+
+def test_page_has_the_table_of_sweeps():
+    rows = [
+        f"| `{kind.name}` | `gc.{kind.section}` | {every(getattr(Gc(), kind.section).tick_every)} | {kind.deletes} |"
+        for kind in KINDS
+    ]
+    assert re.findall(r"^\| `\w+` \| `gc\..*$", PAGE, re.MULTILINE) == rows
+
+
+def test_page_of_operations_lists_all_sweeps():
+    page = (DOCS / "operations.md").read_text()
+    assert ", ".join(f"`{kind.name}`" for kind in KINDS) in " ".join(page.split())
+
+
+def test_settings_name_the_sweeps_that_they_enable():
+    settings = {setting.key: setting.description for setting in describe()}
+    for section in (field.name for field in fields(Gc)):
+        names = [f"`{kind.name}`" for kind in KINDS if kind.section == section]
+        listed = f"sweep {names[0]}" if len(names) == 1 else f"sweeps {', '.join(names[:-1])} and {names[-1]}"
+        assert settings[f"gc.{section}.enabled"] == f"Run the {listed}."

@@ -61,6 +61,8 @@ def collect(deployment: Deployment, *, ahead_s: float = 3600.0) -> set[str]:
             warehouse=deployment.warehouse,
             clock=lambda: now_plus(ahead_s),
         )
-        reports = [report for _, report in results]
+        pages = list(results)
+    assert [page.error for page in pages if page.error] == []
+    reports = [page.result for page in pages]
     assert [report.damaged for report in reports if report.damaged] == []
-    return {name for report in reports for name in report.removed}
+    return {name for report in reports for name in (*report.removed, *report.files)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
+from skiway.client.airport.calls import TransactionContext
 from skiway.errors import (
     Conflict,
     ConstraintViolation,
@@ -179,6 +180,55 @@ def test_ended_transaction_takes_no_inserts(lake: Lake, db: AirportClient) -> No
     with pytest.raises(PreconditionFailed, match="has ended, it is committed"):
         transaction.insert("s.a", ROWS)
     assert counts(lake) == (2, 0)
+
+
+READS: dict[str, Callable[[AirportClient], object]] = {
+    "table": lambda db: db.scan("s.a").read_all(),
+    "system table": lambda db: db.scan("skiway.tables").read_all(),
+    "statistics": lambda db: db.statistics("s.a", "id"),
+    "schemas": lambda db: db._session.calls.list_schemas(TransactionContext(db._session.begin().id)),
+    "insert": lambda db: db.insert("s.a", ROWS),
+}
+
+
+@pytest.mark.parametrize("has_rows", [True, False], ids=["with rows", "without rows"])
+@pytest.mark.parametrize("action", ["commit_transaction", "rollback_transaction"])
+def test_statements_of_an_ended_transaction_fail(lake: Lake, db: AirportClient, action: str, *, has_rows: bool) -> None:
+    with db.transaction() as transaction:
+        if has_rows:
+            transaction.insert("s.b", ROWS)
+        unit = transaction.id
+        for read in (READS["table"], READS["system table"]):
+            read(db)
+        db._session.calls.end_transaction(action, unit)
+        state = "committed" if action == "commit_transaction" else "aborted"
+        assert db.transaction_status(unit) == state
+        for name, statement in READS.items():
+            with pytest.raises(PreconditionFailed, match=f"has ended, it is {state}: COMMIT or ROLLBACK") as raised:
+                statement(db)
+            assert raised.value.key == "transaction.ended", name
+        with pytest.raises(PreconditionFailed, match=f"has ended, it is {state}"):
+            transaction.scan("s.a").read_all()
+        with pytest.raises(PreconditionFailed, match=f"has ended, it is {state}"):
+            transaction.call("skiway.query", "SELECT count(*) AS n FROM s.a").read_all()
+        with lake.served() as location, AirportClient(location, "managed") as other, other.transaction() as joined:
+            joined._identifier = unit
+            with pytest.raises(PreconditionFailed, match=f"has ended, it is {state}"):
+                other.count("s.a")
+            joined._must_end = False
+        transaction._must_end = False
+    assert counts(lake) == (0, 2 if has_rows and state == "committed" else 0)
+
+
+def test_statements_of_an_unknown_transaction_fail(lake: Lake, db: AirportClient) -> None:
+    with lake.client(token="reader") as stranger, stranger.transaction() as other:
+        ids = ["invented", other.id]
+    for unit in ids:
+        with db.transaction() as transaction:
+            transaction._identifier = unit
+            for statement in READS.values():
+                with pytest.raises(NotFound, match="is unknown: COMMIT or ROLLBACK, then begin a new one"):
+                    statement(db)
 
 
 def test_transaction_continues_on_another_server(lake: Lake, db: AirportClient) -> None:

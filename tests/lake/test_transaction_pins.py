@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from skiway.airport import TransactionStatus
+from skiway.airport import Request, TransactionStatus
 from skiway.errors import PreconditionFailed
 from skiway.lake import transactions as lake_transactions
 from skiway.lake.transactions import LakeTransactions
@@ -45,11 +45,11 @@ class Staged:
         self.calls.append(("status", transaction_id))
         return self.found
 
-    def commit(self, transaction_id: str) -> None:
-        self.calls.append(("commit", transaction_id))
+    def commit(self, transaction_id: str, *, until: datetime) -> None:
+        self.calls.append(("commit", transaction_id, until))
 
-    def abort(self, transaction_id: str) -> None:
-        self.calls.append(("abort", transaction_id))
+    def abort(self, transaction_id: str, *, until: datetime) -> None:
+        self.calls.append(("abort", transaction_id, until))
 
 
 class Bench:
@@ -167,7 +167,7 @@ def test_only_the_client_ends_a_transaction(bench: Bench) -> None:
     bench.action = "rollback_transaction"
     bench.of.commit(unit)
     bench.of.rollback(unit)
-    assert bench.staged.calls == [("commit", unit), ("abort", unit)]
+    assert bench.staged.calls == [("commit", unit, START + HOUR), ("abort", unit, START + HOUR)]
     alone = LakeTransactions(b"key")
     alone.commit(unit)
     alone.rollback(unit)
@@ -180,3 +180,23 @@ def test_rows_are_staged_until_the_transaction_expires(bench: Bench) -> None:
     for transactions, missing in ((bench.of, ""), (bench.of, "unknown"), (LakeTransactions(b"key"), unit)):
         with pytest.raises(PreconditionFailed, match="begin one with create_transaction"):
             transactions.stage(missing, base, [], rows=3)
+
+
+def test_calls_of_expired_transactions_fail(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = bench.of.begin()
+    monkeypatch.setattr(lake_transactions, "current_request", lambda: Request(transaction_id=unit))
+    bench.now = START + HOUR
+    bench.of.check()
+    bench.now += MICROSECOND
+    with pytest.raises(PreconditionFailed, match="COMMIT or ROLLBACK, then begin a new one") as raised:
+        bench.of.check()
+    assert raised.value.key == "transaction.expired"
+    bench.action = "get_transaction_status"
+    bench.of.check()
+
+
+def test_calls_of_duckdb_look_nothing_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = bench.of.begin()
+    monkeypatch.setattr(lake_transactions, "current_request", lambda: Request(transaction_id=unit))
+    bench.of.check()
+    assert bench.staged.calls == []

@@ -250,14 +250,14 @@ def create_unused_blob(factory: ResourceFactory) -> str:
 def deleted_by_gc(factory: ResourceFactory, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
     rounds = sweeps.once_round(factory.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
     found: dict[str, list[str]] = {}
-    for name, done in rounds:
-        found.setdefault(name, []).extend(done.removed)
+    for page in rounds:
+        found.setdefault(page.kind.name, []).extend(page.result.removed)
     return found
 
 
 def test_dry_run_lists_what_the_next_run_deletes(factory):
     unused = create_unused_blob(factory)
-    nothing = {"pointer": [], "jobs": [], "secrets": [], "cas": []}
+    nothing = {"idempotency": [], "pointer": [], "jobs": [], "secrets": [], "events": [], "cas": []}
     would_delete = deleted_by_gc(factory, dry_run=True)
     assert would_delete == {**nothing, "cas": [unused]}
     assert factory.stores.blobs.head(unused) is not None
@@ -276,6 +276,23 @@ def test_run_processes_all_pages(factory):
 def test_minimum_age_of_blobs_is_a_setting(factory):
     create_unused_blob(factory)
     assert deleted_by_gc(factory, dry_run=True, gc__cas__min_age_ms="7200000")["cas"] == []
+
+
+def test_failing_sweep_does_not_prevent_the_others(factory, monkeypatch):
+    unused = create_unused_blob(factory)
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("transactions")
+
+    monkeypatch.setattr("skiway.metastore.gc.sweep_jobs", fail)
+    pages = [*sweeps.once_round(factory.stores, MemorySecrets(), settings().gc, dry_run=False, clock=later)]
+    assert [(page.kind.name, str(page.error)) for page in pages if page.error] == [("jobs", "'transactions'")]
+    assert unused in [name for page in pages for name in page.result.removed]
+
+
+def test_disabled_sweeps_do_not_run(factory):
+    create_unused_blob(factory)
+    assert "cas" not in deleted_by_gc(factory, dry_run=False, gc__cas__enabled="false")
 
 
 def sweep_named(factory: ResourceFactory, name: str, **flags: str) -> Sweep:

@@ -28,7 +28,7 @@ from skiway.cli.rendering import write_records
 from skiway.config import FILE_NAME, Settings, shown
 from skiway.config.settings import SHORT_FORMS
 from skiway.config.sources import from_environment, from_file, from_flags
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, SkiwayError
 
 __all__ = ["collect_garbage", "serve", "show_settings", "work"]
 
@@ -37,7 +37,6 @@ AUTH = {
     "token": "token; create one with: skiway tokens new NAME --account default --role administrator",
     "oidc": "tokens of an identity provider",
 }
-NOUNS = {"cas": "blob", "pointer": "pointer", "jobs": "job", "secrets": "secret", "warehouse": "file"}
 UNFOLDED = 10_000
 
 
@@ -125,36 +124,46 @@ class GarbageRecord:
 
 def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool, output: Output) -> None:
     """Sweep the whole store once; print everything that is, or would be, deleted."""
-    from skiway.runtime.gc.sweeps import once_round
+    from skiway.runtime.gc.sweeps import KINDS, once_round
     from skiway.runtime.lake import warehouse_of
     from skiway.runtime.stores import secrets_of, stores_of
 
     settings = load_settings(home, file, given)
     require_home(home)
-    deleted, damaged = Counter[str](), 0
+    deleted, problems = Counter[str](), 0
     removed: list[GarbageRecord] = []
     warehouse = warehouse_of(settings) if settings.gc.warehouse.enabled else None
     with stores_of(settings, home) as stores, progress("collecting garbage") as bar:
-        for sweep, result in once_round(
-            stores, secrets_of(settings), settings.gc, dry_run=dry_run, warehouse=warehouse
-        ):
-            deleted[sweep] += len(result.removed)
-            damaged += len(result.damaged)
-            if result.removed or result.damaged:
+        for page in once_round(stores, secrets_of(settings), settings.gc, dry_run=dry_run, warehouse=warehouse):
+            result, noun = page.result, page.kind.noun
+            records = [GarbageRecord(noun, name) for name in result.removed]
+            records += (GarbageRecord("file", name) for name in result.files)
+            deleted.update({noun: len(result.removed) + result.unnamed, "file": len(result.files)})
+            problems += len(result.damaged) + (page.error is not None)
+            if records or result.damaged or page.error:
                 bar.end()
-            for name in result.removed:
-                if output is Output.table:
-                    typer.echo(f"{NOUNS[sweep]}  {name}")
-                else:
-                    removed.append(GarbageRecord(NOUNS[sweep], name))
+            if output is Output.table:
+                for record in records:
+                    typer.echo(f"{record.kind}  {record.name}")
+            else:
+                removed += records
             for name in result.damaged:
                 typer.echo(f"content is missing: {name}", err=True)
+            if page.error is not None:
+                typer.echo(f"the sweep {page.kind.name} failed: {_reason(page.error)}", err=True)
     if output is not Output.table:
         write_records(output, removed, ["kind", "name"], empty="")
-    counts = _join_counts((deleted[sweep], noun) for sweep, noun in NOUNS.items())
+    disabled = [kind.name for kind in KINDS if not getattr(settings.gc, kind.section).enabled]
+    if disabled:
+        typer.echo(f"skipped, because the settings disable them: {', '.join(disabled)}", err=True)
+    counts = _join_counts((deleted[noun], noun) for noun in dict.fromkeys(kind.noun for kind in KINDS if kind.noun))
     typer.echo(f"{'would delete' if dry_run else 'deleted'} {counts}", err=True)
-    if damaged:
+    if problems:
         raise typer.Exit(1)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, SkiwayError) else f"{type(error).__name__}: {error}"
 
 
 def _join_counts(counts: Iterable[tuple[int, str]]) -> str:

@@ -163,7 +163,8 @@ class LakeCatalogs:
         self._cache = Cache[tuple[str, str], LakeCatalog](keep)
 
     def find(self, name: str) -> LakeCatalog | None:
-        """The catalog with this name, or None."""
+        """The catalog with this name, or None. Raise an error if the transaction of the call has ended."""
+        self.context.transactions.check()
         found = self.context.lookups.get(("catalog", name), lambda: self._read(name))
         if found is not None and call_of(current_request()).operation == "list_schemas":
             self.context.failed_creations.attached()

@@ -85,17 +85,19 @@ class StagedStatements:
             return None
         return _STATUS[found.value.state]
 
-    def commit(self, transaction_id: str) -> None:
-        """Make all writes of a transaction visible at once. One without writes has nothing to commit."""
+    def commit(self, transaction_id: str, *, until: datetime) -> None:
+        """Make all writes of a transaction visible at once. The end of one without writes is stored, too."""
         realm = self._callers.realm()
-        if self.status(transaction_id) in (None, TransactionStatus.COMMITTED):  # repeating a commit changes nothing
+        found = staged_writes.opened(realm.without_policies(), transaction_id, until=until)
+        if found.value.state == v1.TX_COMMITTED:  # repeating a commit changes nothing
             return
         done = endings.commit(realm, self._warehouse, transaction_id)
         self._versions.changed(realm)
         for table_id in dict.fromkeys(each.table_id.id for each in done.committed):
             self._usage.written(realm, table_id, caller=self._callers.principal.subject, unit=transaction_id)
 
-    def abort(self, transaction_id: str) -> None:
-        """Discard all writes of a transaction."""
-        if self.status(transaction_id) is not None:
-            endings.abort(self._callers.realm(), self._warehouse, transaction_id)
+    def abort(self, transaction_id: str, *, until: datetime) -> None:
+        """Discard all writes of a transaction. The end of one without writes is stored, too."""
+        realm = self._callers.realm()
+        staged_writes.opened(realm.without_policies(), transaction_id, until=until)
+        endings.abort(realm, self._warehouse, transaction_id)

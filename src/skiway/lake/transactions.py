@@ -9,6 +9,8 @@ A transaction with more than one statement has a lease (`leases`), which can be 
 
 A client may also say that it ends its transactions itself. Then INSERT, UPDATE and DELETE only stage rows (`staging`), and the
 action `commit_transaction` makes all of them visible at once. Only the transaction itself sees them before.
+
+A call with the id of a transaction that is unknown, has expired or was ended fails (`check`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from cachetools import LRUCache
 from skiway.airport import TransactionManager, TransactionStatus, current_request
 from skiway.airport.request import call_of
 from skiway.airport.wire import headers
-from skiway.errors import PreconditionFailed
+from skiway.errors import NotFound, PreconditionFailed
 from skiway.lake.leases import TransactionLeases
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.transactions.combined_writes import TransactionState
@@ -41,6 +43,7 @@ __all__ = ["LakeTransactions", "is_explicit"]
 
 log = logging.getLogger("skiway.lake")
 _MAC: Final = 24  # hexadecimal digits
+_AGAIN: Final = "COMMIT or ROLLBACK, then begin a new one"
 _ABOUT_TRANSACTIONS: Final = ("get_transaction_status", "commit_transaction", "rollback_transaction")
 
 
@@ -66,11 +69,11 @@ class Staged(Protocol):
     def status(self, transaction_id: str) -> TransactionStatus | None:
         """The status of a transaction; None if it has written nothing."""
 
-    def commit(self, transaction_id: str) -> None:
-        """Make the rows of a transaction visible."""
+    def commit(self, transaction_id: str, *, until: datetime) -> None:
+        """Make the rows of a transaction visible, which expires at a time."""
 
-    def abort(self, transaction_id: str) -> None:
-        """Discard the rows of a transaction."""
+    def abort(self, transaction_id: str, *, until: datetime) -> None:
+        """Discard the rows of a transaction, which expires at a time."""
 
 
 class LakeTransactions(TransactionManager):
@@ -99,15 +102,34 @@ class LakeTransactions(TransactionManager):
         self._lock = Lock()
         self._pins: LRUCache[tuple[str, str, str], int | None] = LRUCache(keep)
         self._writes: LRUCache[str, int] = LRUCache(keep)
+        self._unended: LRUCache[str, None] = LRUCache(keep)
+        """Transactions that this server has begun, and that no client has ended here."""
 
     def begin(self) -> str:
         """Return a new transaction id."""
         micros = int(self._clock().timestamp() * 1_000_000)
         body = f"{micros:x}.{secrets.token_hex(8)}"
         transaction_id = f"{body}.{self._mac(body)}"
+        with self._lock:
+            self._unended[transaction_id] = None
         if self._leases is not None:
             self._leases.begun(transaction_id)
         return transaction_id
+
+    def check(self) -> None:
+        """Raise an error if the current call is part of a transaction that is unknown, has expired or was ended."""
+        transaction_id = current_request().transaction_id
+        if not transaction_id or _is_called(*_ABOUT_TRANSACTIONS):
+            return
+        began = self._began(transaction_id)
+        if began is None:
+            raise NotFound(f"transaction {transaction_id!r} is unknown: {_AGAIN}", key="transaction")
+        self._check_age(began)
+        status = self._stored_status(transaction_id)
+        if status not in (None, TransactionStatus.ACTIVE):
+            raise PreconditionFailed(
+                f"transaction {transaction_id!r} has ended, it is {status}: {_AGAIN}", key="transaction.ended"
+            )
 
     def bind(self) -> None:
         """Record that the client of the current call has bound a table, which begins a statement or continues its planning."""
@@ -117,22 +139,37 @@ class LakeTransactions(TransactionManager):
     def commit(self, transaction_id: str) -> None:
         """Commit the staged rows, if the client ends the transaction. A statement that commits by itself ends nothing."""
         if self._staged is not None and _is_called("commit_transaction"):
-            self._staged.commit(transaction_id)
+            self._staged.commit(transaction_id, until=self._end_of(transaction_id))
 
     def rollback(self, transaction_id: str) -> None:
         """Discard the staged rows, if the client ends the transaction. A failed statement has left nothing behind."""
         if self._staged is not None and _is_called("rollback_transaction"):
-            self._staged.abort(transaction_id)
+            self._staged.abort(transaction_id, until=self._end_of(transaction_id))
+
+    def _end_of(self, transaction_id: str) -> datetime:
+        """When a transaction expires that the client ends now."""
+        with self._lock:
+            self._unended.pop(transaction_id, None)
+        until = self.expiry(transaction_id)
+        assert until is not None, "the server has checked the status"
+        return until
 
     def status(self, transaction_id: str) -> TransactionStatus | None:
         """Active until the transaction ends or is too old; None for an unknown id."""
         began = self._began(transaction_id)
         if began is None or self._clock() - began > self._ttl:
             return None
-        # DuckDB's statements have nothing staged, so nothing is looked up for them.
-        looked_up = self._staged if _is_called(*_ABOUT_TRANSACTIONS) or is_explicit() else None
-        staged = None if looked_up is None else looked_up.status(transaction_id)
-        return staged or TransactionStatus.ACTIVE
+        return self._stored_status(transaction_id) or TransactionStatus.ACTIVE
+
+    def _stored_status(self, transaction_id: str) -> TransactionStatus | None:
+        """The stored status; None if nothing is stored. DuckDB stores nothing, so nothing is looked up for its statements."""
+        if self._staged is None:
+            return None
+        with self._lock:
+            is_unended = transaction_id in self._unended
+        if is_unended and not is_explicit() and not _is_called(*_ABOUT_TRANSACTIONS):
+            return None
+        return self._staged.status(transaction_id)
 
     def stage(
         self,
@@ -178,11 +215,7 @@ class LakeTransactions(TransactionManager):
         began = self._began(transaction_id) if transaction_id else None
         if began is None:
             return find(None)
-        if self._clock() - began > self._ttl:
-            raise PreconditionFailed(
-                f"this transaction began more than {self._ttl} ago and has expired: COMMIT or ROLLBACK, then begin a new one",
-                key="transaction.expired",
-            )
+        self._check_age(began)
         until = began + self._ttl
         if self._leases is not None:
             self._leases.enter(transaction_id, current_request(), began=began, until=until)
@@ -227,6 +260,12 @@ class LakeTransactions(TransactionManager):
         """Whether a transaction began before `moment`; False without a valid transaction."""
         began = self._began(transaction_id) if transaction_id else None
         return began is not None and began <= moment
+
+    def _check_age(self, began: datetime) -> None:
+        if self._clock() - began > self._ttl:
+            raise PreconditionFailed(
+                f"this transaction began more than {self._ttl} ago and has expired: {_AGAIN}", key="transaction.expired"
+            )
 
     def _began(self, transaction_id: str) -> datetime | None:
         body, _, mac = transaction_id.rpartition(".")

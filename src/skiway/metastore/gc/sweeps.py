@@ -45,7 +45,8 @@ WEEK_S = 7 * 24 * 3600.0
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The result of one step: how much it read, what it deleted or would delete, what is damaged, and where to
-    continue. `sizes` are those of deleted files of tables.
+    continue. `sizes` are those of deleted files of tables. `files` were deleted with what is in `removed`; `unnamed` is the
+    number of deleted records whose names are unknown.
     """
 
     looked_at: int = 0
@@ -53,6 +54,13 @@ class Slice:
     damaged: tuple[str, ...] = ()
     next_token: str | None = None
     sizes: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+    unnamed: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of deleted objects."""
+        return len(self.removed) + len(self.files) + self.unnamed
 
     def followed_by(self, other: Slice) -> Slice:
         """Both steps as one."""
@@ -62,6 +70,8 @@ class Slice:
             (*self.damaged, *other.damaged),
             other.next_token,
             (*self.sizes, *other.sizes),
+            (*self.files, *other.files),
+            self.unnamed + other.unnamed,
         )
 
 

@@ -114,6 +114,7 @@ def sweep_transactions(
     page = stores.pointers.page(keys.transaction_due(), size=size, token=token)
     due = [each for each in page.items if keys.queue_time(each.key) <= int(clock().timestamp() * 1_000_000)]
     removed: list[str] = []
+    files: list[str] = []
     for pointer in due:
         found = Repository(stores, TRANSACTION).find_named(pointer.key)
         if found is None:
@@ -123,9 +124,11 @@ def sweep_transactions(
         if not dry_run:
             with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
                 expire(realm, warehouse, found)
-        removed += [pointer.key, *unused]
+        removed.append(pointer.key)
+        files += unused
     # The order is that of time, so what follows is not due either.
-    return Slice(len(page.items), tuple(removed), next_token=page.next_token if len(due) == len(page.items) else None)
+    next_token = page.next_token if len(due) == len(page.items) else None
+    return Slice(len(page.items), tuple(removed), next_token=next_token, files=tuple(files))
 
 
 class _Folder(NamedTuple):

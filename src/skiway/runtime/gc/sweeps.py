@@ -1,33 +1,37 @@
-"""The sweeps of garbage collection, with the intervals and limits from the settings.
-
-| sweep       | settings                      | deletes                                               |
-|-------------|-------------------------------|-------------------------------------------------------|
-| idempotency | gc.idempotency                | expired records                                       |
-| cas         | gc.cas                        | unreferenced blobs                                    |
-| pointer     | gc.pointer                    | dangling pointers                                     |
-| jobs        | gc.reconcile_jobs             | jobs that finished long ago                           |
-| secrets     | gc.pointer                    | secrets of connectors and webhooks that do not exist  |
-| events      | gc.pointer                    | nothing; it numbers events that nobody has read       |
-| transactions| gc.warehouse                  | files of transactions that nobody ended in time       |
-| warehouse   | gc.warehouse                  | unreferenced files of managed tables                  |
-"""
+"""The sweeps of garbage collection. `KINDS` defines them for the schedule, `skiway gc`, the settings and the documentation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Final
 
 from skiway.clock import Clock, SettledClock, utc_now
-from skiway.config.metastore import Gc
+from skiway.config.metastore import CasGc, Gc, IdempotencyGc, JobsGc, PointerGc, WarehouseGc
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import gc
-from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.runtime.gc.schedule import Progress, Sweep
 from skiway.security import SecretsStore
 from skiway.storage import Stores
 
-__all__ = ["once_round", "sweeps"]
+__all__ = ["KINDS", "Page", "SweepKind", "is_enabled", "once_round", "sweeps"]
+
+log = logging.getLogger("skiway.gc")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a sweep that ran once: its result, or the error that ended the sweep."""
+
+    kind: SweepKind
+    result: gc.Slice
+    error: Exception | None = None
+
+
+def is_enabled(kind: SweepKind, settings: Gc, warehouse: Warehouse | None) -> bool:
+    """Whether the sweep runs with these settings."""
+    return _section(kind, settings).enabled and not (kind.needs_warehouse and warehouse is None)
 
 
 def sweeps(
@@ -38,73 +42,9 @@ def sweeps(
     warehouse: Warehouse | None = None,
     clock: Clock = utc_now,
 ) -> list[Sweep]:
-    """All sweeps, including disabled ones. The warehouse sweep is disabled if there is no warehouse."""
+    """All sweeps for the schedule, including disabled ones."""
     work = _Work(stores, secrets, settings, clock, warehouse)
-    # Blobs and files of running statements must not seem old because the clock jumped.
-    of_blobs = replace(work, clock=SettledClock(clock, settings.cas.min_age_ms / 1000))
-    of_files = replace(work, clock=SettledClock(clock, settings.warehouse.min_age_ms / 1000))
-    expired, cas, pointer, jobs = settings.idempotency, settings.cas, settings.pointer, settings.reconcile_jobs
-    files = settings.warehouse
-    return [
-        Sweep(
-            "idempotency",
-            partial(_expired, stores, expired.page_size),
-            every_s=expired.tick_every.total_seconds(),
-            slice_s=expired.slice_millis / 1000,
-            batch_limit=expired.batch_limit,
-            enabled=expired.enabled,
-        ),
-        Sweep(
-            "cas",
-            lambda token: _progress(_blobs(of_blobs, token)),
-            every_s=cas.tick_every.total_seconds(),
-            slice_s=cas.max_tick_millis / 1000,
-            enabled=cas.enabled,
-        ),
-        Sweep(
-            "pointer",
-            lambda token: _progress(_pointers(work, token)),
-            every_s=pointer.tick_every.total_seconds(),
-            slice_s=pointer.max_tick_millis / 1000,
-            enabled=pointer.enabled,
-        ),
-        Sweep(
-            "jobs",
-            lambda token: _progress(_jobs(work, token)),
-            every_s=jobs.tick_every.total_seconds(),
-            slice_s=min(jobs.slice_millis, jobs.max_tick_millis) / 1000,
-            batch_limit=jobs.batch_limit,
-            enabled=jobs.enabled,
-        ),
-        Sweep(
-            "events",
-            lambda token: _progress(gc.sweep_events(stores, size=pointer.page_size, token=token)),
-            every_s=pointer.tick_every.total_seconds(),
-            slice_s=pointer.max_tick_millis / 1000,
-            enabled=pointer.enabled,
-        ),
-        Sweep(
-            "secrets",
-            lambda token: _progress(_secrets(work, token)),
-            every_s=pointer.tick_every.total_seconds(),
-            slice_s=pointer.max_tick_millis / 1000,
-            enabled=pointer.enabled,
-        ),
-        Sweep(
-            "transactions",
-            lambda token: _progress(_transactions(work, token)),
-            every_s=files.tick_every.total_seconds(),
-            slice_s=files.max_tick_millis / 1000,
-            enabled=files.enabled and warehouse is not None,
-        ),
-        Sweep(
-            "warehouse",
-            lambda token: _progress(_files(of_files, token)),
-            every_s=files.tick_every.total_seconds(),
-            slice_s=files.max_tick_millis / 1000,
-            enabled=files.enabled and warehouse is not None,
-        ),
-    ]
+    return [_scheduled(kind, work) for kind in KINDS]
 
 
 def once_round(
@@ -115,24 +55,50 @@ def once_round(
     dry_run: bool,
     warehouse: Warehouse | None = None,
     clock: Clock = utc_now,
-) -> Iterator[tuple[str, gc.Slice]]:
-    """Run every sweep completely, page by page, independently of the schedule.
+) -> Iterator[Page]:
+    """Run every enabled sweep completely, page by page, independently of the schedule.
 
-    A dry run yields what would be deleted, except for expired records, which are invisible already.
+    A sweep that fails yields its error, and the next one runs. A dry run yields what would be deleted, except for expired
+    records, which are invisible already.
     """
-    if not dry_run:
-        gc.sweep_expired(stores)
     work = _Work(stores, secrets, settings, clock, warehouse, dry_run=dry_run)
-    steps = {"pointer": _pointers, "jobs": _jobs, "secrets": _secrets, "cas": _blobs}
-    if warehouse is not None:
-        steps = {"transactions": _transactions, **steps, "warehouse": _files}
-    for name, step in steps.items():
-        token: str | None = None
-        while True:
-            done = step(work, token)
-            yield name, done
-            if (token := done.next_token) is None:
-                break
+    for kind in KINDS:
+        if is_enabled(kind, settings, warehouse):
+            yield from _pages(kind, work)
+
+
+def _pages(kind: SweepKind, work: _Work) -> Iterator[Page]:
+    token: str | None = None
+    while True:
+        try:
+            result = kind.step(work, token)
+        except Exception as error:  # the other sweeps run, whatever this one raised
+            log.debug("gc %s failed", kind.name, exc_info=True)
+            yield Page(kind, gc.Slice(), error)
+            return
+        yield Page(kind, result)
+        if (token := result.next_token) is None:
+            return
+
+
+def _section(kind: SweepKind, settings: Gc) -> IdempotencyGc | CasGc | PointerGc | JobsGc | WarehouseGc:
+    section: IdempotencyGc | CasGc | PointerGc | JobsGc | WarehouseGc = getattr(settings, kind.section)
+    return section
+
+
+def _scheduled(kind: SweepKind, work: _Work) -> Sweep:
+    section = _section(kind, work.settings)
+    millis = [getattr(section, name, None) for name in ("slice_millis", "max_tick_millis")]
+    if kind.is_settled:  # blobs and files of running statements must not seem old because the clock jumped
+        work = replace(work, clock=SettledClock(work.clock, getattr(section, "min_age_ms") / 1000))  # noqa: B009
+    return Sweep(
+        kind.name,
+        lambda token: _progress(kind.step(work, token)),
+        every_s=section.tick_every.total_seconds(),
+        slice_s=min(limit for limit in millis if limit is not None) / 1000,
+        batch_limit=getattr(section, "batch_limit", None),
+        enabled=is_enabled(kind, work.settings, work.warehouse),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +113,10 @@ class _Work:
     dry_run: bool = False
 
 
-def _expired(stores: Stores, page_size: int, _: str | None) -> Progress:
-    count = gc.sweep_expired(stores, limit=page_size)
-    return Progress(count, count, next_token="more" if count == page_size else None)
+def _expired(work: _Work, _: str | None) -> gc.Slice:
+    limit = work.settings.idempotency.page_size
+    count = 0 if work.dry_run else gc.sweep_expired(work.stores, limit=limit)
+    return gc.Slice(count, unnamed=count, next_token="more" if count == limit else None)
 
 
 def _blobs(work: _Work, token: str | None) -> gc.Slice:
@@ -185,6 +152,10 @@ def _transactions(work: _Work, token: str | None) -> gc.Slice:
     return gc.sweep_transactions(work.stores, work.warehouse, clock=work.clock, token=token, dry_run=work.dry_run)
 
 
+def _events(work: _Work, token: str | None) -> gc.Slice:
+    return gc.sweep_events(work.stores, size=work.settings.pointer.page_size, token=token, dry_run=work.dry_run)
+
+
 def _secrets(work: _Work, token: str | None) -> gc.Slice:
     size = work.settings.pointer.page_size
     return gc.sweep_secrets(work.stores, work.secrets, clock=work.clock, size=size, token=token, dry_run=work.dry_run)
@@ -192,7 +163,7 @@ def _secrets(work: _Work, token: str | None) -> gc.Slice:
 
 def _files(work: _Work, token: str | None) -> gc.Slice:
     assert work.warehouse is not None, "the sweep is disabled without a warehouse"
-    return sweep_warehouse(
+    return gc.sweep_warehouse(
         work.stores,
         work.warehouse,
         clock=work.clock,
@@ -204,4 +175,67 @@ def _files(work: _Work, token: str | None) -> gc.Slice:
 
 
 def _progress(done: gc.Slice) -> Progress:
-    return Progress(done.looked_at, len(done.removed), done.damaged, done.next_token)
+    return Progress(done.looked_at, done.count, done.damaged, done.next_token)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepKind:
+    """A sweep: its name, the section of `gc` with its settings, the noun for what it deletes, which is empty if it deletes
+    nothing, the words of the documentation, and a step, which processes one page.
+    """
+
+    name: str
+    section: str
+    noun: str
+    deletes: str
+    step: Callable[[_Work, str | None], gc.Slice]
+    needs_warehouse: bool = False
+    is_settled: bool = False
+
+
+KINDS: Final = (
+    SweepKind(
+        "transactions",
+        "warehouse",
+        "transaction",
+        "[transactions](transactions.md) that were not committed in time, with their files, and records of those that "
+        "ended a day ago",
+        _transactions,
+        needs_warehouse=True,
+    ),
+    SweepKind(
+        "idempotency",
+        "idempotency",
+        "expired record",
+        "expired idempotency keys, markers, events, and leases of queries with their pins",
+        _expired,
+    ),
+    SweepKind("pointer", "pointer", "pointer", "dangling pointers, and the statistics of deleted tables", _pointers),
+    SweepKind(
+        "jobs",
+        "reconcile_jobs",
+        "job",
+        "jobs that ended longer ago than `gc.reconcile_jobs.retention_ms`",
+        _jobs,
+    ),
+    SweepKind("secrets", "pointer", "secret", "secrets of deleted connectors and webhooks", _secrets),
+    SweepKind(
+        "events",
+        "pointer",
+        "",
+        "nothing; it gives new [events](transactions.md#events) their numbers",
+        _events,
+    ),
+    SweepKind("cas", "cas", "blob", "unreferenced blobs older than `gc.cas.min_age_ms`", _blobs, is_settled=True),
+    SweepKind(
+        "warehouse",
+        "warehouse",
+        "file",
+        "unreferenced files of [managed tables](managed-tables.md#unreferenced-files) older than "
+        "`gc.warehouse.min_age_ms` (three days)",
+        _files,
+        needs_warehouse=True,
+        is_settled=True,
+    ),
+)
+"""All sweeps in their order: those that release blobs come before those that delete them."""
