@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 
+from skiway.formats.iceberg import unpacking as _unpacking  # noqa: F401 - PyIceberg then knows all default values
 from skiway.rest.bodies import Identifier, decoded
 
 __all__ = ["Commit", "Transaction", "commit_in", "table_in", "transaction_in"]
