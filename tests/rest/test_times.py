@@ -6,7 +6,6 @@ Iceberg's Java library rejects metadata in which they decrease by more than a mi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -47,7 +46,7 @@ class Skew:
 
 
 @pytest.fixture
-def skew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Skew]:
+def skew(monkeypatch: pytest.MonkeyPatch) -> Skew:
     clock = Skew()
     original = pyiceberg_snapshots.Snapshot
 
@@ -56,7 +55,7 @@ def skew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Skew]:
         return made.model_copy(update={"timestamp_ms": made.timestamp_ms + clock.ms})
 
     monkeypatch.setattr(pyiceberg_snapshots, "Snapshot", skewed)
-    yield clock
+    return clock
 
 
 def check_as_java_does(metadata: TableMetadata) -> None:
