@@ -237,6 +237,9 @@ def check(
     files: Annotated[
         bool, typer.Option(help="Check that the files of managed tables exist, which lists the warehouse.")
     ] = True,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair the order of times in the history of managed tables.")
+    ] = False,
     settings: Set = None,
     output: OutputOption = Output.table,
 ) -> None:
@@ -247,7 +250,7 @@ def check(
     """
     from skiway.cli import maintenance
 
-    maintenance.check(home.expanduser(), config, settings or [], files=files, output=output)
+    maintenance.check(home.expanduser(), config, settings or [], files=files, repair=repair, output=output)
 
 
 @app.command()

@@ -25,18 +25,22 @@ if TYPE_CHECKING:
 __all__ = ["back_up", "check", "migrate", "restore"]
 
 
-def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, output: Output) -> None:
+def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, repair: bool, output: Output) -> None:
     """Check the stores; print a line for each defect, and exit with 1 if there is any."""
     settings = load_settings(home, file, given)
     require_home(home)
-    if _check(settings, home, files=files, output=output):
+    if repair and not files:
+        raise typer.BadParameter("--repair repairs managed tables: leave out --no-files")
+    if _check(settings, home, files=files, repair=repair, output=output):
         raise typer.Exit(1)
 
 
-def _check(settings: Settings, home: Path, *, files: bool, output: Output | None = Output.table) -> int:
+def _check(
+    settings: Settings, home: Path, *, files: bool, repair: bool = False, output: Output | None = Output.table
+) -> int:
     """Check the stores, print the summary and, if `output` is given, the defects; return the number of defects."""
-    with stores_of(settings, home, any_format=True) as stores, progress("checking") as bar:
-        checker = Checker(stores, warehouse_of(settings) if files else None)
+    with stores_of(settings, home, any_format=not repair) as stores, progress("checking") as bar:
+        checker = Checker(stores, warehouse_of(settings) if files else None, repair=repair)
         found: list[Defect] = []
         for defect in checker.defects():
             found.append(defect)
@@ -45,6 +49,8 @@ def _check(settings: Settings, home: Path, *, files: bool, output: Output | None
                 typer.echo(f"{defect.place}: {defect.problem}")
     if output not in (None, Output.table):
         write_records(output, found, ["place", "problem"], empty="")
+    for each in checker.repaired:
+        typer.echo(f"repaired {each}", err=True)
     checked = ", ".join(_count(count, noun) for noun, count in checker.counts.items()) or "an empty store"
     typer.echo(f"checked {checked}: {_count(len(found), 'defect') if found else 'no defects'}", err=True)
     return len(found)

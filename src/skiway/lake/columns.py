@@ -117,11 +117,12 @@ def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
 def columns_of(schema_json: str) -> Columns:
     """The columns of a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
     from pyiceberg.exceptions import ValidationError
-    from pyiceberg.schema import Schema
+
+    from skiway.formats.iceberg.unpacking import parsed_schema
 
     parsed = json.loads(schema_json)
     try:
-        schema = Schema.model_validate(parsed)
+        schema = parsed_schema(parsed)
     except (ValidationError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(str(error)) from error
     return _columns(schema, parsed)

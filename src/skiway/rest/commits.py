@@ -62,7 +62,7 @@ def commit(request: RestRequest) -> RestResponse:
     wanted = commit_in(request.body)
     resolve.check_identifier(request, wanted.identifier, request.names["table"])
     if wanted.creates:
-        return _response(request, _create_staged(request, resolve.namespace(request, catalog), wanted))
+        return _response(request, _create_staged(request, catalog, wanted))
     table = resolve.table(request, catalog)
     resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
     request.realm.require_unrestricted(table)
@@ -121,10 +121,11 @@ def _claiming_all(request: RestRequest, created: Sequence[tuple[v1.Namespace, st
 
 def register(request: RestRequest) -> RestResponse:
     """Create a table from an existing metadata file, or replace one by it."""
-    namespace = resolve.namespace(request, resolve.writable(request))
+    catalog = resolve.writable(request)
+    namespace = resolve.namespace(request, catalog)
     wanted = decoded(request.body, Registration)
     with resolve.claiming(request.realm, namespace, wanted.name), _applying():
-        existing = resolve.find_table(request.realm, namespace, wanted.name)
+        existing = resolve.find_table(request.realm, catalog, namespace, wanted.name)
         if existing is not None and wanted.overwrite:
             request.realm.require_unrestricted(existing)
         else:
@@ -140,10 +141,10 @@ def register(request: RestRequest) -> RestResponse:
     return _response(request, made)
 
 
-def _create_staged(request: RestRequest, namespace: v1.Namespace, wanted: Commit) -> ManagedTable:
-    name = request.names["table"]
+def _create_staged(request: RestRequest, catalog: v1.Catalog, wanted: Commit) -> ManagedTable:
+    name, namespace = request.names["table"], resolve.namespace(request, catalog)
     with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"), _applying():
-        if resolve.find_table(request.realm, namespace, name) is not None:
+        if resolve.find_table(request.realm, catalog, namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
         return managed.create_staged(
             request.realm,

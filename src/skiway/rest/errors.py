@@ -18,10 +18,8 @@ __all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "message_for", "status_of"
 
 _MESSAGES: Final = {
     "namespace.by.path.missing": "Namespace does not exist: {path}",  # clients expect exactly this
-    "table.by.name.missing": "Table does not exist: {path}.{name} in catalog {catalog}; check the spelling, names are "
-    "case-sensitive",
-    "view.by.name.missing": "View does not exist: {path}.{name} in catalog {catalog}; check the spelling, names are "
-    "case-sensitive",
+    "table.by.name.missing": "Table does not exist: {path}.{name} in catalog {catalog}; check the spelling",
+    "view.by.name.missing": "View does not exist: {path}.{name} in catalog {catalog}; check the spelling",
     "namespace.already.exists": "Namespace already exists: {name} (names are case-insensitive); choose another name, or "
     "use the existing namespace",
     "table.already.exists": "Table already exists: {name}; choose another name, or use the existing table",

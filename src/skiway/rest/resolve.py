@@ -13,12 +13,12 @@ from typing import Final
 
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, Unsupported
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.metastore import Realm, catalogs, connectors, exports, namespaces, tables, views
+from skiway.metastore import Realm, catalogs, connectors, exports, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.names import dotted, normal_path, normal_text
+from skiway.metastore.records.names import dotted, folded, normal_path, normal_text
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import full_path, require_path
+from skiway.metastore.resources.hierarchy import find_path, full_path, require_path
 from skiway.model import v1
 from skiway.rest.bodies import Identifier, Renaming
 from skiway.rest.calls import Lake, Mirrors, RestRequest
@@ -155,8 +155,8 @@ def table_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v
     whether it is a table, and expects this error.
     """
     wanted, name = normal_path(path, field="namespace"), normal_text(given)
-    where = namespaces.find(realm, of.resource_id.id, wanted)
-    found = find_table(realm, where, name) if where else None
+    where = find_path(realm, of, wanted, damaged=True)
+    found = find_table(realm, of, where.value, name) if where else None
     if found is None:
         inside = of.display_name
         raise failure(
@@ -165,9 +165,9 @@ def table_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v
     return found
 
 
-def find_table(realm: Realm, where: v1.Namespace, given: str) -> v1.Table | None:
+def find_table(realm: Realm, of: v1.Catalog, where: v1.Namespace, given: str) -> v1.Table | None:
     """The table with this name, or None."""
-    return tables.find(realm, where.resource_id.id, given)
+    return tables.lookup(realm, of, where.resource_id.id, given)
 
 
 def require_managed(realm: Realm, found: v1.Table) -> v1.Table:
@@ -186,8 +186,8 @@ def view(request: RestRequest, of: v1.Catalog) -> v1.View:
 def view_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v1.View:
     """The view with this name. As for tables, a missing namespace means that the view does not exist."""
     wanted, name = normal_path(path, field="namespace"), normal_text(given)
-    where = namespaces.find(realm, of.resource_id.id, wanted)
-    found = views.find(realm, where.resource_id.id, name) if where else None
+    where = find_path(realm, of, wanted, damaged=True)
+    found = views.lookup(realm, of, where.value.resource_id.id, name) if where else None
     if found is None:
         inside = of.display_name
         raise failure(NotFound, "view.by.name.missing", resource="view", catalog=inside, path=dotted(wanted), name=name)
@@ -197,7 +197,7 @@ def view_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v1
 def check_identifier(request: RestRequest, named: Identifier | None, name: str) -> None:
     """Raise if a body names another table or view than the path."""
     path = levels(request.names["namespace"])
-    if named is not None and (named.namespace, named.name) != (path, name):
+    if named is not None and [*map(folded, (*named.namespace, named.name))] != [*map(folded, (*path, name))]:
         found = ".".join((*named.namespace, named.name))
         raise InvalidArgument(
             f"identifier is {found}, but the path names {'.'.join((*path, name))}: send both for the same one",

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 
+from skiway.formats.iceberg import unpacking as _unpacking  # noqa: F401 - PyIceberg then knows all default values
 from skiway.rest.bodies import Identifier, decoded
 
 __all__ = ["Commit", "Transaction", "commit_in", "table_in", "transaction_in"]
@@ -22,6 +23,16 @@ class Commit(BaseModel):
     identifier: Identifier | None = None
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
+
+    @field_validator("updates", mode="before")
+    @classmethod
+    def _without_keys(cls, updates: Any) -> Any:
+        """Tables have no encryption keys, so there is nothing to remove; PyIceberg does not know this update."""
+        if not isinstance(updates, list):
+            return updates
+        return [
+            each for each in updates if not (isinstance(each, dict) and each.get("action") == "remove-encryption-key")
+        ]
 
     @property
     def creates(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,21 @@ def test_entries_inherit_from_their_manifest(tmp_path: Path, version: str) -> No
             assert first_row_id(entry.data_file) == (None if version == "2" else first)
             first += entry.data_file.record_count
     assert manifests(None, io) == []
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_partitions_of_nanoseconds_are_read(tmp_path: Path, zone: str | None) -> None:
+    moments = pa.array([1_700_000_000_123_456_789, 1_700_000_000_123_456_790, None], pa.timestamp("ns", zone))
+    table = LooseTable(tmp_path, pa.schema({"at": moments.type}), "at", format_version="3")
+    table.append(pa.table({"at": moments}))
+    table.append(pa.table({"at": moments}))
+    found, io = listed(table)
+    partitions = {entry.data_file.partition[0] for each in found for entry in entries(each, io)}
+    assert partitions == {1_700_000_000_123_456_789, 1_700_000_000_123_456_790, None}
+    current = table.handle.current()
+    assert current is not None
+    rows = table.handle.read(current).read_all()["at"]
+    assert Counter(rows.cast(pa.int64()).to_pylist()) == Counter(moments.cast(pa.int64()).to_pylist() * 2)
 
 
 @pytest.mark.parametrize("partition_by", ["x", "bucket[4](x)"])

@@ -38,6 +38,7 @@ from skiway.formats.iceberg.metadata import updated, with_assigned_ids
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "name", StringType(), required=False))
 WIDER = Schema(*SCHEMA.fields, NestedField(3, "more", LongType(), required=False), schema_id=1)
+PAST_MS = 1_600_000_000_000
 UNPARTITIONED, UNSORTED = PartitionSpec(spec_id=0), SortOrder(order_id=0)
 
 
@@ -47,7 +48,7 @@ def snapshot(number: int, parent: int | None = None) -> AddSnapshotUpdate:
             snapshot_id=number,
             parent_snapshot_id=parent,
             sequence_number=number,
-            timestamp_ms=1_900_000_000_000 + number,
+            timestamp_ms=PAST_MS + number,
             manifest_list=f"file:///t/metadata/{number}.avro",
             summary=Summary(Operation.APPEND),
             schema_id=0,
@@ -82,7 +83,8 @@ def base() -> TableMetadata:
             (SetPropertiesUpdate(updates={"n": str(number)}),),
             metadata_location=f"file:///t/metadata/{number}.json",
         )
-    return made.model_copy(update={"last_updated_ms": 1_600_000_000_000})
+    log = [each.model_copy(update={"timestamp_ms": PAST_MS + 2}) for each in made.metadata_log]
+    return made.model_copy(update={"last_updated_ms": PAST_MS + 2, "metadata_log": log})
 
 
 CASES: dict[str, list[Any]] = {

@@ -64,6 +64,20 @@ def test_dot_in_a_name_is_not_a_separator(factory):
 
 
 @behavior(43)
+def test_names_in_managed_catalogs_are_resolved_in_any_case_and_keep_their_spelling(factory):
+    table, view = factory.table("People"), factory.view("Adults")
+    for path, name in ((["sales"], "people"), (["SALES"], "PEOPLE"), (["sales"], "People")):
+        assert table_id(factory, Ref(catalog="lake", path=path, name=name)) == table.resource_id
+    resolved = v1.ResolveViewRequest(ref=Ref(catalog="lake", path=["Sales"], name="ADULTS"))
+    assert directory.resolve_view(factory.home, resolved).resource_id == view.resource_id
+    named = v1.ResolveFQTablesRequest(names=v1.NameRefs(names=[Ref(catalog="lake", path=["SALES"], name="PEOPLE")]))
+    (entry,) = directory.resolve_fq_tables(factory.home, named).tables
+    assert (*entry.name.path, entry.name.name) == ("sales", "People")
+    request = v1.ResolveNamespaceRequest(ref=Ref(catalog="lake", path=["SALES"]))
+    assert directory.resolve_namespace(factory.home, request).resource_id == table.namespace_id
+
+
+@behavior(43)
 @pytest.mark.parametrize(
     ("ref", "error", "error_key"),
     [
@@ -73,7 +87,7 @@ def test_dot_in_a_name_is_not_a_separator(factory):
         (Ref(catalog="lake", name="t"), InvalidArgument, "field"),
         (Ref(catalog="Lake", path=["sales"], name="people"), NotFound, "catalog.by.name.missing"),
         (Ref(catalog="lake", path=["no", "where"], name="t"), NotFound, "namespace.by.path.missing"),
-        (Ref(catalog="lake", path=["sales"], name="People"), NotFound, "table.by.name.missing"),
+        (Ref(catalog="lake", path=["sales"], name="Adults"), NotFound, "table.by.name.missing"),
         (Ref(catalog="lake", path=["sales"], name="adults"), NotFound, "table.by.name.missing"),
     ],
 )
@@ -165,8 +179,8 @@ def test_list_keeps_its_order_and_omits_missing_names(factory):
     wanted = [Ref(catalog="lake", path=["sales"], name=name) for name in ("c", "nope", "A", "a")]
     request = v1.ResolveFQTablesRequest(names=v1.NameRefs(names=wanted))
     found = directory.resolve_fq_tables(factory.home, request)
-    assert [entry.name.name for entry in found.tables] == ["c", "A"]
-    assert (found.page.total_size, found.page.next_page_token) == (2, "")
+    assert [entry.name.name for entry in found.tables] == ["c", "A", "A"]
+    assert (found.page.total_size, found.page.next_page_token) == (3, "")
     assert found.tables[0].resource_id == found.tables[0].name.resource_id
     request.page.page_token = "x"
     with expect_error(InvalidArgument, "page.token.invalid"):

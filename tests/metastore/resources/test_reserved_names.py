@@ -31,7 +31,7 @@ from skiway.metastore import gc
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW
 from skiway.metastore.records.names import folded, normal_text
-from skiway.metastore.resources import catalogs, namespaces, tables, views
+from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables, views
 from skiway.metastore.resources.ownership import SYSTEM_ACCOUNT, SYSTEM_NAMESPACES
 from skiway.model import v1
 from skiway.storage import open_stores
@@ -267,10 +267,8 @@ def test_namespace_names_in_a_managed_catalog_are_case_insensitive_at_every_leve
         factory.namespace("sales")
     with expect_error(AlreadyExists, "namespace.already.exists", name="Sales.EU"):
         factory.namespace("Sales", "EU")
-    with expect_error(AlreadyExists, "namespace.already.exists", name="sales"):
-        factory.namespace("sales", "us")
-    with expect_error(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
-        factory.namespace("Sales", "eu", "de", "be")
+    assert hierarchy.full_path(factory.namespace("sales", "Us")) == ("Sales", "Us")
+    assert hierarchy.full_path(factory.namespace("SALES", "eu", "de", "be")) == ("Sales", "Eu", "de", "be")
     eu = factory.namespace("eu")
     assert names(namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=eu.catalog_id)).namespaces) == [
         "Sales",
@@ -279,7 +277,13 @@ def test_namespace_names_in_a_managed_catalog_are_case_insensitive_at_every_leve
     with expect_error(AlreadyExists, "namespace.already.exists", name="SALES"):
         move_namespace(factory, eu, "SALES")
     with expect_error(AlreadyExists, "namespace.already.exists", name="Sales.eu"):
-        move_namespace(factory, eu, "Sales", "eu")
+        move_namespace(factory, eu, "sALES", "eu")
+    with expect_error(InvalidArgument, "field.invalid", field="path"):
+        move_namespace(factory, eu, "EU", "inside")
+    move_namespace(factory, eu, "sALES", "Fr")
+    assert names(
+        namespaces.list_(factory.home, v1.ListNamespacesRequest(catalog_id=eu.catalog_id, path=["SALES"])).namespaces
+    ) == ["Eu", "Fr", "Us"]
     assert not list(factory.stores.pointers.scan("/closing/"))
     assert claim_errors(factory) == damage(factory.stores) == []
 

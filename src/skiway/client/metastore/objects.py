@@ -38,7 +38,7 @@ def object_id(calls: Calls, on: Ref, kind: ObjectKind | None = None) -> v1.Resou
             found[each] = _RESOLVE[each](calls, on)
     if not found:
         raise NotFound(
-            f"there is no namespace, table or view {on!r}: check the spelling, names are case-sensitive",
+            f"there is no namespace, table or view {on!r}: check the spelling",
             key="object",
         )
     if len(found) > 1:

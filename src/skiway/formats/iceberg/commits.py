@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from skiway.clock import Clock
 from skiway.errors import NotFound
-from skiway.formats.iceberg.metadata import updated
+from skiway.formats.iceberg.metadata import not_in_future, updated
 from skiway.formats.iceberg.snapshots import MAIN, NewSnapshot
+from skiway.formats.iceberg.types import with_fresh_ids
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.security.source_access import location
 
@@ -74,8 +75,8 @@ Operation: TypeAlias = Literal["append", "overwrite", "delete", "replace"]
 
 
 def plain(requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> Producer:
-    """A fixed change; its requirements decide whether it can be applied to a state."""
-    return lambda _metadata, _files, _clock: Change(tuple(requirements), tuple(updates))
+    """A fixed change of a client; its requirements decide whether it can be applied to a state."""
+    return lambda _metadata, _files, clock: Change(tuple(requirements), not_in_future(updates, clock()))
 
 
 def checked(producer: Producer, check: Callable[[TableMetadata], None]) -> Producer:
@@ -282,7 +283,6 @@ def _updates(
     properties: Mapping[str, str],
 ) -> Sequence[Any]:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
-    from pyiceberg.schema import assign_fresh_schema_ids
     from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, assign_fresh_sort_order_ids
     from pyiceberg.table.update import (
         AddPartitionSpecUpdate,
@@ -297,7 +297,7 @@ def _updates(
     )
 
     columns, parts = count(base.last_column_id + 1), count((base.last_partition_id or 999) + 1)
-    fresh = assign_fresh_schema_ids(schema, columns.__next__)
+    fresh = with_fresh_ids(schema, columns.__next__)
     number = {each: fresh.find_field(schema.find_column_name(each) or each).field_id for each in schema.field_ids}
     fields = [
         PartitionField(number[each.source_id], next(parts), each.transform, each.name)

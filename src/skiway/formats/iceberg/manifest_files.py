@@ -33,6 +33,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import IcebergType, TimestampNanoType, TimestamptzNanoType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from skiway.formats.files import decoding
@@ -197,9 +198,18 @@ def _entry_reader(written: Schema) -> Reader:
     return resolve_reader(written, MANIFEST_ENTRY_SCHEMAS[NEWEST], {-1: ManifestEntry, 2: DataFile}, enums)
 
 
+class _SchemaConversion(AvroSchemaConversion):
+    """PyIceberg's conversion of Avro schemas, which writes timestamps of nanoseconds, but does not read them."""
+
+    def _convert_logical_type(self, avro_logical_type: dict[str, Any]) -> IcebergType:
+        if avro_logical_type["logicalType"] == "timestamp-nanos":
+            return TimestamptzNanoType() if avro_logical_type.get("adjust-to-utc") else TimestampNanoType()
+        return super()._convert_logical_type(avro_logical_type)
+
+
 def _new_reader(kind: Callable[[Schema], Reader], written: str) -> Reader:
     """A reader of records that were written with an Avro schema. It has no state, so files and threads can share it."""
-    return kind(AvroSchemaConversion().avro_to_iceberg(json.loads(written)))
+    return kind(_SchemaConversion().avro_to_iceberg(json.loads(written)))
 
 
 _known_reader = lru_cache(KEPT_SCHEMAS)(_new_reader)

@@ -6,15 +6,21 @@ written as a new file.
 The table assigns the ids of schemas, partition specs and sort orders, whatever a client proposes. A client numbers what
 it adds by the state it has seen, so two clients may use the same id for different things, or add what exists already.
 Here each addition gets the next free id, or the id of an equal one, and "the last added" is replaced by its id.
+
+Times never decrease, whatever the clocks of clients and servers show: Iceberg's Java library rejects metadata whose logs
+are not in order. So a snapshot is never older than the last change of its table.
+
+Removing what does not exist changes nothing, as in Iceberg's Java library: another client may have removed it before.
 """
 
 from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +28,7 @@ import msgspec
 from skiway.clock import utc_now
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
 from skiway.formats.files import decoding
+from skiway.formats.iceberg.types import check_defaults, with_fresh_ids
 from skiway.formats.iceberg.warehouse import TableFiles
 
 if TYPE_CHECKING:
@@ -34,9 +41,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "commit_failed",
+    "is_ordered",
     "metadata_folder",
     "metadata_json",
     "new_metadata",
+    "not_in_future",
+    "ordered",
     "read_metadata",
     "updated",
     "validated",
@@ -100,7 +110,6 @@ class _IdAssigner:
         self._schemas: dict[int, Any] = {} if base is None else {each.schema_id: each for each in base.schemas}
         self._specs: dict[int, Any] = {} if base is None else {each.spec_id: each for each in base.partition_specs}
         self._orders: dict[int, Any] = {} if base is None else {each.order_id: each for each in base.sort_orders}
-        self._properties = set() if base is None else set(base.properties)
         self._last: dict[str, int] = {}
 
     def assigned(self, update: Any) -> Iterator[Any]:
@@ -120,15 +129,6 @@ class _IdAssigner:
                 yield update.model_copy(update={"sort_order_id": self._last["order"]})
             case "upgrade-format-version" if update.format_version == 3:
                 return  # not supported by PyIceberg, so it has been done before
-            case "set-properties":
-                self._properties |= update.updates.keys()
-                yield update
-            case "remove-properties":
-                # PyIceberg rejects the removal of properties that do not exist.
-                yield update.model_copy(
-                    update={"removals": [key for key in update.removals if key in self._properties]}
-                )
-                self._properties -= set(update.removals)
             case _:
                 yield update
 
@@ -186,6 +186,7 @@ def new_metadata(
     numbered = spec is None and order is None and _is_numbered(schema)
     with _translated("the table"):
         schema.check_format_version_compatibility(int(version))
+        check_defaults(schema, format_version=int(version))
         made = new_table_metadata(
             schema.model_copy(update={"fields": schema.fields[:1]}) if numbered else schema,
             UNPARTITIONED_PARTITION_SPEC if spec is None else spec,
@@ -196,6 +197,8 @@ def new_metadata(
         )
     if numbered:  # then the first column stands for all, because PyIceberg takes long to number them again
         made = made.model_copy(update={"schemas": [schema], "last_column_id": len(schema.fields)})
+    elif version == "3":  # only then there may be default values, which PyIceberg drops
+        made = made.model_copy(update={"schemas": [with_fresh_ids(schema)]})
     return made.model_copy(update={"next_row_id": 0}) if version == "3" else made
 
 
@@ -227,24 +230,37 @@ def updated(
     if base is not None:
         _check_current(base, updates)
     start = _empty_metadata() if base is None else base
-    if any(update.action == "upgrade-format-version" and update.format_version == 3 for update in updates):
+    wanted = [update.format_version for update in updates if update.action == "upgrade-format-version"]
+    if 3 in wanted and start.format_version < 3:
         start = _upgraded_to_version_3(start)
     with _translated("the update"):
+        for update in updates:
+            if update.action == "add-schema":
+                version = max([start.format_version, *wanted])
+                update.schema_.check_format_version_compatibility(version)
+                check_defaults(update.schema_, format_version=version)
         assigned = with_assigned_ids(base, updates)
-        made = _created(start, assigned) if base is None else _changed(start, assigned, location)
+        made = _created(start, assigned) if base is None else _changed(base, start, assigned, location)
     # A replacement may start at a lower number, but the sequence number of a table never decreases.
     last = max(getattr(each, "last_sequence_number", None) or 0 for each in (base, made))
-    return made.model_copy(update={"last_sequence_number": last}) if made.format_version > 1 else made
+    if made.format_version > 1 and made.last_sequence_number != last:
+        made = made.model_copy(update={"last_sequence_number": last})
+    return made
 
 
 def _created(start: TableMetadata, updates: tuple[TableUpdate, ...]) -> TableMetadata:
-    from pyiceberg.table.update import update_table_metadata
+    from pyiceberg.table.metadata import TableMetadataUtil
 
-    return update_table_metadata(start, updates, enforce_validation=True)
+    made = _changed(start, start, updates, "")
+    return TableMetadataUtil.parse_obj(made.model_dump())
 
 
-def _changed(base: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
-    """What PyIceberg's `update_table_metadata` returns, without a deep copy of it.
+def _changed(
+    base: TableMetadata, start: TableMetadata, updates: tuple[TableUpdate, ...], location: str
+) -> TableMetadata:
+    """What PyIceberg's `update_table_metadata` returns, without a deep copy of it; `base` itself if nothing changes.
+
+    `start` is `base`, or its upgrade to version 3.
 
     The copy takes longer than anything else in a commit to a table with a long history. It is not necessary, because
     neither PyIceberg nor this project ever changes metadata in place.
@@ -256,17 +272,126 @@ def _changed(base: TableMetadata, updates: tuple[TableUpdate, ...], location: st
     )
     from pyiceberg.utils.datetime import datetime_to_millis
 
-    context, made = _TableMetadataUpdateContext(), base
+    context, made = _TableMetadataUpdateContext(), start
     for update in updates:
-        made = _apply_table_update(update, made, context)
-    if context.has_changes():
+        if (effective := _effective(update, made)) is not None:
+            before, made = made, _apply_table_update(effective, made, context)
+            if update.action == "remove-snapshots":
+                made = _without_removed(before, made)
+    if context.has_changes() or start is not base or not is_ordered(base):
         if location:
             made = _update_table_metadata_log(made, location, base.last_updated_ms)
         if made.last_updated_ms == base.last_updated_ms:
             made = made.model_copy(update={"last_updated_ms": datetime_to_millis(utc_now())})
+        made = ordered(_without_intermediate(made, updates))
+        _check_schemas_of_snapshots(base, made)
     made.spec().check_compatible(made.schema())
     made.sort_order().check_compatible(made.schema())
     return made
+
+
+def _effective(update: Any, metadata: TableMetadata) -> Any:
+    """The part of `update` that changes `metadata`, or None. PyIceberg rejects removals of what does not exist."""
+    match update.action:
+        case "add-snapshot" if update.snapshot.timestamp_ms < metadata.last_updated_ms:
+            return _at_time(update, metadata.last_updated_ms)
+        case "set-snapshot-ref" if update.ref_name == "main" and update.type != "branch":
+            raise ValueError("main is a branch, it cannot become a tag")
+        case "set-location" if update.location == getattr(metadata, "location", None):  # a new table has none
+            return None
+        case "remove-properties":
+            return _remaining(update, "removals", metadata.properties)
+        case "remove-snapshots":
+            return _remaining(update, "snapshot_ids", {each.snapshot_id for each in metadata.snapshots})
+        case "remove-partition-specs":
+            return _remaining(update, "spec_ids", {each.spec_id for each in metadata.partition_specs})
+        case "remove-schemas":
+            return _remaining(update, "schema_ids", {each.schema_id for each in metadata.schemas})
+        case "remove-statistics":
+            known = {each.snapshot_id for each in metadata.statistics}
+            return update if update.snapshot_id in known else None
+        case "remove-partition-statistics":
+            known = {each.snapshot_id for each in metadata.partition_statistics}
+            return update if update.snapshot_id in known else None
+        case _:
+            return update
+
+
+def _remaining(update: Any, field: str, existing: Container[Any]) -> Any:
+    kept = [each for each in getattr(update, field) if each in existing]
+    return update.model_copy(update={field: kept}) if kept else None
+
+
+def _at_time(update: Any, time_ms: int) -> Any:
+    return update.model_copy(update={"snapshot": update.snapshot.model_copy(update={"timestamp_ms": time_ms})})
+
+
+def not_in_future(updates: Sequence[TableUpdate], now: datetime) -> tuple[TableUpdate, ...]:
+    """The updates of a client whose clock may be ahead: its snapshots are not newer than `now`."""
+    now_ms = int(now.timestamp() * 1000)
+    return tuple(
+        _at_time(update, now_ms)
+        if update.action == "add-snapshot" and update.snapshot.timestamp_ms > now_ms
+        else update
+        for update in updates
+    )
+
+
+def _without_removed(before: TableMetadata, made: TableMetadata) -> TableMetadata:
+    """Correct what PyIceberg leaves behind of snapshots that were removed.
+
+    The log of snapshots begins after the last removed one, because the snapshot before that was not current in its time.
+    """
+    existing = {each.snapshot_id for each in made.snapshots}
+    log: list[Any] = []
+    for entry in before.snapshot_log:
+        if entry.snapshot_id in existing:
+            log.append(entry)
+        else:
+            log.clear()
+    statistics = [each for each in made.partition_statistics if each.snapshot_id in existing]
+    return made.model_copy(update={"snapshot_log": log, "partition_statistics": statistics})
+
+
+def _without_intermediate(made: TableMetadata, updates: Sequence[Any]) -> TableMetadata:
+    """Remove snapshots from the log that were added and replaced by others in the same change: they were never current."""
+    added = {each.snapshot.snapshot_id for each in updates if each.action == "add-snapshot"} - {
+        made.current_snapshot_id
+    }
+    if not any(each.snapshot_id in added for each in made.snapshot_log):
+        return made
+    log = [each for each in made.snapshot_log if each.snapshot_id not in added]
+    return made.model_copy(update={"snapshot_log": log})
+
+
+def _check_schemas_of_snapshots(base: TableMetadata, made: TableMetadata) -> None:
+    removed = {each.schema_id for each in base.schemas} - {each.schema_id for each in made.schemas}
+    for snapshot in made.snapshots if removed else ():
+        if snapshot.schema_id in removed:
+            raise ValueError(f"schema {snapshot.schema_id} is that of snapshot {snapshot.snapshot_id}: expire it first")
+
+
+def ordered(metadata: TableMetadata) -> TableMetadata:
+    """The metadata with times that never decrease in its logs; `metadata` itself if that is so."""
+    if is_ordered(metadata):
+        return metadata
+    snapshots, files = _rising(metadata.snapshot_log), _rising(metadata.metadata_log)
+    last = max(metadata.last_updated_ms, *(each.timestamp_ms for each in (*snapshots[-1:], *files[-1:])))
+    return metadata.model_copy(update={"snapshot_log": snapshots, "metadata_log": files, "last_updated_ms": last})
+
+
+def is_ordered(metadata: TableMetadata, *, tolerance_ms: int = 0) -> bool:
+    """Whether the times in the logs never decrease, and the last update is not older than they are."""
+    for log in (metadata.snapshot_log, metadata.metadata_log):
+        times = [*(each.timestamp_ms for each in log), metadata.last_updated_ms]
+        if any(later < earlier - tolerance_ms for earlier, later in pairwise(times)):
+            return False
+    return True
+
+
+def _rising(log: Sequence[Any]) -> list[Any]:
+    times = accumulate((each.timestamp_ms for each in log), max)
+    return [each.model_copy(update={"timestamp_ms": time}) for each, time in zip(log, times, strict=True)]
 
 
 def commit_failed(reason: str) -> Conflict:
@@ -304,7 +429,7 @@ def _empty_metadata() -> TableMetadata:
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadataV1
 
-    return TableMetadataV1.model_construct(last_column_id=-1, schema=Schema())
+    return TableMetadataV1.model_construct(last_column_id=-1, schema=Schema(), last_updated_ms=0)
 
 
 def _upgraded_to_version_3(metadata: TableMetadata) -> TableMetadata:

@@ -23,7 +23,7 @@ that loses nothing, and rejected otherwise:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -44,12 +44,14 @@ __all__ = [
     "arrow_columns",
     "arrow_schema",
     "bounds",
+    "check_defaults",
     "defaults",
     "format_version",
     "iceberg_schema",
     "iceberg_type",
     "partition_type",
     "schema_json",
+    "with_fresh_ids",
     "write_defaults",
 ]
 
@@ -145,6 +147,63 @@ def write_defaults(schema: Schema) -> dict[str, pa.Scalar]:
     return {field.name: _scalar(field.write_default, _field(field).type) for field in with_default}
 
 
+def check_defaults(schema: Schema, *, format_version: int) -> None:
+    """Raise if default values of columns, or of fields in structs, do not have the type of their column, or need version 3."""
+    for number, field in schema._lazy_id_to_field.items():
+        for kind, value in (("initial-default", field.initial_default), ("write-default", field.write_default)):
+            if value is None:
+                continue
+            name = schema.find_column_name(number) or field.name
+            if format_version < 3:
+                raise InvalidArgument(
+                    f"column {name!r} has the {kind} {str(value)[:80]!r}, but default values require format version 3, and the table "
+                    f"has version {format_version}: set the property format-version to 3, or remove the default value",
+                    key="column.default",
+                    column=name,
+                )
+            expected = _JSON_TYPES.get(str(field.field_type), object)
+            try:
+                is_valid = isinstance(value, expected) and isinstance(value, bool) == (expected is bool)
+                if is_valid:
+                    _scalar(value, _field(field).type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                is_valid = False
+            if not is_valid:
+                raise InvalidArgument(
+                    f"column {name!r} has the {kind} {str(value)[:80]!r}, which is not a value of type {field.field_type}: change it",
+                    key="column.default",
+                    column=name,
+                )
+
+
+_JSON_TYPES: Final[Mapping[str, Any]] = {
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": int | float,
+    "double": int | float,
+    "string": str,
+}
+
+
+def with_fresh_ids(schema: Schema, next_id: Callable[[], int] | None = None) -> Schema:
+    """The schema with new column ids. Unlike PyIceberg's function, this keeps the default values of columns."""
+    from pyiceberg.schema import _SetFreshIDs, pre_order_visit
+    from pyiceberg.types import StructType
+
+    class FreshIds(_SetFreshIDs):
+        def struct(self, struct: StructType, field_results: list[Callable[[], IcebergType]]) -> StructType:
+            fields = zip(super().struct(struct, field_results).fields, struct.fields, strict=True)
+            return StructType(
+                *(
+                    new.model_copy(update={"initial_default": old.initial_default, "write_default": old.write_default})
+                    for new, old in fields
+                )
+            )
+
+    return pre_order_visit(schema, FreshIds(next_id_func=next_id))
+
+
 def _scalar(value: Any, of: pa.DataType) -> pa.Scalar:
     """Parse a default value; types that JSON does not have are strings there."""
     return pa.scalar(value).cast(of) if isinstance(value, str) else pa.scalar(value, of)
@@ -231,7 +290,7 @@ def _decimal(value: bytes, scale: int) -> Any:
 
 def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
     """Convert an Arrow schema to the schema of a new table; field ids are assigned in order."""
-    from pyiceberg.schema import Schema, assign_fresh_schema_ids
+    from pyiceberg.schema import Schema
 
     if not len(arrow):
         raise InvalidArgument("a table needs at least one column", key="columns.none")
@@ -241,7 +300,7 @@ def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
     try:
         # Columns are numbered already, in the same order unless some are nested. To number them again takes long.
         is_flat = all(each.field_type.is_primitive for each in fields)
-        return Schema(*fields) if is_flat else assign_fresh_schema_ids(Schema(*fields))
+        return Schema(*fields) if is_flat else with_fresh_ids(Schema(*fields))
     except ValueError as error:  # such as a column `a.b` and a field `b` in a struct `a`
         raise InvalidArgument(f"the column names are ambiguous: {error}", key="column.duplicate") from error
 

@@ -1,4 +1,7 @@
-"""Reads metadata files and the blocks of manifests, compressed or not, with a limit on what they take in memory."""
+"""Reads metadata files and the blocks of manifests, compressed or not, with a limit on what they take in memory.
+
+Importing this module lets PyIceberg read and write default values of nanoseconds, which remain text.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,43 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pydantic import ValidationError as Malformed
+from pyiceberg.conversions import from_json, to_json
 from pyiceberg.exceptions import ValidationError
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
-from pyiceberg.types import NestedField
+from pyiceberg.types import NestedField, TimestampNanoType, TimestamptzNanoType
 
 from skiway.errors import LimitExceeded, Unsupported
 from skiway.formats.compression import decompressed
 from skiway.formats.files import Files
 
-__all__ = ["MAX_UNPACKED_BYTES", "check_unpacked", "metadata_text", "naming_types", "table_metadata", "unpacked"]
+__all__ = [
+    "MAX_UNPACKED_BYTES",
+    "check_unpacked",
+    "metadata_text",
+    "naming_types",
+    "parsed_schema",
+    "table_metadata",
+    "unpacked",
+]
 
 MAX_UNPACKED_BYTES: Final = 256 * 1024 * 1024
 """For a metadata file, and for a manifest."""
+
+
+@from_json.register(TimestampNanoType)
+@from_json.register(TimestamptzNanoType)
+@to_json.register(TimestampNanoType)
+@to_json.register(TimestamptzNanoType)
+def _nanoseconds(of: TimestampNanoType | TimestamptzNanoType, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a value of type {of}: write it as ISO 8601 text")
+    return value
+
+
+def parsed_schema(document: object) -> Schema:
+    """Parse a schema in Iceberg's JSON format."""
+    return Schema.model_validate(document)
 
 
 def table_metadata(files: Files, location: str) -> TableMetadata:

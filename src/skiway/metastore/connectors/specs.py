@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,10 +14,10 @@ from skiway.formats import TableSchema, element_leaves, field_id, leaves
 from skiway.metastore.connectors.credentials import refuse_secrets_in, scheme
 from skiway.metastore.ingest.settings import check_copy
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.names import dotted, exact_path, exact_text, normal_path, normal_text
+from skiway.metastore.records.names import dotted, exact_path, exact_text, folded, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
-from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.resources import catalogs, hierarchy, tables
+from skiway.metastore.resources.hierarchy import find_path, full_path
 from skiway.metastore.resources.ownership import is_managed
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess, location
@@ -163,7 +163,7 @@ def resolve_destination(realm: Realm, destination: v1.ConnectorDestination, *, c
     if namespace_id is not None:
         destination.namespace_id.CopyFrom(namespace_id)
         destination.ClearField("namespace")
-    table_id = _destination_table(realm, destination)
+    table_id = _destination_table(realm, destination, catalog)
     if table_id is not None:
         destination.table_id.CopyFrom(table_id)
         destination.ClearField("table_display_name")
@@ -268,29 +268,34 @@ def _destination_namespace(
     path = exact_path(destination.namespace.segments, field="destination.namespace")
     if destination.HasField("namespace_id"):
         found = hierarchy.namespace_in(realm, destination.namespace_id, catalog.resource_id).value
-        if path and full_path(found) != path:
+        if path and not _is_same(full_path(found), path, catalog):
             raise _disagreement("namespace", found.resource_id, dotted(path))
         return found.resource_id
     if not path:
         return None
     destination.namespace.segments[:] = path
-    named = namespaces.find(realm, catalog.resource_id.id, path)
-    return None if named is None else named.resource_id
+    named = find_path(realm, catalog, path, damaged=True)
+    return None if named is None else named.value.resource_id
 
 
-def _destination_table(realm: Realm, destination: v1.ConnectorDestination) -> v1.ResourceId | None:
+def _is_same(stored: Sequence[str], given: Sequence[str], catalog: v1.Catalog) -> bool:
+    """Whether two paths are the same in a catalog; in a managed one, case makes no difference."""
+    return [*map(folded, stored)] == [*map(folded, given)] if is_managed(catalog) else tuple(stored) == tuple(given)
+
+
+def _destination_table(realm: Realm, destination: v1.ConnectorDestination, catalog: v1.Catalog) -> v1.ResourceId | None:
     name = exact_text(destination.table_display_name, field="destination.table_display_name")
     destination.table_display_name = name
     if destination.HasField("table_id"):
         found = hierarchy.table(realm, destination.table_id, field="destination.table_id").value
-        if name and found.display_name != name:
+        if name and not _is_same((found.display_name,), (name,), catalog):
             raise _disagreement("table", found.resource_id, name)
         if destination.HasField("namespace_id") and found.namespace_id.id != destination.namespace_id.id:
             raise _disagreement("table", found.resource_id, f"of namespace {destination.namespace_id.id}")
         return found.resource_id
     if not name or not destination.HasField("namespace_id"):
         return None
-    named = tables.find(realm, destination.namespace_id.id, name)
+    named = tables.lookup(realm, catalog, destination.namespace_id.id, name)
     return None if named is None else named.resource_id
 
 

@@ -16,8 +16,11 @@ from google.protobuf.message import DecodeError
 
 from skiway.errors import NotFound, SkiwayError
 from skiway.formats import Location, location
+from skiway.formats.iceberg.commits import plain
+from skiway.formats.iceberg.metadata import is_ordered, read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore.gc.references import files_of_state
+from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.places import files_of_table, folder_of_table
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import KINDS, TABLE, Kind
@@ -27,9 +30,11 @@ from skiway.storage import Pointer, Stores
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestEntry, ManifestFile
+    from pyiceberg.table.metadata import TableMetadata
 
 __all__ = ["Checker", "Defect"]
 
+_TOLERANCE_MS: Final = 60_000
 _BY_NOUN: Final = {kind.noun: kind for kind in KINDS}
 _STATISTICS: Final = {"table": "table_stats", "columns": "column_stats", "files": "file_stats"}
 
@@ -43,11 +48,16 @@ class Defect:
 
 
 class Checker:
-    """Checks a store and, if a warehouse is given, the files of managed tables. `counts` says how much was checked."""
+    """Checks a store and, if a warehouse is given, the files of managed tables. `counts` says how much was checked.
 
-    def __init__(self, stores: Stores, warehouse: Warehouse | None = None) -> None:
-        self._stores, self._warehouse = stores, warehouse
+    With `repair`, defects that a commit to the table can repair are not returned, but repaired; `repaired` lists them.
+    """
+
+    def __init__(self, stores: Stores, warehouse: Warehouse | None = None, *, repair: bool = False) -> None:
+        self._stores, self._warehouse, self._repair = stores, warehouse, repair
         self.counts: Counter[str] = Counter()
+        self.repaired: list[str] = []
+        self._unordered: dict[str, v1.Table] = {}
 
     def defects(self) -> Iterator[Defect]:
         """Check everything, and yield the defects as they are found."""
@@ -57,6 +67,8 @@ class Checker:
             if found and self._is_unchanged(pointer):
                 # Another resource that the pointer refers to may have changed between two reads: look once more.
                 yield from self._defects(pointer)
+        if self._warehouse is not None:
+            yield from self._repairs(self._warehouse)
 
     def _is_unchanged(self, pointer: Pointer) -> bool:
         return self._stores.pointers.get(pointer.key) == pointer
@@ -133,12 +145,36 @@ class Checker:
                 files, place, on_manifest=lambda manifest, entries: wrong.extend(_wrong(manifest, entries, listed))
             )
             self.counts["file"] += len(used)
+            yield from self._of_history(table, read_metadata(files, table.metadata_location))
             yield from (Defect(each.place, f"{each.problem} (table {table.display_name})") for each in wrong)
             for missing in sorted(used - listed.keys(), key=str):
                 if files.find(uri_of(missing)) is None:
                     yield Defect(uri_of(missing), f"a file of table {table.display_name} is missing")
         except SkiwayError as error:
             yield Defect(table.metadata_location, f"table {table.display_name} cannot be read: {error}")
+
+    def _of_history(self, table: v1.Table, metadata: TableMetadata) -> Iterator[Defect]:
+        """Times in the history do not decrease by more than Iceberg's Java library tolerates."""
+        if is_ordered(metadata, tolerance_ms=_TOLERANCE_MS):
+            return
+        if self._repair:
+            self._unordered[table.resource_id.id] = table
+            return
+        yield Defect(
+            table.metadata_location,
+            f"the times in its history decrease (table {table.display_name}), so Spark and other Java clients reject the table: "
+            "run skiway check --repair",
+        )
+
+    def _repairs(self, warehouse: Warehouse) -> Iterator[Defect]:
+        """Repair what was found. Defects that cannot be repaired are returned."""
+        for table in self._unordered.values():
+            try:
+                realm = Realm(self._stores, table.resource_id.account_id)
+                change(realm, warehouse, table.resource_id, plain((), ()))  # every commit puts the times in order
+                self.repaired.append(f"the history of table {table.display_name}: {table.metadata_location}")
+            except SkiwayError as error:
+                yield Defect(table.metadata_location, f"table {table.display_name} cannot be repaired: {error}")
 
     def _has_table(self, key: str) -> bool:
         table = keys.table_of(key)

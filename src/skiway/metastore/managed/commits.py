@@ -301,7 +301,7 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     check_updates(made.updates, base.files, folder)
     _check_identity(base.metadata, made.updates)
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
-    if not made.updates:
+    if metadata is base.metadata:
         return None
     text = metadata_json(metadata)
     version = version_of(base.metadata_location) + 1

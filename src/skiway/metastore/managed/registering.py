@@ -54,7 +54,8 @@ def register(
 ) -> ManagedTable:
     """Create a table from a metadata file; with `overwrite`, give an existing table the state that the file describes."""
     place = required_place(realm, namespace_id)
-    existing = tables.find(realm, place.resource_id.id, name) if overwrite else None
+    catalog = hierarchy.catalog(realm, place.catalog_id).value
+    existing = tables.lookup(realm, catalog, place.resource_id.id, name) if overwrite else None
     former_id = _owner_id(realm, warehouse, metadata_location)
     if existing is not None:
         return _overwritten(realm, warehouse, existing, metadata_location, former_id)

@@ -74,13 +74,14 @@ def _belongs_to_managed_catalog(realm: Realm, spec: v1.TableSpec) -> bool:
 def _schema(text: str) -> Schema | None:
     """The schema, or None if it has no columns."""
     from pyiceberg.exceptions import ValidationError
-    from pyiceberg.schema import Schema
+
+    from skiway.formats.iceberg.unpacking import parsed_schema
 
     try:
         parsed = json.loads(text)
         if isinstance(parsed, dict) and not parsed.get("fields"):
             return None
-        return Schema.model_validate(parsed)
+        return parsed_schema(parsed)
     except (ValidationError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise failure(

@@ -15,7 +15,14 @@ import pyarrow as pa
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import location as at
 from skiway.formats.iceberg.commits import append
-from skiway.formats.iceberg.metadata import new_metadata, read_metadata, updated, version_of, write_metadata
+from skiway.formats.iceberg.metadata import (
+    new_metadata,
+    not_in_future,
+    read_metadata,
+    updated,
+    version_of,
+    write_metadata,
+)
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
@@ -185,7 +192,8 @@ def staged_table(
     table = new_record(realm, required_place(realm, namespace_id), table_id, name)
     check_updates(updates, table_files(realm, warehouse, table, folder), folder)  # also that it belongs to this id
     at_home = SetLocationUpdate(location=folder)
-    metadata = updated(None, requirements, [*(each for each in updates if each.action != "set-location"), at_home])
+    others = [each for each in not_in_future(updates, realm.clock()) if each.action != "set-location"]
+    metadata = updated(None, requirements, [*others, at_home])
     return _written(realm, warehouse, table, metadata)
 
 

@@ -32,7 +32,7 @@ class MirrorTarget:
 
     def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
         """The id of the destination namespace, if it exists."""
-        found = namespaces.find(realm, catalog_id.id, self.namespace)
+        found = namespaces.lookup(realm, catalog_id, self.namespace)
         return None if found is None else found.resource_id
 
 
@@ -129,7 +129,7 @@ def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: D
     base = destinations.base()
     if not base or not destinations.resolved:
         return
-    namespace = namespaces.find(realm, catalog_id.id, base)
+    namespace = namespaces.lookup(realm, catalog_id, base)
     if namespace is None:
         return
     table_id = _table_id(realm, connector, destinations, namespace) if destinations.is_single else None

@@ -97,13 +97,13 @@ def _is_public(name: str) -> bool:
 
 def ensured_namespace(realm: Realm, catalog_id: v1.ResourceId, path: tuple[str, ...]) -> v1.ResourceId:
     """The id of the namespace at a path, which is created if it is missing."""
-    found = namespaces.find(realm, catalog_id.id, path)
+    found = namespaces.lookup(realm, catalog_id, path)
     if found is None:
         spec = v1.NamespaceSpec(catalog_id=catalog_id, path=path[:-1], display_name=path[-1])
         try:
             return namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace.resource_id
         except AlreadyExists:
-            found = namespaces.find(realm, catalog_id.id, path)
+            found = namespaces.lookup(realm, catalog_id, path)
             if found is None:
                 raise
     return found.resource_id

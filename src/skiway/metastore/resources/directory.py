@@ -17,6 +17,7 @@ from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import listed
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path, require_path
+from skiway.metastore.resources.ownership import is_managed
 from skiway.model import v1
 
 __all__ = [
@@ -181,13 +182,23 @@ def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
     name = normal_text(ref.name)
     if normal_text(ref.catalog) and not name:
         raise failure(InvalidArgument, f"{noun}.name.missing", resource=noun, field="ref.name")
-    _, namespace = _namespace(realm, ref, tuple(ref.path))
-    found = _at(realm, of.kind, of.by_name(realm.account_id, namespace.resource_id.id, name))
+    catalog, namespace = _namespace(realm, ref, tuple(ref.path))
+    found = _named_in(realm, of, catalog, namespace, name)
     if found is None:
         path = dotted(full_path(namespace))
-        catalog = normal_text(ref.catalog)
-        raise failure(NotFound, f"{noun}.by.name.missing", resource=noun, catalog=catalog, path=path, name=name)
+        raise failure(
+            NotFound, f"{noun}.by.name.missing", resource=noun, catalog=catalog.display_name, path=path, name=name
+        )
     return found
+
+
+def _named_in(realm: Realm, of: Relations[R], catalog: v1.Catalog, namespace: v1.Namespace, name: str) -> R | None:
+    namespace_id = namespace.resource_id.id
+    if not is_managed(catalog):
+        return _at(realm, of.kind, of.by_name(realm.account_id, namespace_id, name))
+    return hierarchy.relation_any_case(
+        realm, realm.all(of.kind), catalog, namespace_id, name, by_name=of.by_name, by_id=of.by_id
+    )
 
 
 def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef | None:

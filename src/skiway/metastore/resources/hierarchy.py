@@ -34,6 +34,7 @@ __all__ = [
     "child_counts",
     "clear_namespace",
     "entering",
+    "find_path",
     "full_path",
     "namespace",
     "namespace_in",
@@ -116,13 +117,26 @@ def full_path(namespace: v1.Namespace) -> tuple[str, ...]:
 def require_path(
     realm: Realm, catalog: v1.Catalog, path: Sequence[str], *, damaged: bool = False
 ) -> Stored[v1.Namespace]:
-    """The namespace at a path; if `damaged`, also one with a damaged record."""
-    key = keys.namespace_path(realm.account_id, catalog.resource_id.id, path)
-    repository = realm.all(NAMESPACE)
-    found = repository.entry(realm.stores.pointers.get(key)) if damaged else repository.find_named(key)
+    """Like `find_path`; raise `NotFound` if there is none."""
+    found = find_path(realm, catalog, path, damaged=damaged)
     if found is None:
         raise failure(NotFound, "namespace.by.path.missing", catalog=catalog.display_name, path=dotted(path))
     return found
+
+
+def find_path(
+    realm: Realm, catalog: v1.Catalog, path: Sequence[str], *, damaged: bool = False
+) -> Stored[v1.Namespace] | None:
+    """The namespace at a path, in any case if the catalog is managed; if `damaged`, also one with a damaged record."""
+    account_id, catalog_id, repository = realm.account_id, catalog.resource_id.id, realm.all(NAMESPACE)
+    names = [keys.namespace_path(account_id, catalog_id, path)]
+    if is_managed(catalog):
+        names.append(keys.namespace_fold(account_id, catalog_id, path))
+    for key in names:
+        found = repository.entry(realm.stores.pointers.get(key)) if damaged else repository.find_named(key)
+        if found is not None:
+            return found
+    return None
 
 
 def nearest(
@@ -130,10 +144,9 @@ def nearest(
 ) -> tuple[Pointer, tuple[str, ...], tuple[str, ...]]:
     """The deepest existing ancestor of `path`, or the catalog: its pointer, its path, and the missing rest of `path`."""
     for length in range(len(path), 0, -1):
-        key = keys.namespace_path(realm.account_id, catalog.value.resource_id.id, path[:length])
-        found = realm.all(NAMESPACE).find_named(key)
+        found = find_path(realm, catalog.value, path[:length])
         if found is not None:
-            return found.pointer, tuple(path[:length]), tuple(path[length:])
+            return found.pointer, full_path(found.value), tuple(path[length:])
     return catalog.pointer, (), tuple(path)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument
+from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
@@ -27,12 +27,12 @@ from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import Below, full_path, nearest, require_path
+from skiway.metastore.resources.hierarchy import Below, find_path, full_path, nearest, require_path
 from skiway.metastore.resources.ownership import is_managed, refuse_system_path, remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
 
-__all__ = ["clear", "create", "delete", "find", "find_any_case", "get", "list_", "scan", "update"]
+__all__ = ["clear", "create", "delete", "find", "find_any_case", "get", "list_", "lookup", "scan", "update"]
 
 MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 
@@ -67,6 +67,15 @@ def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | N
         return None
     key = keys.namespace_path(realm.account_id, catalog_id, wanted)
     found = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
+    return None if found is None else found.value
+
+
+def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace | None:
+    """The namespace at a path, in any case if the catalog is managed, or None. One with a damaged record has `damage` set."""
+    exact = find(realm, catalog_id.id, path)
+    if exact is not None or not all(map(normal_text, path)):
+        return exact
+    found = find_path(realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True)
     return None if found is None else found.value
 
 
@@ -169,9 +178,7 @@ def _create(
 ) -> v1.CreateNamespaceResponse:
     catalog = hierarchy.catalog(realm, spec.catalog_id)
     parent, known, missing = nearest(realm, catalog, spec.path)
-    if missing and is_managed(catalog.value):
-        _refuse_other_case(realm, spec.catalog_id.id, (*known, missing[0]))
-    namespace = _new(realm, spec.catalog_id, (*spec.path, spec.display_name))
+    namespace = _new(realm, spec.catalog_id, (*known, *missing, spec.display_name))
     for path in ("description", "policy_ref", "properties"):
         copy_field(spec, namespace, path)
     repository = writer(realm, NAMESPACE)
@@ -187,13 +194,6 @@ def _create(
 
     created = repository.create(namespace, also=also)
     return v1.CreateNamespaceResponse(namespace=created.value, meta=created.meta)
-
-
-def _refuse_other_case(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
-    """Raise if a missing parent, which would be created, exists in another case."""
-    taken = realm.all(NAMESPACE).named(keys.namespace_fold(realm.account_id, catalog_id, path))
-    if taken is not None and full_path(taken) != tuple(path):
-        raise failure(AlreadyExists, "namespace.already.exists", resource="namespace", name=dotted(path))
 
 
 def _new(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace:
@@ -214,7 +214,7 @@ def _parent(realm: Realm, request: v1.ListNamespacesRequest) -> tuple[str, tuple
         case "catalog_id":
             catalog = hierarchy.catalog(realm, request.catalog_id, damaged=True).value
             if path:
-                require_path(realm, catalog, path, damaged=True)
+                path = full_path(require_path(realm, catalog, path, damaged=True).value)
             return catalog.resource_id.id, path
         case "namespace_id":
             if path:
@@ -282,7 +282,7 @@ def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -
     if _place(current.value) == _place(desired):
         return repository.update(current, desired)
     refuse_system_path(full_path(desired))
-    parent = _new_parent(realm, current.value, desired)
+    parent, desired.parents[:] = _new_parent(realm, current.value, desired)
     elsewhere = current.value.catalog_id.id != desired.catalog_id.id
     _require_movable(realm, current.value, elsewhere=elsewhere)
     moved = close_parent(realm, current.pointer, resource="namespace")
@@ -299,16 +299,18 @@ def _place(namespace: v1.Namespace) -> tuple[str, tuple[str, ...]]:
     return namespace.catalog_id.id, full_path(namespace)
 
 
-def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> Pointer:
-    """The pointer of the new parent. It is not created if it is missing: a typo would create a namespace."""
+def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> tuple[Pointer, tuple[str, ...]]:
+    """The pointer and the path of the new parent. It is not created if it is missing: a typo would create a namespace."""
     catalog = hierarchy.catalog(realm, desired.catalog_id)
     if not desired.parents:
-        return catalog.pointer
+        return catalog.pointer, ()
     path = full_path(current)
-    if current.catalog_id.id == desired.catalog_id.id and tuple(desired.parents)[: len(path)] == path:
+    above = find_path(realm, catalog.value, desired.parents[: len(path)])
+    if above is not None and above.value.resource_id == current.resource_id:
         wanted = "choose a path outside of the namespace itself"
         raise failure(InvalidArgument, "field.invalid", field="path", found=dotted(full_path(desired)), wanted=wanted)
-    return require_path(realm, catalog.value, desired.parents).pointer
+    parent = require_path(realm, catalog.value, desired.parents)
+    return parent.pointer, full_path(parent.value)
 
 
 def _require_movable(realm: Realm, namespace: v1.Namespace, *, elsewhere: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
+from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import TABLE
@@ -16,12 +17,12 @@ from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import purge_table
-from skiway.metastore.resources.ownership import refuse_fields, remover, writable_id, writer
+from skiway.metastore.resources.ownership import is_managed, refuse_fields, remover, writable_id, writer
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
 
-__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "problem_of", "scan", "update"]
+__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "lookup", "problem_of", "scan", "update"]
 
 
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
@@ -85,6 +86,16 @@ def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:
     """The table with this name in a namespace, or None."""
     wanted = normal_text(name)
     return realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id, wanted)) if wanted else None
+
+
+def lookup(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.Table | None:
+    """The table with this name, in any case if the catalog is managed, or None. Raise if its record is damaged."""
+    found = find(realm, namespace_id, name)
+    if found is None and is_managed(catalog):
+        found = find_any_case(realm, catalog, namespace_id, name)
+        if found is not None and found.damage:
+            raise damaged_error("table", found.display_name, found.damage)
+    return found
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.Table | None:

@@ -10,10 +10,10 @@ from typing import Final
 
 from skiway.errors import NotFound
 from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.names import dotted
+from skiway.metastore.records.names import dotted, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import catalogs, namespaces
-from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.resources import catalogs
+from skiway.metastore.resources.hierarchy import find_path, full_path
 from skiway.metastore.search.index import MAX_LARGEST, Area, Index, Totals
 from skiway.metastore.search.indexes import SearchIndexes
 from skiway.metastore.search.ranking import IndexedDocument, Tags, match, words_of
@@ -167,10 +167,10 @@ def _checked_path(realm: Realm, given: Sequence[str]) -> tuple[tuple[str, ...], 
         raise failure(NotFound, "catalog", resource="catalog", id=catalog_name)
     if not below:
         return (catalog.value.display_name,), catalog.value.resource_id.id
-    namespace = namespaces.find(realm, catalog.value.resource_id.id, below)
+    namespace = find_path(realm, catalog.value, tuple(map(normal_text, below)), damaged=True)
     if namespace is None:
         raise failure(NotFound, "namespace", resource="namespace", id=dotted(below))
-    return (catalog.value.display_name, *full_path(namespace)), namespace.resource_id.id
+    return (catalog.value.display_name, *full_path(namespace.value)), namespace.value.resource_id.id
 
 
 def _limited(given: int, default: int, most: int) -> int:

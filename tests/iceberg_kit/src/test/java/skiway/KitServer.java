@@ -12,11 +12,11 @@ import org.apache.iceberg.rest.RESTCatalog;
 final class KitServer {
   private KitServer() {}
 
-  /** Attach the catalog that has the table and view properties of the suites as its defaults and overrides. */
+  /** Attach the catalog that `kit.warehouse` names. */
   static RESTCatalog attach(String name, Map<String, String> properties) {
     Map<String, String> settings = new HashMap<>(properties);
     settings.put("uri", required("kit.uri"));
-    settings.put("warehouse", "kit");
+    settings.put("warehouse", required("kit.warehouse"));
     RESTCatalog catalog = new RESTCatalog();
     catalog.setConf(new Configuration());
     catalog.initialize(name, settings);
