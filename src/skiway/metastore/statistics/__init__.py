@@ -5,6 +5,7 @@ tables, `history` keeps the statistics of earlier snapshots.
 """
 
 from skiway.metastore.statistics.api import (
+    DEFAULT,
     SAMPLED_FILES,
     column_statistics,
     column_statistics_address,
@@ -15,6 +16,7 @@ from skiway.metastore.statistics.api import (
     lacks_profiles,
     list_columns,
     list_files,
+    present_column_statistics,
     put_columns,
     put_files,
     put_table,
@@ -25,6 +27,7 @@ from skiway.metastore.statistics.partitions import list_partitions, partition_st
 from skiway.metastore.statistics.sizes import list_tables, size_of
 
 __all__ = [
+    "DEFAULT",
     "SAMPLED_FILES",
     "add_to_history",
     "column_statistics",
@@ -40,6 +43,7 @@ __all__ = [
     "list_partitions",
     "list_tables",
     "partition_statistics",
+    "present_column_statistics",
     "put_columns",
     "put_files",
     "put_table",

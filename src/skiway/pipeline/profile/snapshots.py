@@ -115,9 +115,9 @@ def profile_snapshot(
         if done < todo.num_rows and cancelled():
             raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; their profiles are stored")
     profiles = store.load(data if sample is None else sample)
-    merged = merge(profiles, files, schema)
+    merged = merge(profiles, files, schema, defaults=handle.defaults)
     if sample is not None:
-        merged = with_confidence(merged, profiles, sample, data)
+        merged = with_confidence(merged, profiles, sample, data, defaults=handle.defaults)
     if left_out:
         merged.table.properties[LEFT_OUT] = ",".join(map(str, sorted(left_out)))
     _publish(realm, table_id, snapshot.id, merged)
