@@ -271,10 +271,6 @@ class Stage:
     steps: tuple[str, ...]
     metrics: bool = True
 
-    @property
-    def is_profiled(self) -> bool:
-        return "profile" in self.steps
-
 
 STAGES = (
     Stage("manifests", ("change", "append")),

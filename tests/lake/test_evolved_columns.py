@@ -14,9 +14,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-import scope
 from airport.filters.predicates import Client
-from lake.evolved_tables import STAGES, Evolved, add_catalogs, delta_table, filters, iceberg_table
+from lake.evolved_tables import STAGES, Evolved, Stage, add_catalogs, delta_table, filters, iceberg_table
 from lake.lakes import Lake, opened_lake
 from skiway.airport import filters as pushed
 from skiway.formats.scanning import FILE_ORDINAL
@@ -27,13 +26,28 @@ from skiway.model import v1
 
 NOW = v1.SnapshotRef(special=v1.SS_CURRENT)
 CATALOGS = ("managed", "iceberg", "delta")
-FEW = ("manifests", "footers", "profiled_around", "changed_again")
-TABLES = [
-    (catalog, stage)
-    for catalog in CATALOGS
-    for stage in STAGES
-    if scope.ALL or catalog == "managed" or stage.name in FEW
-]
+TABLES = [(catalog, stage) for catalog in CATALOGS for stage in STAGES]
+
+
+def _params(*few: tuple[str, str]) -> list[Any]:
+    """All tables; all but a few are marked `full`."""
+    return [
+        pytest.param(
+            (catalog, stage),
+            id=f"{catalog}-{stage.name}",
+            marks=() if (catalog, stage.name) in few else pytest.mark.full,
+        )
+        for catalog, stage in TABLES
+    ]
+
+
+PROFILED = _params(
+    ("managed", "profiled_around"),
+    ("managed", "changed_again"),
+    ("iceberg", "profiled_around"),
+    ("delta", "changed_again"),
+)
+FILTERED = _params(("managed", "manifests"), ("managed", "footers"), ("delta", "manifests"))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +57,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         yield lake
 
 
-@pytest.fixture(scope="module", params=TABLES, ids=lambda param: f"{param[0]}-{param[1].name}")
+@pytest.fixture(scope="module", params=PROFILED)
 def table(request: pytest.FixtureRequest, lake: Lake) -> Evolved:
     catalog, stage = request.param
     return delta_table(lake, stage) if catalog == "delta" else iceberg_table(lake, catalog, stage)
@@ -61,10 +75,9 @@ def _sent(name: str, of: pa.DataType) -> dict[str, pushed.Filter]:
     return {condition: pushed.parse(each) for condition, each in sent.items() if each is not None}
 
 
+@pytest.mark.parametrize("table", FILTERED, indirect=True)
 def test_filters_leave_files_with_matching_rows(table: Evolved) -> None:
     """No statistics of manifests, logs or footers lead to a file that is left out although it has a matching row."""
-    if table.stage.is_profiled and not scope.ALL:
-        return  # profiles are not used to leave out files
     handle = table.handle
     snapshot, schema = handle.current(), handle.schema.arrow
     assert snapshot is not None
@@ -182,3 +195,15 @@ def _texts(column: pa.Array) -> list[str]:
     return [
         each for each in texts(plain.cast(storage_type_of(column.type)), column.type).to_pylist() if each is not None
     ]
+
+
+def test_profiles_of_earlier_versions_are_not_used_for_columns_with_a_default(lake: Lake) -> None:
+    """They counted NULLs in the files that do not have the column."""
+    table = iceberg_table(lake, "managed", Stage("earlier", ("profile", "change", "append", "profile")))
+    stats = _columns(table)["default_int"]
+    assert (stats.min, stats.max, stats.null_count, stats.properties["default"]) == ("40", "77", 1, "42")
+    stats.null_count, stats.min = 5, "77"
+    del stats.properties["default"]
+    request = v1.PutColumnStatsRequest(table_id=table.id, snapshot_id=stats.snapshot_id, columns=[stats])
+    statistics.put_columns(lake.realm, [request])
+    test_statistics_for_duckdb_are_true(table)

@@ -58,12 +58,12 @@ __all__ = [
     "lacks_profiles",
     "list_columns",
     "list_files",
-    "named_as_now",
     "present_column_statistics",
     "put_columns",
     "put_files",
     "put_table",
     "refuse_restricted",
+    "rename_as_now",
     "renamed",
     "snapshot_of",
     "table_statistics",
@@ -172,7 +172,7 @@ def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListF
     page = v1.PageResponse(next_page_token=token, total_size=table.num_rows)
     record = hierarchy.table(realm, table_id).value
     for file in found:
-        _replace(file.columns, named_as_now(realm, record, snapshot_id, file.columns))
+        rename_as_now(realm, record, snapshot_id, file.columns)
     return v1.ListFileColumnStatsResponse(files=found[:size], page=page)
 
 
@@ -257,12 +257,11 @@ def _named_fields(of: Any, above: str) -> Iterator[tuple[int, str]]:
         yield from _named_fields(part, f"{above}{name}.")
 
 
-def _replace(stored: Any, columns: Sequence[v1.ColumnStats]) -> None:
-    """Replace the repeated field of a message by others, which may be some of its own."""
-    if columns is not stored:
-        kept = list(columns)
-        del stored[:]
-        stored.extend(kept)
+def rename_as_now(realm: Realm, table: v1.Table, snapshot_id: int, columns: Any) -> None:
+    """Rename the statistics in a repeated field of a message as `named_as_now` does."""
+    shown = list(named_as_now(realm, table, snapshot_id, columns))
+    del columns[:]
+    columns.extend(shown)
 
 
 def counted_nulls(column: v1.ColumnStats) -> int | None:

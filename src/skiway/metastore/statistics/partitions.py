@@ -12,7 +12,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import page_size
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.statistics.api import file_statistics, named_as_now, refuse_restricted, snapshot_of
+from skiway.metastore.statistics.api import file_statistics, refuse_restricted, rename_as_now, snapshot_of
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 from skiway.storage.paging import open_token, seal_token
@@ -38,9 +38,7 @@ def list_partitions(realm: Realm, request: v1.ListPartitionStatsRequest) -> v1.L
     partitions_shown = list(_messages(page, files))
     table = hierarchy.table(realm, table_id).value
     for each in partitions_shown:
-        columns = list(named_as_now(realm, table, snapshot_id, each.columns))
-        del each.columns[:]
-        each.columns.extend(columns)
+        rename_as_now(realm, table, snapshot_id, each.columns)
     return v1.ListPartitionStatsResponse(
         partitions=partitions_shown,
         page=v1.PageResponse(next_page_token=token, total_size=partitions.num_rows),
