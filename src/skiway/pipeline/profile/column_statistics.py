@@ -325,7 +325,7 @@ class ElementStatistics(ColumnStatistics):
     """
 
     def __init__(self, snapshot: ProfiledFiles, leaf: Leaf, siblings: Iterable[int]) -> None:
-        super().__init__(snapshot, leaf, pa.scalar(None, leaf.type))
+        super().__init__(snapshot, leaf, pa.scalar(None))
         self._siblings = [each for each in siblings if each != leaf.id]
 
     @cached_property

@@ -16,7 +16,7 @@ from skiway.formats.schemas import element_leaves, field_id, leaves
 from skiway.model import v1
 from skiway.pipeline.profile.column_statistics import ColumnStatistics, ElementStatistics
 from skiway.pipeline.profile.profiled_files import ProfiledFiles
-from skiway.pipeline.profile.values import storage_type_of, value_kind
+from skiway.pipeline.profile.values import value_kind
 
 __all__ = ["Merged", "merge"]
 
@@ -70,9 +70,5 @@ def _missing_values(schema: TableSchema, defaults: Mapping[int, pa.Scalar]) -> d
     for number, path in field_paths(schema.arrow).items():
         of_parts = [defaults[part] for field in path if (part := field_id(field)) in defaults]
         has_default = any(value.is_valid for value in of_parts)
-        found[number] = (
-            (of_parts[0] if len(path) == 1 else None)
-            if has_default
-            else pa.scalar(None, storage_type_of(path[-1].type))
-        )
+        found[number] = pa.scalar(None) if not has_default else of_parts[0] if len(path) == 1 else None
     return found
