@@ -14,6 +14,7 @@ from lake.evolved_tables import STAGES, Evolved, Stage, add_catalogs, delta_tabl
 from lake.lakes import Lake, opened_lake
 from live.clients import Client, Session
 
+AT_ONCE = 10
 TABLES = [(catalog, stage) for catalog in ("managed", "iceberg", "delta") for stage in STAGES]
 
 
@@ -33,12 +34,17 @@ def attach(lake: Lake, catalog: str) -> str:
 
 
 def conditions(schema: pa.Schema) -> Iterator[list[str]]:
-    """All conditions on the columns, and on the fields of structs, by column."""
+    """All conditions on the columns, and on the fields of structs, a few at a time."""
     for field in schema:
-        if pa.types.is_struct(field.type):
-            yield from (list(filters((field.name, child.name), child.type)) for child in field.type)
-        else:
-            yield list(filters((field.name,), field.type))
+        is_struct = pa.types.is_struct(field.type)
+        leaves = (
+            [((field.name, child.name), child.type) for child in field.type]
+            if is_struct
+            else [((field.name,), field.type)]
+        )
+        for path, of in leaves:
+            asked = list(filters(path, of))
+            yield from (asked[first : first + AT_ONCE] for first in range(0, len(asked), AT_ONCE))
 
 
 def matching(session: Session, table: str, asked: list[str]) -> list[list[str | None]]:
