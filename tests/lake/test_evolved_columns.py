@@ -45,7 +45,7 @@ PROFILED = _params(
     ("managed", "profiled_around"),
     ("managed", "changed_again"),
     ("iceberg", "profiled_around"),
-    ("delta", "changed_again"),
+    ("delta", "profiled_around"),
 )
 FILTERED = _params(("managed", "manifests"), ("managed", "footers"), ("delta", "manifests"))
 
@@ -141,7 +141,9 @@ def test_profiles_are_true(table: Evolved) -> None:
     """Figures that are called exact are equal to those of a full scan, and others are bounds."""
     everything, stored = table.rows(), _columns(table)
     known = {".".join(leaf.path): leaf for leaf in leaves(table.handle.schema.arrow)}
-    is_current = table.stage.steps[-2:] in (("append", "profile"), ("profile", "again"))
+    is_current = table.stage.steps[-1] == "profile"
+    if table.catalog != "delta":  # in Delta, a change of the schema is a new version, which has no profile yet
+        is_current |= table.stage.steps[-2:] == ("profile", "again")
     assert stored.keys() == (known.keys() if is_current else stored.keys() & known.keys())
     wrong = []
     for name, stats in stored.items():
