@@ -227,6 +227,11 @@ class TableHandle(ABC):
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
         """The schema in which the rows of a snapshot are read."""
 
+    @property
+    def defaults(self) -> Mapping[int, pa.Scalar]:
+        """The values, by id, of columns and fields of structs in files that do not have them; others are NULL there."""
+        return {}
+
     def columns_of(self, files: pa.Table) -> pa.Schema:  # noqa: ARG002
         """The columns of these files, for formats in which only the files know them; otherwise those of the table."""
         return self.schema.arrow

@@ -16,10 +16,12 @@ import pytest
 
 import scope
 from pipeline.sample_profiles import file_table, kll, profiles, row, schema, theta
+from skiway.formats import TableSchema
+from skiway.formats.schemas import with_ids
 from skiway.formats.statistics import column_stats, stats_struct
 from skiway.metastore.statistics.validation import check_column, check_table
 from skiway.model import v1
-from skiway.pipeline.profile.figures import PROFILE
+from skiway.pipeline.profile.figures import ADDED_LATER, PROFILE
 from skiway.pipeline.profile.merging import merge
 from skiway.pipeline.profile.profiled_files import BOUND, ESTIMATE, EXACT
 from skiway.pipeline.profile.sketches import distribution, estimate, union
@@ -323,3 +325,48 @@ def test_page_names_every_property_and_every_domain() -> None:
     types = [LONG, pa.int8(), pa.float32(), pa.string(), pa.binary(), pa.bool_(), pa.timestamp("ns"), pa.uuid()]
     kinds = [kind for of in types if (kind := value_kind(of))]
     assert [kind.domain for kind in kinds if f"`{kind.domain}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "older", [[row(0, 9, [1, 2], LONG)], [row(0, 1, [None] * 2, LONG, error=ADDED_LATER, null_count=None)]]
+)
+def test_files_that_are_older_than_a_column_have_its_default(older: list[dict[str, Any]]) -> None:
+    """Whether they were profiled before the column was added, or later."""
+    newer = row(1, 1, [50, None], LONG, top=[{"value": "50", "count": 1}])
+    merged = merge(profiles(*older, newer), file_table(ONE, [2, 2]), ONE, defaults={1: pa.scalar(42, LONG)})
+    (stats,) = merged.columns
+    check_column(stats)
+    assert (stats.value_count, stats.null_count, stats.min, stats.max) == (4, 1, "42", "50")
+    assert {stats.properties[f"quality.{name}"] for name in ("null_count", "min", "max")} == {EXACT}
+    assert stats.ndv.approx.confidence_lower <= 2 <= stats.ndv.approx.confidence_upper < 3
+    assert stats.properties["quality.ndv"] == BOUND  # so it is in no Puffin file
+    assert stats.properties["top_values"] == '[["42", 2], ["50", 1]]'
+    assert not stats.HasField("histogram")
+    assert "errors" not in stats.properties
+
+
+def test_column_that_no_file_has_has_its_default_everywhere() -> None:
+    found = merge(profiles(row(0, 9, [1, 2], LONG)), file_table(ONE, [2]), ONE, defaults={1: pa.scalar(42, LONG)})
+    (stats,) = found.columns
+    assert (stats.null_count, stats.min, stats.max, stats.value_count) == (0, "42", "42", 2)
+
+
+@pytest.mark.parametrize(("defaults", "nulls"), [({}, 2), ({2: pa.scalar(42, LONG)}, None)])
+def test_field_with_a_default_is_null_where_its_struct_is(defaults: dict[int, pa.Scalar], nulls: int | None) -> None:
+    """Nothing is known about a field that files do not have: it has its default only in rows with a struct."""
+    numbers = {("box",): 1, ("box", "x"): 2}
+    nested = TableSchema.of(with_ids(pa.schema({"box": pa.struct({"x": LONG})}), numbers.__getitem__))
+    (stats,) = merge(profiles(row(0, 9, [1, 2], LONG)), file_table(nested, [2]), nested, defaults=defaults).columns
+    assert (stats.null_count if stats.HasField("null_count") else None) == nulls
+    assert not stats.HasField("min")
+
+
+@pytest.mark.parametrize(("known", "quality"), [(3, ESTIMATE), (9, EXACT)])
+def test_new_field_of_structs_in_lists_is_counted_only_if_files_have_no_lists(known: int, quality: str) -> None:
+    """A file with other fields of the structs has values of the new one, too: NULLs or defaults."""
+    numbers = {("l",): 1, ("l", "element"): 2, ("l", "element", "old"): 3, ("l", "element", "new"): 4}
+    of = pa.schema({"l": pa.list_(pa.struct({"old": LONG, "new": LONG}))})
+    nested = TableSchema.of(with_ids(of, numbers.__getitem__))
+    found = profiles(row(0, known, [1, 2], LONG, element_count=2, row_count=1))
+    new = next(each for each in merge(found, file_table(nested, [1]), nested).columns if each.column_id == 4)
+    assert (new.value_count, new.properties["quality.value_count"]) == (0, quality)

@@ -142,12 +142,11 @@ def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
         of = bound_type(leaf.type)
         lengths = {
             name: pa.array([(getattr(file, source) or {}).get(leaf.id) for file in files], pa.int64())
-            for name, source in [
-                ("value_count", "value_counts"),
-                ("null_count", "null_value_counts"),
-                ("nan_count", "nan_value_counts"),
-            ]
+            for name, source in [("null_count", "null_value_counts"), ("nan_count", "nan_value_counts")]
         }
+        # Columns outside of lists and maps have a value in every row, also in files that do not have them.
+        counts = [(file.value_counts or {}).get(leaf.id, file.record_count) for file in files]
+        lengths["value_count"] = pa.array(counts, pa.int64())
         ends = {
             name: bounds([(getattr(file, source) or {}).get(leaf.id) for file in files], of)
             for name, source in [("min", "lower_bounds"), ("max", "upper_bounds")]

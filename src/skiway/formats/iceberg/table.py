@@ -219,7 +219,7 @@ class IcebergTable(TableHandle):
         placed = self.placed_files(snapshot)
         for row in files.drop_columns(["stats"]).to_pylist():
             deletes = placed.take(pa.array(row["deletes"], pa.int32())) if row["deletes"] else None
-            constants = self._defaults | self._partition_values(row)
+            constants = self.defaults | self._partition_values(row)
             deleted = None if deletes is None else self._deleted(row["path"], deletes)
             keys = () if deletes is None else self._deleted_keys(deletes)
             yield DataFile(
@@ -233,7 +233,7 @@ class IcebergTable(TableHandle):
             )
 
     @cached_property
-    def _defaults(self) -> dict[int, pa.Scalar]:
+    def defaults(self) -> dict[int, pa.Scalar]:
         """The default values of columns in files that were written before the column was added, by field id."""
         from skiway.formats.iceberg.types import defaults
 
@@ -307,7 +307,7 @@ class IcebergTable(TableHandle):
     def _delete_file(self, path: str, of: str, schema: pa.Schema, assign_ids: IdAssigner) -> pa.Table:
         """The columns of a delete file, found by id."""
         scan = Scan(self._files, schema, schema.names, assign_ids)
-        return read_rows(scan, [DataFile(path, 0, format=of, constants=self._defaults)]).read_all()
+        return read_rows(scan, [DataFile(path, 0, format=of, constants=self.defaults)]).read_all()
 
     def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
         where = f" (file {file!r})" if file else ""

@@ -41,9 +41,7 @@ def column_stats(scan: SystemScan) -> pa.Table:
             number = scan.current_id(shown.table)
             if number is None:
                 continue
-            known, damage = readable(
-                partial(statistics.column_statistics, scan.realm, shown.table.resource_id.id, number)
-            )
+            known, damage = readable(partial(statistics.present_column_statistics, scan.realm, shown.table, number))
             if damage:
                 yield (*shown.names, number, *unknown(COLUMN_STATS, 4), damage)
             for column in known or ():

@@ -49,7 +49,7 @@ def known_facts(realm: Realm, table: v1.Table) -> tuple[TableFacts, int | None]:
             rows=rows,
             rows_before=None if before is None else _rows(before),
             has_previous=snapshot.HasField("parent_snapshot_id"),
-            columns=_columns(realm, table_id, snapshot.snapshot_id, rows, schema),
+            columns=_columns(realm, table, snapshot.snapshot_id, rows, schema),
             unmeasured=NO_PROFILE if stats is None or not _is_profiled(stats) else "",
         ),
         snapshot.snapshot_id,
@@ -98,10 +98,10 @@ def _rows(stats: v1.TableStats) -> Interval:
 
 
 def _columns(
-    realm: Realm, table_id: str, snapshot_id: int, rows: Interval | None, schema: Mapping[str, str]
+    realm: Realm, table: v1.Table, snapshot_id: int, rows: Interval | None, schema: Mapping[str, str]
 ) -> dict[str, ColumnFacts]:
     found = {}
-    for stats in statistics.column_statistics(realm, table_id, snapshot_id):
+    for stats in statistics.present_column_statistics(realm, table, snapshot_id):
         kind = type_of(schema.get(stats.column_name, ""))
         if kind is not None:
             found[stats.column_name] = _column(stats, rows, kind)

@@ -188,8 +188,10 @@ def _history_without_masked(history: v1.StatisticsHistory, restriction: Restrict
 
 def _is_shown(column: v1.ColumnStats, restriction: Restriction) -> bool:
     """Whether a column is not masked. Parts of columns have names and ids of their own, so they are not shown."""
-    known = restriction.columns.get(column.column_name) == column.column_id
-    return known and restriction.mask_of(column.column_name, column.column_id) is None
+    names = [name for name, number in restriction.columns.items() if number == column.column_id]
+    return bool(names) and all(
+        restriction.mask_of(name, column.column_id) is None for name in (*names, column.column_name)
+    )
 
 
 def _tells(check: v1.RuleCheck, restriction: Restriction) -> bool:

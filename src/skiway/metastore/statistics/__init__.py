@@ -6,8 +6,8 @@ tables, `history` keeps the statistics of earlier snapshots.
 
 from skiway.metastore.statistics.api import (
     CURRENT_VERSION,
-    PROFILE_VERSION,
     OTHER_FORMATS,
+    PROFILE_VERSION,
     SAMPLED_FILES,
     column_statistics,
     column_statistics_address,
@@ -18,6 +18,7 @@ from skiway.metastore.statistics.api import (
     lacks_profiles,
     list_columns,
     list_files,
+    present_column_statistics,
     profile_version,
     put_columns,
     put_files,
@@ -30,8 +31,8 @@ from skiway.metastore.statistics.sizes import list_tables, size_of
 
 __all__ = [
     "CURRENT_VERSION",
-    "PROFILE_VERSION",
     "OTHER_FORMATS",
+    "PROFILE_VERSION",
     "SAMPLED_FILES",
     "add_to_history",
     "column_statistics",
@@ -47,6 +48,7 @@ __all__ = [
     "list_partitions",
     "list_tables",
     "partition_statistics",
+    "present_column_statistics",
     "profile_version",
     "put_columns",
     "put_files",

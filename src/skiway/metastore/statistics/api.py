@@ -6,9 +6,11 @@ large the table is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow as pa
@@ -51,17 +53,21 @@ __all__ = [
     "column_statistics",
     "column_statistics_address",
     "counted_nulls",
+    "field_names",
     "file_statistics",
     "get_table",
     "has_column_statistics",
     "lacks_profiles",
     "list_columns",
     "list_files",
+    "present_column_statistics",
     "profile_version",
     "put_columns",
     "put_files",
     "put_table",
     "refuse_restricted",
+    "rename_as_now",
+    "renamed",
     "snapshot_of",
     "table_statistics",
 ]
@@ -146,7 +152,8 @@ def list_columns(realm: Realm, request: v1.ListColumnStatsRequest) -> v1.ListCol
     refuse_restricted(realm, table_id.id, by_masks=False)  # the repository leaves out masked columns
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="columns")
     found = realm.all(COLUMN_STATS).named(key)
-    columns = found.columns if found else []
+    table = hierarchy.table(realm, table_id).value
+    columns = named_as_now(realm, table, snapshot_id, found.columns if found else [])
     shown, page = sliced(
         columns, request.page, listing=key, name=lambda column: f"{column.column_id:019d}", default=PAGE
     )
@@ -176,6 +183,9 @@ def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListF
     found = file_table.files_after(table, after, limit=size + 1, table_id=table_id, snapshot_id=snapshot_id)
     token = seal_token(key, found[size - 1].file_path) if len(found) > size else ""
     page = v1.PageResponse(next_page_token=token, total_size=table.num_rows)
+    record = hierarchy.table(realm, table_id).value
+    for file in found:
+        rename_as_now(realm, record, snapshot_id, file.columns)
     return v1.ListFileColumnStatsResponse(files=found[:size], page=page)
 
 
@@ -204,6 +214,67 @@ def column_statistics(realm: Realm, table_id: str, snapshot_id: int) -> Sequence
     """The statistics of all columns in a snapshot; empty if none are stored."""
     found = realm.all(COLUMN_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
     return found.columns if found else ()
+
+
+def present_column_statistics(realm: Realm, table: v1.Table, snapshot_id: int) -> Sequence[v1.ColumnStats]:
+    """The statistics of all columns in a snapshot, under their present names if it is the current one."""
+    found = column_statistics(realm, table.resource_id.id, snapshot_id)
+    return named_as_now(realm, table, snapshot_id, found)
+
+
+def named_as_now(
+    realm: Realm, table: v1.Table, snapshot_id: int, columns: Sequence[v1.ColumnStats]
+) -> Sequence[v1.ColumnStats]:
+    """Statistics of the current snapshot under the present names of their columns, without those of dropped columns.
+
+    Columns are renamed and dropped without a new snapshot. Statistics of other snapshots keep the names of their time.
+    """
+    names = field_names(table.schema_json)
+    if all(names.get(each.column_id) == each.column_name for each in columns):
+        return columns
+    table_id = table.resource_id.id
+    if current_id(realm, table_id) != snapshot_id:
+        return columns
+    snapshot = realm.all(SNAPSHOT).named(keys.snapshot(realm.account_id, table_id, snapshot_id))
+    dropped = (field_names(snapshot.schema_json).keys() if snapshot else set()) - names.keys()
+    return [renamed(each, names) for each in columns if each.column_id not in dropped]
+
+
+def renamed(column: v1.ColumnStats, names: Mapping[int, str]) -> v1.ColumnStats:
+    """The statistics of a column under its name in `names`, if its id is there."""
+    name = names.get(column.column_id, column.column_name)
+    if name == column.column_name:
+        return column
+    shown = updates.copied(column)
+    shown.column_name = name
+    return shown
+
+
+@lru_cache(maxsize=1000)
+def field_names(schema_json: str) -> Mapping[int, str]:
+    """The dotted names of all columns and fields of a schema in Iceberg's JSON format, by id; none if it is invalid."""
+    try:
+        return dict(_named_fields(json.loads(schema_json), ""))
+    except (ValueError, TypeError, LookupError):
+        return {}
+
+
+def _named_fields(of: Any, above: str) -> Iterator[tuple[int, str]]:
+    """The fields inside of a type, with the names that statistics have."""
+    kind = of["type"] if isinstance(of, dict) else ""
+    inner = [(each["id"], each["name"], each["type"]) for each in of["fields"]] if kind == "struct" else []
+    if kind in ("list", "map"):
+        inner = [(of[f"{part}-id"], part, of[part]) for part in ("element", "key", "value") if part in of]
+    for number, name, part in inner:
+        yield number, above + name
+        yield from _named_fields(part, f"{above}{name}.")
+
+
+def rename_as_now(realm: Realm, table: v1.Table, snapshot_id: int, columns: Any) -> None:
+    """Rename the statistics in a repeated field of a message as `named_as_now` does."""
+    shown = list(named_as_now(realm, table, snapshot_id, columns))
+    del columns[:]
+    columns.extend(shown)
 
 
 def counted_nulls(column: v1.ColumnStats) -> int | None:

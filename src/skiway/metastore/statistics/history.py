@@ -7,7 +7,7 @@ is longer than that of the table. It is bounded: the oldest snapshots are droppe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed
@@ -18,7 +18,7 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, sliced
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.statistics.api import refuse_restricted
+from skiway.metastore.statistics.api import field_names, refuse_restricted, renamed
 from skiway.model import v1
 
 __all__ = ["add_to_history", "list_history", "statistics_history"]
@@ -45,9 +45,23 @@ def add_to_history(realm: Realm, stats: v1.TableStats, columns: Iterable[v1.Colu
 
 
 def statistics_history(realm: Realm, table_id: str) -> Sequence[v1.ProfiledSnapshot]:
-    """The statistics of all profiled snapshots that are known, the newest snapshot first."""
+    """The statistics of all profiled snapshots that are known, the newest snapshot first, under the present names of columns."""
     found = _repository(realm, table_id).named(keys.statistics_history(realm.account_id, table_id))
-    return list(reversed(found.snapshots)) if found else ()
+    if found is None:
+        return ()
+    names = field_names(hierarchy.table(realm, v1.ResourceId(id=table_id)).value.schema_json)
+    return [_named_as_now(each, names) for each in reversed(found.snapshots)]
+
+
+def _named_as_now(snapshot: v1.ProfiledSnapshot, names: Mapping[int, str]) -> v1.ProfiledSnapshot:
+    """The statistics under the present names of the columns, without dropped ones; as they are if no column has an id of the table."""
+    if all(names.get(each.column_id) == each.column_name for each in snapshot.columns):
+        return snapshot
+    kept = [renamed(each, names) for each in snapshot.columns if each.column_id in names] or list(snapshot.columns)
+    shown = copied(snapshot)
+    del shown.columns[:]
+    shown.columns.extend(kept)
+    return shown
 
 
 def list_history(realm: Realm, request: v1.ListStatisticsHistoryRequest) -> v1.ListStatisticsHistoryResponse:

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import page_size
-from skiway.metastore.statistics.api import file_statistics, refuse_restricted, snapshot_of
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.statistics.api import file_statistics, refuse_restricted, rename_as_now, snapshot_of
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
 from skiway.storage.paging import open_token, seal_token
@@ -34,8 +35,12 @@ def list_partitions(realm: Realm, request: v1.ListPartitionStatsRequest) -> v1.L
     page = partitions.slice(first, page_size(request.page, default=PAGE))
     end = first + page.num_rows
     token = seal_token(key, str(end)) if end < partitions.num_rows else ""
+    partitions_shown = list(_messages(page, files))
+    table = hierarchy.table(realm, table_id).value
+    for each in partitions_shown:
+        rename_as_now(realm, table, snapshot_id, each.columns)
     return v1.ListPartitionStatsResponse(
-        partitions=_messages(page, files),
+        partitions=partitions_shown,
         page=v1.PageResponse(next_page_token=token, total_size=partitions.num_rows),
     )
 

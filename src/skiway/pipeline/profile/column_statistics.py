@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
@@ -17,8 +18,9 @@ import pyarrow.compute as pc
 from skiway.formats.canonical import logical_type
 from skiway.formats.schemas import Leaf
 from skiway.formats.statistics import column_stats, constant_stats, merged_stats
-from skiway.metastore.statistics import CURRENT_VERSION, PROFILE_VERSION
+from skiway.metastore import statistics
 from skiway.model import v1
+from skiway.pipeline.profile.figures import ADDED_LATER
 from skiway.pipeline.profile.histograms import are_rounded, is_bound, numbers_as_text, put_histogram
 from skiway.pipeline.profile.profiled_files import BOUND, ESTIMATE, EXACT, ProfiledFiles
 from skiway.pipeline.profile.sketches import (
@@ -38,11 +40,12 @@ RANKS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 class ColumnStatistics:
-    """One column of a snapshot."""
+    """One column of a snapshot. `missing` is its value in files that do not have it; None if that differs between rows."""
 
-    def __init__(self, snapshot: ProfiledFiles, leaf: Leaf) -> None:
+    def __init__(self, snapshot: ProfiledFiles, leaf: Leaf, missing: pa.Scalar | None) -> None:
         self.leaf = leaf
         self._of = snapshot
+        self._missing = missing
         self._profiles, self._places = snapshot.column(leaf.id)
 
     def statistics(self, *, buckets: int, top: int) -> v1.ColumnStats:
@@ -55,7 +58,7 @@ class ColumnStatistics:
             value_count=self._total,
         )
         properties = {
-            PROFILE_VERSION: str(CURRENT_VERSION),
+            statistics.PROFILE_VERSION: str(statistics.CURRENT_VERSION),
             "quality.value_count": quality if self._is_counted else ESTIMATE,
             "rows.profiled": str(_sum(self._of.row_counts.filter(self._seen))),
             "rows.total": str(self._of.rows),
@@ -88,18 +91,39 @@ class ColumnStatistics:
 
     @cached_property
     def _absent(self) -> pa.Array:
-        """The files that were profiled before the column was added; it is NULL in all their rows."""
-        return pc.and_(self._of.known, self._places.is_null())
+        """The profiled files that do not have the column, if its value in all their rows is known."""
+        if self._missing is None:
+            return pa.repeat(False, self._of.files.num_rows)
+        added_later = pc.fill_null(pc.equal(self._profiled("error"), ADDED_LATER), False)
+        return pc.and_(self._of.known, pc.or_(self._places.is_null(), added_later))
+
+    @property
+    def _default(self) -> pa.Scalar | None:
+        """The value of the column in absent files, unless it is NULL."""
+        return self._missing if self._missing is not None and self._missing.is_valid else None
+
+    @property
+    def _default_value(self) -> pa.Scalar:
+        """The default in the storage type of the column."""
+        assert self._default is not None
+        plain = self._default.value if isinstance(self._default, pa.ExtensionScalar) else self._default
+        return plain.cast(storage_type_of(self.leaf.type))
+
+    @cached_property
+    def _defaulted(self) -> int:
+        """The number of values that are the default, and that no profile covers."""
+        return 0 if self._default is None else _sum(self._counts.filter(self._absent))
 
     @cached_property
     def _seen(self) -> pa.Array:
         """The files whose profile covers the column."""
         profiled = pc.and_(self._places.is_valid(), self._profiled("error").is_null())
-        return pc.or_(profiled, self._absent)
+        return profiled if self._default is not None else pc.or_(profiled, self._absent)
 
     @cached_property
     def _null_counts(self) -> pa.Array:
-        absent = pc.if_else(self._absent, self._counts, pa.scalar(None, pa.int64()))
+        nulls = self._counts if self._default is None else pa.scalar(0, pa.int64())
+        absent = pc.if_else(self._absent, nulls, pa.scalar(None, pa.int64()))
         return pc.coalesce(self._stats.field("null_count"), self._profiled("null_count"), absent)
 
     @property
@@ -137,6 +161,7 @@ class ColumnStatistics:
         else:
             low, high = (self._best_bounds(name) for name in ("min", "max"))
             exact = pc.or_(stats.field("exact"), pc.fill_null(self._profiled("exact"), False))
+            exact = pc.or_(exact, self._absent)
         nans = pc.coalesce(stats.field("nan_count"), self._profiled("nan_count"), self._none_of_absent())
         return merged_stats(
             column_stats(
@@ -155,10 +180,15 @@ class ColumnStatistics:
         return pc.if_else(self._absent, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
 
     def _best_bounds(self, name: str) -> pa.Array:
-        """The bounds of the file table if they are exact, else of the profile, else of the file table."""
+        """The bounds of the file table if they are exact, else of the profile, else of the file table, else the default."""
         listed = self._stats.field(name)
         profiled = parsed(self._profiled(name), self.leaf.type).cast(listed.type)
-        return pc.if_else(self._stats.field("exact"), listed, pc.coalesce(profiled, listed))
+        found = pc.if_else(self._stats.field("exact"), listed, pc.coalesce(profiled, listed))
+        if not self._defaulted:
+            return found
+        return pc.coalesce(
+            found, pc.if_else(self._absent, self._default_value.cast(listed.type), pa.scalar(None, listed.type))
+        )
 
     def _put_bounds(self, stats: v1.ColumnStats, totals: pa.StructArray, quality: str) -> dict[str, str]:
         if not stats.logical_type:
@@ -215,6 +245,7 @@ class ColumnStatistics:
     def _put_estimate(self, stats: v1.ColumnStats, count: DistinctCount) -> None:
         """Values without a profile may all be new; deleted rows may have been the only ones with their values."""
         seen, total = self._seen_values, self._total
+        unseen = total - seen - self._defaulted + bool(self._defaulted)  # values that may be new
         lower = max(0.0, count.lower - self._deleted_values) if self._deleted_values is not None else 0.0
         estimate = min(count.estimate, float(total))
         stats.ndv.approx.CopyFrom(
@@ -222,7 +253,7 @@ class ColumnStatistics:
                 estimate=estimate,
                 relative_standard_error=count.error,
                 confidence_lower=min(lower, estimate),
-                confidence_upper=max(estimate, min(count.upper + total - seen, float(total))),
+                confidence_upper=max(estimate, min(count.upper + unseen, float(total))),
                 confidence_level=CONFIDENCE,
                 rows_seen=seen,
                 rows_total=total,
@@ -236,7 +267,7 @@ class ColumnStatistics:
         kind = value_kind(self.leaf.type)
         sketches = self._profiles["kll"].drop_null().to_pylist()
         found = distribution(sketches, buckets=buckets, ranks=RANKS) if kind and kind.number else None
-        if found is None or not stats.HasField("min") or not stats.HasField("max"):
+        if found is None or self._defaulted or not stats.HasField("min") or not stats.HasField("max"):
             return {}
         values = numbers_as_text([*found.bounds, *found.quantiles.values()], self.leaf.type)
         bounds, quantiles = values[: len(found.bounds)], values[len(found.bounds) :]
@@ -265,6 +296,9 @@ class ColumnStatistics:
         if not len(pairs):
             return {}
         table = pa.table({"value": pairs.field("value"), "count": pairs.field("count")})
+        if self._defaulted:
+            text = texts(pa.repeat(self._default_value, 1), self.leaf.type)
+            table = pa.concat_tables([table, pa.table({"value": text, "count": [self._defaulted]})])
         summed = table.group_by("value").aggregate([("count", "sum")])
         ranked = summed.sort_by([("count_sum", "descending"), ("value", "ascending")]).slice(0, top)
         shown = [[row["value"], row["count_sum"]] for row in ranked.to_pylist()]
@@ -285,12 +319,28 @@ class ColumnStatistics:
         return {"avg_width_bytes": f"{width / values:.2f}"} if values and width is not None else {}
 
     def _errors(self) -> dict[str, str]:
-        reasons = self._profiles["error"].drop_null().unique().to_pylist()
+        known = None if self._missing is None else ADDED_LATER
+        reasons = [each for each in self._profiles["error"].drop_null().unique().to_pylist() if each != known]
         return {"errors": "; ".join(reasons[:3])} if reasons else {}
 
 
 class ElementStatistics(ColumnStatistics):
-    """The values in the lists or maps of a column. The statistics of files do not have them, so they come from profiles only."""
+    """The values in the lists or maps of a column. The statistics of files do not have them, so they come from profiles only.
+
+    `siblings` are the ids of all values in the same column: a file without any of them has no values, and in a file with some, values that
+    it does not have are not counted.
+    """
+
+    def __init__(self, snapshot: ProfiledFiles, leaf: Leaf, siblings: Iterable[int]) -> None:
+        super().__init__(snapshot, leaf, pa.scalar(None))
+        self._siblings = [each for each in siblings if each != leaf.id]
+
+    @cached_property
+    def _absent(self) -> pa.Array:
+        found = pc.and_(self._of.known, self._places.is_null())
+        for number in self._siblings:
+            found = pc.and_(found, self._of.column(number)[1].is_null())
+        return found
 
     def statistics(self, *, buckets: int, top: int) -> v1.ColumnStats:
         stats = super().statistics(buckets=buckets, top=top)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from skiway.pipeline.profile.values import ValueKind, is_exact_as_text, storage_type_of, texts
 
 __all__ = [
+    "ADDED_LATER",
     "IDENTITY",
     "MAX_BOUND_LENGTH",
     "PROFILE",
@@ -46,6 +47,9 @@ PROFILE: Final = pa.schema(
         "element_count": pa.int64(),  # of a column in lists or maps, the number of values; else NULL
     }
 )
+ADDED_LATER: Final = "the file was written before the column was added, which has a default"
+"""The `error` of a column that a file does not have; its default is its value in all rows."""
+
 IDENTITY: Final = ("path", "size_bytes", "etag")
 """The columns that identify a file."""
 

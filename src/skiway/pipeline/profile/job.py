@@ -21,7 +21,14 @@ from skiway.errors import SkiwayError
 from skiway.formats import Content, PartitionSpec, TableSchema
 from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf, element_leaves, leaves
-from skiway.pipeline.profile.figures import PROFILE, all_null_columns, empty_elements, failed_files, unreadable_columns
+from skiway.pipeline.profile.figures import (
+    ADDED_LATER,
+    PROFILE,
+    all_null_columns,
+    empty_elements,
+    failed_files,
+    unreadable_columns,
+)
 from skiway.pipeline.profile.in_process import InProcessScans, SmallScan
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
 from skiway.pipeline.profile.python_tasks import scan_files
@@ -169,10 +176,13 @@ class _Job:
         rows = good["row_count"].combine_chunks()
         defaulted = _defaulted(json.loads(self.schema.json))
         in_lists = self._in_lists
+        present = {leaf.path[0] for leaf in self.columns if leaf.id in found or leaf.id in refused}
         reasons = refused | {leaf.id: f"Spark cannot read {leaf.type}" for leaf in self.unreadable}
         for leaf in absent:
             if leaf.id in defaulted:
-                reasons[leaf.id] = "the file was written before the column was added, which has a default"
+                reasons[leaf.id] = ADDED_LATER
+            elif leaf.id in in_lists and leaf.path[0] in present:
+                reasons[leaf.id] = "the file was written before the field was added"
             elif leaf not in constant:
                 kind = value_kind(leaf.type)
                 assert kind is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -53,8 +54,13 @@ class Sampling:
         return ordered.slice(0, count) if count < files.num_rows else None
 
 
-def with_confidence(merged: Merged, profiles: pa.Table, sample: pa.Table, files: pa.Table) -> Merged:
-    """Statistics that were merged from the profiles of a sample, as estimates for all files, with their confidence."""
+def with_confidence(
+    merged: Merged, profiles: pa.Table, sample: pa.Table, files: pa.Table, *, defaults: Collection[int] = ()
+) -> Merged:
+    """Statistics that were merged from the profiles of a sample, as estimates for all files, with their confidence.
+
+    `defaults` are the ids of columns that are not NULL in files without them.
+    """
     merged.table.properties[SAMPLED_FILES] = str(sample.num_rows)
     merged.table.properties["sample.confidence"] = f"{CONFIDENCE:.3f}"
     rows = profiles.group_by("path").aggregate([("row_count", "max")])
@@ -64,17 +70,20 @@ def with_confidence(merged: Merged, profiles: pa.Table, sample: pa.Table, files:
         order = pc.index_in(mine["path"], value_set=sample["path"].combine_chunks())
         mine = mine.append_column("order", order).filter(mine["error"].is_null()).sort_by("order")
         if mine.num_rows > 1:
-            _Column(stats, mine, older["row_count_max"].to_numpy(), files.num_rows).estimate()
+            older_rows = older["row_count_max"].to_numpy()
+            is_null = stats.column_id not in defaults
+            _Column(stats, mine, older_rows, older_rows * is_null, files.num_rows).estimate()
     return merged
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The statistics of a column, its profiles in the files of the sample, and the rows of files that are older than the column."""
+    """The statistics of a column, its profiles in the files of the sample, and of older files all rows, and those that are NULL."""
 
     stats: v1.ColumnStats
     profiles: pa.Table
     older_rows: Any
+    older_nulls: Any
     files: int
 
     def estimate(self) -> None:
@@ -113,7 +122,8 @@ class _Column:
             return
         nulls, counts = self._figures("null_count"), self._counts
         if not self.stats.properties.get("counted"):
-            nulls, counts = (np.concatenate([each, self.older_rows]) for each in (nulls, counts))
+            nulls = np.concatenate([nulls, self.older_nulls])
+            counts = np.concatenate([counts, self.older_rows])
         share = float(nulls.sum() / counts.sum()) if counts.sum() else 0.0
         error = self._error(nulls, counts)
         self.stats.null_count = min(self.stats.value_count, round(share * self.stats.value_count))

@@ -129,9 +129,9 @@ def profile_snapshot(
         if done < todo.num_rows and cancelled():
             raise Cancelled(f"profiling was cancelled after {done} of {todo.num_rows} files; their profiles are stored")
     profiles = store.load(readable if sample is None else sample)
-    merged = merge(profiles, files, schema)
+    merged = merge(profiles, files, schema, defaults=handle.defaults)
     if sample is not None and not formats:  # a sample of the Parquet files says nothing about the others
-        merged = with_confidence(merged, profiles, sample, data)
+        merged = with_confidence(merged, profiles, sample, data, defaults=handle.defaults)
     elif sample is not None:
         merged.table.properties[statistics.SAMPLED_FILES] = str(sample.num_rows)
     if formats:
