@@ -24,7 +24,7 @@ from skiway.formats.files import Files
 from skiway.formats.parquet import pages
 from skiway.formats.reach import Reach
 from skiway.formats.schemas import leaves, with_id
-from skiway.metastore import jobs, statistics
+from skiway.metastore import jobs, quality, statistics
 from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.jobs.queue import JobRules
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -76,6 +76,29 @@ def test_small_profile_starts_no_spark_and_reports_progress(table: Table) -> Non
     assert progress == [(Amounts(), everything), (everything, everything)]
     assert (report.files_profiled, report.failed) == (2, {})
     assert {stats.column_name: stats.ndv.exact for stats in report.merged.columns} == {"n": 3, "word": 2}
+
+
+def test_rules_count_the_empty_value(factory: ResourceFactory, tmp_path: Path) -> None:
+    write(tmp_path / "t", pa.table({"word": ["", "a"]}), pa.table({"word": ["b"]}))
+    table = Table(factory, tmp_path)
+    with opened(tmp_path) as (handle, _):
+        table.record = factory.table("words", schema_json=handle.schema.json)
+    checks = {
+        "at most 2": v1.RuleCheck(distinct_count=v1.DistinctCountCheck(column="word", max=2)),
+        "at least 3": v1.RuleCheck(distinct_count=v1.DistinctCountCheck(column="word", min=3)),
+        "unique": v1.RuleCheck(unique=v1.UniqueCheck(columns=["word"])),
+    }
+    for name, check in checks.items():
+        spec = v1.QualityRuleSpec(display_name=name, table_id=table.record.resource_id, check=check)
+        quality.create(table.home, v1.CreateRuleRequest(spec=spec))
+    table.profile()
+    found = quality.check(table.home, v1.CheckRulesRequest(table_id=table.record.resource_id)).rules
+    assert {each.result.method for each in found} == {v1.RMT_PROFILE}
+    assert {each.rule.display_name: each.result.status for each in found} == {
+        "at most 2": v1.RST_FAILED,
+        "at least 3": v1.RST_PASSED,
+        "unique": v1.RST_PASSED,
+    }
 
 
 # --- what is small ----------------------------------------------------------------------------------------------------

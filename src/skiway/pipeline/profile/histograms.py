@@ -37,7 +37,7 @@ def are_rounded(numbers: Distribution, column: pa.DataType) -> bool:
         return False
     if pa.types.is_decimal(of):
         # The nearest double of a larger number can be that of its neighbor.
-        return max(map(abs, numbers.bounds)) * 10.0**of.scale >= 2**52
+        return bool(max(map(abs, numbers.bounds)) * 10.0**of.scale >= 2**52)
     is_fine = (pa.types.is_timestamp(of) or pa.types.is_time(of)) and of.unit == "ns"
     in_between = (*numbers.bounds, *numbers.quantiles.values())
     return max(map(abs, numbers.bounds)) >= 2**53 or (is_fine and any(number % 1000 for number in in_between))
