@@ -98,10 +98,11 @@ def test_rows_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_of_columns() -> None:
     found = tables.columns(scan(table(schema_json=SCHEMA), table("bad", schema_json="{"), table("gone", damage="lost")))
-    first, second, broken = found.to_pylist()
+    first, second, invalid, broken = found.to_pylist()
     names = ("column_name", "ordinal", "column_id", "type", "is_nullable", "comment", "damage")
     assert [first[name] for name in names] == ["x", 1, 7, "int64", False, "text", None]
     assert [second[name] for name in names] == ["y", 2, 9, "string", True, None, None]
+    assert (invalid["table_name"], invalid["column_name"], invalid["damage"][:9]) == ("bad", None, "Expecting")
     assert [broken[name] for name in ("table_name", *names)] == ["gone", None, None, None, None, None, None, "lost"]
 
 

@@ -303,6 +303,8 @@ def test_type_that_managed_tables_cannot_have_is_named_and_nothing_is_called_cor
     document["schemas"][0]["fields"][1]["type"] = of
     metadata.write_text(json.dumps(document))
     status, text = message(register(server, "t", location))
-    assert f"column 'name' has type {of}, which managed tables do not support; a connector of kind iceberg mirrors" in text
+    assert (
+        f"column 'name' has type {of}, which managed tables do not support; a connector of kind iceberg mirrors" in text
+    )
     assert (status, "corrupt" in text) == (406, False)
     assert server.call("GET", f"{NS}/tables").json()["identifiers"] == []

@@ -121,7 +121,8 @@ def test_failing_table_does_not_stop_the_others_in_parallel(factory: ResourceFac
     created = connector(factory, str(four_tables), policy=v1.ConnectorPolicy(max_parallel=3))
     outcome = run(factory, created)
     assert (outcome.scanned, outcome.changed, list(outcome.failures)) == (4, 3, ["b"])
-    assert sorted(mirrored(factory)) == ["files.a", "files.c", "files.d"]
+    problems = {name: table.upstream.problem for name, table in mirrored(factory).items()}
+    assert problems == {"files.a": "", "files.b": outcome.failures["b"], "files.c": "", "files.d": ""}
 
 
 def test_stopped_parallel_run_starts_no_more_tables(factory: ResourceFactory, four_tables):
