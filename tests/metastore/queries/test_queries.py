@@ -229,7 +229,7 @@ def test_statistics_and_tables_replaced_while_a_query_begins_are_read_again(fact
         table_id=people.resource_id, spec=v1.TableSpec(display_name="new"), update_mask=mask("display_name")
     )
 
-    def begin_during(change: Callable[[], object]) -> PinnedSnapshot:
+    def read_during(change: Callable[[], object]) -> tuple[str, list[int]]:
         def delayed_call(*arguments: Any, **named: Any) -> None:
             monkeypatch.setattr(pins, "hold", original)
             change()
@@ -237,11 +237,14 @@ def test_statistics_and_tables_replaced_while_a_query_begins_are_read_again(fact
             original(*arguments, **named)
 
         monkeypatch.setattr(pins, "hold", delayed_call)
-        return pinned(factory, begin(factory, of_table(people)), people)
+        query = begin(factory, of_table(people))
+        found = pinned(factory, query, people)
+        read = found.table().display_name, found.files()["row_count"].to_pylist()
+        end(factory, query.query_id)
+        return read
 
-    found = begin_during(lambda: put_statistics(factory, people, 2, rows=20))
-    assert found.files()["row_count"].to_pylist() == [20]
-    assert begin_during(lambda: tables.update(factory.home, renamed)).table().display_name == "new"
+    assert read_during(lambda: put_statistics(factory, people, 2, rows=20)) == ("people", [20])
+    assert read_during(lambda: tables.update(factory.home, renamed)) == ("new", [20])
 
 
 @behavior(51)
