@@ -157,6 +157,23 @@ def test_rows_that_the_transaction_inserted_can_be_deleted(shop: Shop, mode: str
     assert shop.orphans() == []
 
 
+def test_one_of_several_files_of_an_insert_is_replaced(shop: Shop) -> None:
+    (space,) = namespaces.scan(shop.lake.realm, shop.db_catalog)
+    managed.create(
+        shop.lake.realm,
+        shop.lake.warehouse,
+        namespace_id=space.resource_id,
+        name="parts",
+        schema=SCHEMA,
+        partition_by=["v"],
+    )
+    shop.db.reload()
+    with shop.db.transaction() as t:
+        t.insert("s.parts", pa.table({"id": [1, 2], "v": [1, 2]}))
+        t.delete("s.parts", where=col("id") == 1)
+    assert shop.read("s.parts") == [(2, 2)]
+
+
 def test_transaction_without_effect_is_committed(shop: Shop) -> None:
     shop.create("rewritten", "a")
     with shop.db.transaction() as t:

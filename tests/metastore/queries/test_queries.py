@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -222,19 +222,29 @@ def test_snapshot_pinned_and_deleted_during_gc_is_kept(factory, people, monkeypa
     assert pinned(factory, began[0], people).snapshot().snapshot_id == 2
 
 
-def test_statistics_replaced_while_a_query_begins_are_read_again(factory, people, monkeypatch):
+def test_statistics_and_tables_replaced_while_a_query_begins_are_read_again(factory, people, monkeypatch):
     put_statistics(factory, people, 2, rows=10)
     original = pins.hold
+    renamed = v1.UpdateTableRequest(
+        table_id=people.resource_id, spec=v1.TableSpec(display_name="new"), update_mask=mask("display_name")
+    )
 
-    def delayed_call(*arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr(pins, "hold", original)
-        put_statistics(factory, people, 2, rows=20)
-        assert collect(factory)
-        original(*arguments, **named)
+    def read_during(change: Callable[[], object]) -> tuple[str, list[int]]:
+        def delayed_call(*arguments: Any, **named: Any) -> None:
+            monkeypatch.setattr(pins, "hold", original)
+            change()
+            assert collect(factory)
+            original(*arguments, **named)
 
-    monkeypatch.setattr(pins, "hold", delayed_call)
-    query = begin(factory, of_table(people))
-    assert pinned(factory, query, people).files()["row_count"].to_pylist() == [20]
+        monkeypatch.setattr(pins, "hold", delayed_call)
+        query = begin(factory, of_table(people))
+        found = pinned(factory, query, people)
+        read = found.table().display_name, found.files()["row_count"].to_pylist()
+        end(factory, query.query_id)
+        return read
+
+    assert read_during(lambda: put_statistics(factory, people, 2, rows=20)) == ("people", [20])
+    assert read_during(lambda: tables.update(factory.home, renamed)) == ("new", [20])
 
 
 @behavior(51)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +34,7 @@ from skiway.metastore import Realm, gc, managed, transactions
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.transactions import StagingArea, TransactionRules, staged_writes
+from skiway.metastore.transactions.combined_writes import Effect
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -201,6 +202,24 @@ def test_ended_transaction_takes_no_rows(bench: Workbench, end: Callable[[Workbe
         (bench.abort if end is Workbench.commit else bench.commit)(unit)
     assert bench.files() == before
     assert bench.rows() == ([1], [1])
+
+
+def change(*added: str, removed: Sequence[str] = (), deletes: Sequence[v1.StagedDelete] = ()) -> v1.StagedWrite:
+    return v1.StagedWrite(data_files=added, change=v1.StagedChange(removed_files=removed, deletes=deletes))
+
+
+def test_effect_of_changes_is_what_is_left_after_the_last() -> None:
+    positions = [v1.StagedDelete(path=f"d{number}", data_file="old") for number in range(2)]
+    vectors = [v1.StagedDelete(path=f"v{n}", data_file="old", vector_offset=n, vector_length=9) for n in range(2)]
+    other = v1.StagedDelete(path="d2", data_file="other")
+    insert = v1.StagedWrite(data_files=["a", "b"])
+    for writes, added, removed, deletes in (
+        ([insert, change("c", removed=["a", "old"])], ["b", "c"], ["old"], []),
+        ([change(deletes=[positions[0], other]), change(deletes=positions[1:])], [], [], [*positions, other]),
+        ([change(deletes=[vectors[0], other]), change(deletes=vectors[1:])], [], [], [vectors[1], other]),
+        ([change(deletes=[vectors[0], other]), change("c", removed=["old"])], ["c"], ["old"], [other]),
+    ):
+        assert Effect.of(writes) == Effect(added, removed, deletes)
 
 
 # --- conflicts --------------------------------------------------------------------------------------------------------
