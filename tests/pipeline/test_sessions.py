@@ -27,6 +27,7 @@ from skiway.pipeline.interruption import interruptible
 from skiway.pipeline.profile import job
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas
+from skiway.pipeline.profile.python_tasks import scan_files
 from skiway.pipeline.session import PINNED, SparkPlace, separate_session
 from skiway.storage import open_stores, utc_now
 
@@ -73,12 +74,12 @@ def test_refresh_during_a_profile_has_its_own_settings(
 ) -> None:
     """The profile turns ANSI mode off, and case sensitivity on."""
     write(tmp_path / "files" / "t", pa.table({"tags": [[1, 2], [], None]}))
-    scans, profiling, refreshing = job.scan_files, threading.Event(), threading.Event()
+    profiling, refreshing = threading.Event(), threading.Event()
 
     def scan_slowly(session: Any, *scan: Any) -> Any:
         profiling.set()
         assert refreshing.wait(PATIENCE_S)
-        return scans(session, *scan)
+        return scan_files(session, *scan)
 
     monkeypatch.setattr(job, "scan_files", scan_slowly)
     with pipeline(tmp_path / "lake") as lake, ThreadPoolExecutor(1) as threads:

@@ -30,7 +30,7 @@ from skiway.pipeline import session as sessions
 from skiway.pipeline.java import OLDEST_JAVA
 from skiway.pipeline.profile.job import USUAL
 from skiway.pipeline.profile.profiled_files import ESTIMATE
-from skiway.pipeline.session import SparkPlace
+from skiway.pipeline.session import PINNED, SparkPlace
 from skiway.runtime.spark import spark_place
 from skiway.storage import open_stores, utc_now
 
@@ -101,13 +101,13 @@ def test_session_is_created_at_the_configured_place(monkeypatch):
     sessions_requested = []
     monkeypatch.setattr(sessions, "session", lambda *place, **how: sessions_requested.append((place, how)))
     monkeypatch.setattr(sessions, "iceberg_settings", lambda conf, *, fetch: {"fetch": fetch})
-    SparkPlace("local[3]", conf={"spark.driver.memory": "3g"}).session()
-    SparkPlace(remote="sc://host:15002").session()
-    SparkPlace().session()
+    SparkPlace("local[3]", conf={"spark.driver.memory": "3g", "spark.sql.ansi.enabled": "false"}).only_session()
+    SparkPlace(remote="sc://host:15002").only_session()
+    SparkPlace().only_session()
     assert sessions_requested == [
-        (("skiway", "local[3]"), {"remote": "", "jars": {"fetch": False}, "spark.driver.memory": "3g"}),
-        (("skiway", "local[*]"), {"remote": "sc://host:15002", "jars": {}}),
-        (("skiway", "local[*]"), {"remote": "", "jars": {"fetch": False}}),
+        (("skiway", "local[3]"), {"remote": "", "jars": {"fetch": False}, "spark.driver.memory": "3g", **PINNED}),
+        (("skiway", "local[*]"), {"remote": "sc://host:15002", "jars": {}, **PINNED}),
+        (("skiway", "local[*]"), {"remote": "", "jars": {"fetch": False}, **PINNED}),
     ]
 
 
@@ -229,6 +229,44 @@ def comparable(stats: v1.TableStats, columns: list[v1.ColumnStats]) -> tuple[v1.
     return stats, columns
 
 
+CONNECTED_JOBS = """
+import sys
+from threading import Barrier, Thread
+
+from skiway.metastore.reconcile.outcomes import Control
+from skiway.pipeline.interruption import interruptible
+from skiway.pipeline.session import SparkPlace, separate_session
+
+place, both, results = SparkPlace(remote=sys.argv[1]), Barrier(2), {}
+
+def run(name):
+    with interruptible(name, Control()):
+        own = place.session()
+        assert place.session() is own
+        with separate_session(own, {"spark.sql.ansi.enabled": name != "profile"}) as part:
+            part.range(1).createOrReplaceTempView(name)
+            both.wait()
+            try:
+                results[name] = part.sql("SELECT CAST('x' AS INT)").collect()[0][0]
+            except Exception as error:
+                results[name] = type(error).__name__
+            views = [each.name for each in part.catalog.listTables()]
+            assert views == [name], views
+            both.wait()
+        assert part.is_stopped
+        assert own.sql("SELECT current_timezone()").collect()[0][0] == "UTC"
+    assert own.is_stopped
+    results[name + " ended"] = True
+
+threads = [Thread(target=run, args=(name,)) for name in ("profile", "refresh")]
+[each.start() for each in threads]
+[each.join() for each in threads]
+wanted = {"profile": None, "refresh": "NumberFormatException", "profile ended": True, "refresh ended": True}
+assert results == wanted, results
+"""
+"""Two jobs at once on a Spark Connect server: each has its own settings and views, and ends its sessions."""
+
+
 @pytest.mark.full
 class TestOnClusters:
     pytestmark = SPARK
@@ -254,6 +292,9 @@ class TestOnClusters:
         script = f"{VARIABLES}\n{for_one_machine(CONNECT, **port, **{'spark-internal': local})}"
         with shell(script, tmp_path / "connect.log", until="Spark Connect server started"):
             assert found_by_a_server(data, tmp_path, for_one_machine(BY_CONNECT, **port)) == expected
+            program = [sys.executable, "-c", CONNECTED_JOBS, for_one_machine("sc://10.0.0.1:15002", **port)]
+            done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+            assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_worker_command_of_the_page_starts_a_worker(tmp_path: Path):

@@ -130,7 +130,9 @@ def _separated(session: SparkSession, settings: Mapping[str, Setting]) -> SparkS
         # A new session of Spark only has the settings with which Spark was started.
         options = {**session.conf.getAll, **texts}
         return type(session)(session.sparkContext, internal._jsparkSession.newSession(), options)
-    own: SparkSession = internal.cloneSession()
+    internal = internal.cloneSession()
+    internal.release_session_on_close = True  # PySpark 4.1 does not set it in clones, so that they cannot be stopped
+    own: SparkSession = internal
     for name, text in texts.items():
         own.conf.set(name, text)
     return own
