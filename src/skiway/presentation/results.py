@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["TEXTS", "first_rows", "json_values", "shown_rows", "with_texts", "with_whole_numbers"]
 
 MAX_INT64: Final = 2**63 - 1
-TEXTS: Final = ("bignum", "bit", "geometry", "hugeint", "interval", "time with time zone", "time_ns", "timestamp_ns", "uhugeint")
+TEXTS: Final = (
+    "bignum",
+    "bit",
+    "geometry",
+    "hugeint",
+    "interval",
+    "time with time zone",
+    "time_ns",
+    "timestamp_ns",
+    "uhugeint",
+)
 """DuckDB's types whose values neither Python nor JSON has, in every installation."""
 MOMENTS: Final = dict.fromkeys(
     ("date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp with time zone"), "VARCHAR"
