@@ -274,7 +274,8 @@ def test_rows_are_written_by_the_command_line(lake: Lake, group: str) -> None:
     types = [each for each in STORED[group] if each.sql == "UUID" or "UUID" not in each.sql]  # nested ones are rejected
     sent = rows_of(types)
     definition = ", ".join(f'"{each.name}" {each.sql}' for each in types)
-    sets = ", ".join(f'"{each.name}" = (SELECT any_value("{each.name}") FROM ({sent}) WHERE id = 0)' for each in types)
+    firsts = {each.name: each.cast(each.values[0]) for each in types}
+    sets = ", ".join(f'"{column}" = {value}' for column, value in firsts.items())
     for statement in (
         f"CREATE TABLE {name} (id BIGINT, {definition})",
         f"INSERT INTO {name} {sent}",
@@ -287,8 +288,8 @@ def test_rows_are_written_by_the_command_line(lake: Lake, group: str) -> None:
     lake.db.reload()
     read = lake.db.scan(("s", f"{group}_of_cli")).read_all()
     assert_same(columns_in(read, types), expected(types, in_tables))
-    first = ", ".join(f'(SELECT any_value("{each.name}") FROM rows WHERE id = 0) AS "{each.name}"' for each in types)
-    updated = f"WITH rows AS ({sent}) SELECT id, {first} FROM rows"
+    columns = ", ".join(f'{value} AS "{column}"' for column, value in firsts.items())
+    updated = f"SELECT id, {columns} FROM ({sent})"
     read = lake.db.scan(("s", f"{group}_of_cli_as")).read_all()
     assert_same(columns_in(read, types), expected(types, in_tables, updated))
 
@@ -304,7 +305,7 @@ def test_columns_that_a_table_cannot_have_are_rejected_by_name(lake: Lake, group
             lambda rows=rows: lake.db.create_table("s.refused", rows.schema),
             lambda rows=rows: lake.db.create_table_as("s.refused", rows),
         ):
-            with pytest.raises(Unsupported, match="column '[vadu]' has type .*, which Iceberg tables cannot store"):
+            with pytest.raises(Unsupported, match=r"column '[vadu]' has type .*, which Iceberg tables cannot store"):
                 create()
         for statement in (
             f"CREATE TABLE lake.s.refused (id INTEGER, v {each.sql})",
