@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import adbc_driver_manager
@@ -23,16 +22,19 @@ import httpx
 import pyarrow as pa
 import pytest
 
+import scope
 from duckdb_types import TYPES, Type, nested_types
 from flightsql.adbc import connected
 from runtime.servers import Server, started
 from skiway.cli import main
 from skiway.client import AirportClient
-from skiway.errors import InvalidArgument, SkiwayError, Unsupported
+from skiway.errors import InvalidArgument, Unsupported
 
+QUICK = {"list", "structs", "map", "union"}
+"""The kinds of nesting that `make test` covers."""
 GROUPS: dict[str, list[Type]] = {
     "value": list(TYPES),
-    **{shape.name: types for shape, types in nested_types()},
+    **{shape.name: types for shape, types in nested_types() if scope.ALL or shape.name in QUICK},
 }
 STORED = {
     group: [each for each in types if each.stored is not None and not each.rejects] for group, types in GROUPS.items()
@@ -41,6 +43,11 @@ STORABLE_GROUPS = [group for group, types in STORED.items() if types]
 
 Columns = dict[str, tuple[str, list[str | None]]]
 """The type and the values of each column, as text of DuckDB, in the order of the rows."""
+
+
+def written_in_queries(group: str) -> list[Type]:
+    """The types that queries on the server can name: DuckDB cannot serialize a cast to an ENUM inside of another type."""
+    return [each for each in GROUPS[group] if group == "value" or "ENUM" not in each.sql]
 
 
 def rows_of(types: Sequence[Type]) -> str:
@@ -63,13 +70,15 @@ def plain_duckdb(*, lossless: bool = False) -> Iterator[duckdb.DuckDBPyConnectio
 
 def texts(database: duckdb.DuckDBPyConnection, query: str, types: Sequence[tuple[str, str]]) -> Columns:
     """Columns of a query, cast to these types."""
-    found = {}
-    for name, wanted in types:
-        column = f'CAST("{name}" AS {wanted})' if wanted else f'"{name}"'
-        rows = database.execute(f"SELECT CAST({column} AS VARCHAR) FROM ({query}) ORDER BY id").fetchall()
-        kind = database.execute(f"SELECT any_value(typeof({column})) FROM ({query})").fetchall()
-        found[name] = str(kind[0][0]), [text for (text,) in rows]
-    return found
+    casts = ", ".join(f'CAST("{name}" AS {wanted}) AS "{name}"' if wanted else f'"{name}"' for name, wanted in types)
+    database.execute(f"CREATE TEMP TABLE typed AS SELECT id, {casts} FROM ({query})")
+    columns = ", ".join(f'CAST("{name}" AS VARCHAR)' for name, _ in types)
+    rows = database.execute(f"SELECT {columns} FROM typed ORDER BY id").fetchall()
+    kinds = database.sql("SELECT * FROM typed").types[1:]
+    return {
+        name: (str(kind), [row[place] for row in rows])
+        for place, ((name, _), kind) in enumerate(zip(types, kinds, strict=True))
+    }
 
 
 def expected(types: Sequence[Type], kind: Callable[[Type], str], query: str = "") -> Columns:
@@ -91,7 +100,7 @@ def in_tables(kind: Type) -> str:
 
 
 def of_tables_in_flight_sql(kind: Type) -> str:
-    return kind.stored or kind.plain or kind.sql
+    return kind.plain if "UUID" in kind.sql else kind.stored or kind.plain or kind.sql
 
 
 def columns_in(rows: pa.Table, types: Sequence[Type]) -> Columns:
@@ -102,7 +111,7 @@ def columns_in(rows: pa.Table, types: Sequence[Type]) -> Columns:
 
 def assert_same(found: Columns, wanted: Columns) -> None:
     different = {name: (found.get(name), wanted[name]) for name in wanted if found.get(name) != wanted[name]}
-    assert different == {}
+    assert different == {}, different
 
 
 @dataclass
@@ -124,7 +133,7 @@ class Lake:
             return cursor.fetch_arrow_table()
 
     def view(self, name: str, sql: str) -> pa.Table:
-        self.db.call("skiway.create_view", f"s.{name}", sql).read_all()
+        self.db.call("skiway.create_view", f"s.{name}", sql, named={"replace": True}).read_all()
         self.db.reload()
         return self.db.scan(("s", name)).read_all()
 
@@ -181,6 +190,18 @@ def fill_table(db: AirportClient, group: str) -> None:
     db.insert(("s", group), with_ids(rows, 200).combine_chunks()[2:])  # a slice
 
 
+def sent_rows(types: Sequence[Type]) -> pa.Table:
+    """The rows, as lossless as the Python client sends them: it does not convert HUGEINT, which is a decimal in a lake."""
+    with plain_duckdb() as database:
+        rows = database.sql(rows_of(types)).to_arrow_table()
+    with plain_duckdb(lossless=True) as database:
+        lossless = database.sql(rows_of(types)).to_arrow_table()
+    for place, each in enumerate(types, 1):
+        if "HUGEINT" not in each.sql:
+            rows = rows.set_column(place, lossless.field(place), lossless.column(place))
+    return rows
+
+
 def nulls(schema: pa.Schema, first_id: int) -> pa.Table:
     """Three rows of NULLs, as DuckDB sends them."""
     columns = [pa.nulls(3, field.type) for field in schema]
@@ -234,14 +255,14 @@ def test_table_is_read_by_the_command_line_and_the_explorer(lake: Lake, group: s
 @pytest.mark.parametrize("group", STORABLE_GROUPS)
 def test_rows_are_written_by_create_as_and_update(lake: Lake, group: str) -> None:
     types, name = STORED[group], ("s", f"{group}_created")
-    with plain_duckdb(lossless=True) as database:
-        rows = database.sql(rows_of(types)).to_arrow_table()
+    rows = sent_rows(types)
     lake.db.create_table_as(name, rows)
     wanted = expected(types, in_tables)
     lake.db.reload()
     assert_same(columns_in(lake.db.scan(name).read_all(), types), wanted)
     lake.db.update(name, {each.name: None for each in types})
-    assert lake.query(f"SELECT * EXCLUDE (id) FROM {'.'.join(name)}").drop_null().num_rows == 0
+    counts = lake.query(f"SELECT count(COLUMNS(* EXCLUDE (id))) FROM {'.'.join(name)}").to_pylist()[0]
+    assert set(counts.values()) == {0}
     ids = lake.db.scan(name, columns=["id", "rowid"]).read_all().sort_by("id")["rowid"]
     lake.db.update(name, rows.sort_by("id"), row_ids=ids)
     assert_same(columns_in(lake.db.scan(name).read_all(), types), wanted)
@@ -249,10 +270,12 @@ def test_rows_are_written_by_create_as_and_update(lake: Lake, group: str) -> Non
 
 @pytest.mark.parametrize("group", STORABLE_GROUPS)
 def test_rows_are_written_by_the_command_line(lake: Lake, group: str) -> None:
-    types, name = STORED[group], f"lake.s.{group}_of_cli"
+    name = f"lake.s.{group}_of_cli"
+    types = [each for each in STORED[group] if each.sql == "UUID" or "UUID" not in each.sql]  # nested ones are rejected
     sent = rows_of(types)
     definition = ", ".join(f'"{each.name}" {each.sql}' for each in types)
-    sets = ", ".join(f'"{each.name}" = (SELECT any_value("{each.name}") FROM ({sent}) WHERE id = 0)' for each in types)
+    firsts = {each.name: each.cast(each.values[0]) for each in types}
+    sets = ", ".join(f'"{column}" = {value}' for column, value in firsts.items())
     for statement in (
         f"CREATE TABLE {name} (id BIGINT, {definition})",
         f"INSERT INTO {name} {sent}",
@@ -265,8 +288,8 @@ def test_rows_are_written_by_the_command_line(lake: Lake, group: str) -> None:
     lake.db.reload()
     read = lake.db.scan(("s", f"{group}_of_cli")).read_all()
     assert_same(columns_in(read, types), expected(types, in_tables))
-    first = ", ".join(f'(SELECT any_value("{each.name}") FROM rows WHERE id = 0) AS "{each.name}"' for each in types)
-    updated = f"WITH rows AS ({sent}) SELECT id, {first} FROM rows"
+    columns = ", ".join(f'{value} AS "{column}"' for column, value in firsts.items())
+    updated = f"SELECT id, {columns} FROM ({sent})"
     read = lake.db.scan(("s", f"{group}_of_cli_as")).read_all()
     assert_same(columns_in(read, types), expected(types, in_tables, updated))
 
@@ -278,13 +301,19 @@ def test_columns_that_a_table_cannot_have_are_rejected_by_name(lake: Lake, group
             continue
         with plain_duckdb(lossless=True) as database:
             rows = database.sql(each.rows()).to_arrow_table()
-        for create in (lambda rows=rows: lake.db.create_table("s.refused", rows.schema), lambda rows=rows: lake.db.create_table_as("s.refused", rows)):
-            with pytest.raises(Unsupported, match="column 'v' has type .*, which Iceberg tables cannot store"):
+        for create in (
+            lambda rows=rows: lake.db.create_table("s.refused", rows.schema),
+            lambda rows=rows: lake.db.create_table_as("s.refused", rows),
+        ):
+            with pytest.raises(Unsupported, match=r"column '[vadu]' has type .*, which Iceberg tables cannot store"):
                 create()
-        for statement in (f"CREATE TABLE lake.s.refused (id INTEGER, v {each.sql})", f"CREATE TABLE lake.s.refused AS {each.rows()}"):
+        for statement in (
+            f"CREATE TABLE lake.s.refused (id INTEGER, v {each.sql})",
+            f"CREATE TABLE lake.s.refused AS {each.rows()}",
+        ):
             code, _, err = lake.run_cli("sql", statement)
             assert code, each.name
-            assert re.search("column 'v' has type .*, which Iceberg tables cannot store", err), (each.name, err)
+            assert re.search("column '[vadu]' has type .*, which Iceberg tables cannot store", err), (each.name, err)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -295,12 +324,15 @@ def test_values_that_a_table_cannot_have_are_rejected(lake: Lake, group: str) ->
         with plain_duckdb(lossless=True) as database:
             rows = database.sql(each.rows()).to_arrow_table()
         name = ("s", f"rejecting {each.name}")
-        with pytest.raises(InvalidArgument, match=each.rejects):
-            lake.db.create_table_as(name, rows)
+        if "HUGEINT" not in each.sql:
+            with pytest.raises(InvalidArgument, match=each.rejects):
+                lake.db.create_table_as(name, rows)
         lake.db.create_table(name, rows.schema)
         with pytest.raises(InvalidArgument, match=each.rejects):
             lake.db.insert(name, rows)
         assert lake.db.count(name) == 0
+        if group != "value":
+            continue
         lake.db.insert(name, rows.filter(rows["v"].is_null()))
         ids = lake.db.scan(name, columns=["rowid"]).read_all()["rowid"]
         with pytest.raises(InvalidArgument, match=each.rejects):
@@ -312,21 +344,29 @@ def test_values_that_a_table_cannot_have_are_rejected(lake: Lake, group: str) ->
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_values_in_queries_and_views(lake: Lake, group: str) -> None:
-    types = [each for each in GROUPS[group] if not each.unsent or each.plain]
+    types = [each for each in written_in_queries(group) if not each.unsent or each.plain]
     wanted = expected(types, in_results)
     assert_same(columns_in(lake.query(rows_of(types)), types), wanted)
     assert_same(columns_in(lake.view(f"{group}_values", rows_of(types)), types), wanted)
 
 
+def test_nested_enums_in_results_are_text(lake: Lake) -> None:
+    enum = "CAST('low' AS ENUM('low', 'high'))"
+    sql = f"SELECT [{enum}, NULL] AS l, {{'e': {enum}}} AS s, MAP {{{enum}: {enum}}} AS m"
+    expected_values = [{"l": ["low", None], "s": {"e": "low"}, "m": [("low", "low")]}]
+    assert lake.query(sql).to_pylist() == expected_values
+    assert lake.flight_sql(sql).to_pylist() == expected_values
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_values_over_flight_sql(lake: Lake, group: str) -> None:
-    types = [each for each in GROUPS[group] if not each.unsent]
+    types = [each for each in written_in_queries(group) if not each.unsent]
     assert_same(columns_in(lake.flight_sql(rows_of(types)), types), expected(types, in_flight_sql))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_values_in_the_explorer(lake: Lake, group: str) -> None:
-    types = [each for each in GROUPS[group] if not each.unsent or each.plain]
+    types = [each for each in written_in_queries(group) if not each.unsent or each.plain]
     check_explorer(lake, rows_of(types), types, rows_of(types), in_results)
 
 
@@ -344,7 +384,7 @@ def test_values_that_cannot_be_sent_are_rejected_everywhere(lake: Lake, group: s
         with pytest.raises(InvalidArgument, match=each.unsent):
             lake.query(sql)
         with pytest.raises(InvalidArgument, match=each.unsent):
-            lake.view(f'"{each.name}"', sql)
+            lake.view("unsent", sql)
         answer = lake.explorer(sql)
         assert (answer.status_code, bool(re.search(each.unsent, answer.json()["error"]))) == (400, True)
 
@@ -363,18 +403,17 @@ def check_explorer(lake: Lake, sql: str, types: Sequence[Type], query: str, kind
     result = answer.json()["result"]
     names = [column["name"] for column in result["columns"]]
     rows = sorted(result["rows"], key=lambda row: row[names.index("id")])
-    different = {}
+    texts = ", ".join(
+        f'CAST(CAST("{each.name}" AS {kind(each)}) AS {LEAVES.sub("VARCHAR", kind(each))})' for each in types
+    )
     with plain_duckdb() as database:
-        for each in types:
-            cast, leaf = kind(each), "base64" if "BLOB" in kind(each) else ""
-            column = f'CAST("{each.name}" AS {cast})'
-            wanted_type = re.sub(LEAVES, "VARCHAR", cast) if not leaf else cast
-            values = database.execute(f"SELECT CAST({column} AS {wanted_type}) FROM ({query}) ORDER BY id").fetchall()
-            wanted = [leaves(value) for (value,) in values]
-            found = [leaves(row[names.index(each.name)]) for row in rows]
-            if found != wanted:
-                different[each.name] = found, wanted
-    assert different == {}
+        wanted = database.execute(f"SELECT {texts} FROM ({query}) ORDER BY id").fetchall()
+    different = {}
+    for place, each in enumerate(types):
+        pair = [row[names.index(each.name)] for row in rows], [row[place] for row in wanted]
+        if leaves(pair[0]) != leaves(pair[1]):
+            different[each.name] = pair
+    assert different == {}, different
 
 
 LEAVES = re.compile(
@@ -389,7 +428,7 @@ def leaves(value: Any) -> Any:
         case None:
             return None
         case dict():
-            return {key: leaves(part) for key, part in value.items()}
+            return [[leaves(key), leaves(part)] for key, part in value.items()]  # JSON has no maps
         case list() | tuple():
             return [leaves(part) for part in value]
         case bool():

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["is_list", "list_values", "plain_array", "plain_field", "plain_type", "without_views"]
+__all__ = ["empty_rows", "is_list", "list_values", "plain_array", "plain_field", "plain_type", "without_views"]
 
 _LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _VIEWS: Final = (pa.ListViewType, pa.LargeListViewType, pa.RunEndEncodedType)
@@ -26,6 +26,11 @@ _LEAVES: Final = {
 def is_list(of: pa.DataType) -> bool:
     """Whether this is a type of lists, in any layout; maps are not."""
     return isinstance(of, _LISTS)
+
+
+def empty_rows(schema: pa.Schema) -> pa.Table:
+    """A table without rows. pyarrow's `empty_table` fails for lists and structs of UUID, JSON and other extension types."""
+    return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def list_values(array: pa.Array) -> pa.Array:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.layouts import plain_array
+from skiway.airport.layouts import empty_rows, plain_array
 
 __all__ = ["RowOrder", "SortKey", "SortedBy", "ZOrdered", "in_order"]
 
@@ -202,7 +202,7 @@ class _Ranges:
         """The rows of a range, whose file is deleted."""
         path = self._path(number)
         if not path.exists():
-            return self._schema.empty_table()
+            return empty_rows(self._schema)
         with pa.OSFile(str(path), "rb") as source:
             rows = pa.ipc.open_stream(source).read_all()
         path.unlink()

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from skiway.airport import ScanOptions, Table
+from skiway.airport.layouts import empty_rows
 from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.lake.columns import columns_of
@@ -84,4 +85,4 @@ class _NoRows(Table):
 
     def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
         """No rows."""
-        return self._schema.empty_table()
+        return empty_rows(self._schema)

@@ -264,7 +264,7 @@ class QueryProcess:
                 ]
             else:
                 entry["schema"] = len(parts)
-                parts.append(encode_table(each.schema.empty_table()))
+                parts.append(each.schema.serialize())
             header["relations"].append(entry)
         self._scans.serve(relations)
         self._is_clean = False

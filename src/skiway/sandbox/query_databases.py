@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.messages import FILES_AT_ONCE, decode_table, file_identity
+from skiway.sandbox.messages import FILES_AT_ONCE, file_identity
 from skiway.sandbox.query_relations import ServerScan, file_scan, scan_columns
 from skiway.sandbox.remote_files import Channel
 from skiway.sandbox.syntax import literal, quoted
@@ -171,7 +171,8 @@ class Databases:
                 ]
                 _create(database, relation["name"], " UNION ALL ".join(groups))
             else:
-                scan = ServerScan(decode_table(parts[relation["schema"]]).schema, number, self._server, self._lock)
+                schema = pa.ipc.read_schema(pa.py_buffer(parts[relation["schema"]]))
+                scan = ServerScan(schema, number, self._server, self._lock)
                 database.register(f"scan_{number}", scan)
                 _create(database, relation["name"], f"SELECT {scan_columns(scan.schema)} FROM temp.main.scan_{number}")  # noqa: S608 - quoted
 

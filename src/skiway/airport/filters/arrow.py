@@ -30,6 +30,7 @@ from skiway.airport.filters.nodes import (
     type_of,
 )
 from skiway.airport.filters.types import INTEGER_RANGES, LogicalType, plain
+from skiway.airport.layouts import empty_rows
 
 __all__ = [
     "MAX_CONDITIONS",
@@ -204,7 +205,7 @@ class ConditionWriter:
     def check(self, expression: Any) -> None:
         """Raise an error of Arrow, or KeyError, if the expression does not suit the schema."""
         if self.schema is not None:
-            self.schema.empty_table().filter(expression)
+            empty_rows(self.schema).filter(expression)
 
     def condition(self, node: Node) -> Any:
         """`node` as a condition that is true for at least the same rows."""

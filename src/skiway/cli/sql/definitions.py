@@ -109,10 +109,21 @@ def _create_as(session: Session, statement: exp.Expr, client: AirportClient, nam
 
 
 def _with_schema(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Cast rows to the types of the table: UUIDs, for example, arrive as bytes."""
+    """Cast rows to the types of the table: UUIDs, for example, arrive as bytes.
+
+    The first batch has no rows, so that the server can reject a column before its values are cast.
+    """
+    yield pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     for batch in rows:
-        columns = [cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+        columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return cast(column, field.type)
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"column {field.name!r} cannot be sent as {field.type}: {error}") from error
 
 
 def _draft(session: Session, columns: Sequence[str]) -> Draft:

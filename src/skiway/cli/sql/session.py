@@ -93,13 +93,15 @@ class Session:
         """
         numbered = [f"c{number}" for number in range(len(fields))]
         values = [
-            exp.alias_(_cast(name, field), field.name, quoted=True)
+            exp.alias_(_cast(name, field), field.name, quoted=True, dialect="duckdb")
             for name, field in zip(numbered, fields, strict=True)
         ]
         alias = exp.TableAlias(this=exp.to_identifier("q"), columns=[exp.to_identifier(name) for name in numbered])
         whole = exp.select(*values).from_(exp.Subquery(this=query.copy(), alias=alias))
         rows = self.stream(self.bind(whole, row_ids_of=row_ids_of))
-        return chain([pa.RecordBatch.from_pylist([], rows.schema)], rows)
+        return chain(
+            [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in rows.schema], schema=rows.schema)], rows
+        )
 
     def describe(self, query: exp.Expr) -> list[tuple[str, str]]:
         """Return the names and types of a query's columns."""

@@ -40,7 +40,11 @@ def _parse(text: str) -> exp.Expr:
         found = sqlglot.parse(text, dialect="duckdb")
     except SqlglotError as error:
         raise InvalidArgument(f"cannot parse the SQL: {first_paragraph(error)}") from error
-    return next(each for each in found if each is not None)  # anything else is a comment: DuckDB found one statement
+    statement = next(each for each in found if each is not None)  # the others are comments: DuckDB found one statement
+    for node in list(statement.find_all(exp.ToMap)):
+        if not node.this.expressions:  # MAP {}, which sqlglot writes as MAP MAP()
+            node.replace(exp.Anonymous(this="map"))
+    return statement
 
 
 def _unsupported_message(statement: exp.Expr) -> str:

@@ -192,7 +192,7 @@ def _array(function: Function, parameter: pa.Field, value: Any) -> pa.Array:
         return pa.array([value.as_py()], value.type)
     data_type = _literal_type(value) if _has_mark(parameter, b"is_any_type") else parameter.type
     try:
-        return pa.array([value], data_type)
+        return pa.nulls(1, data_type) if value is None else pa.array([value], data_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
             f"{function}: {value!r} ({type(value).__name__}) does not fit parameter {parameter.name} {parameter.type}"

@@ -296,7 +296,7 @@ def _single_value(table: Table, field: pa.Field, value: Any) -> pa.Array:
     if isinstance(value, pa.Scalar):
         return pa.array([value.as_py()], value.type)
     try:
-        return pa.array([value], field.type)
+        return pa.nulls(1, field.type) if value is None else pa.array([value], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
             f"{value!r} ({type(value).__name__}) does not fit column {field.name!r} of {table}, which is {field.type}"

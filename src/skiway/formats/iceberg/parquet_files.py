@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.layouts import empty_rows
 from skiway.formats.geometry import WkbType, coordinate_system
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.parquet.footers import row_groups
@@ -217,6 +218,6 @@ def _paths(field: pa.Field) -> list[str]:
     if not pa.types.is_nested(field.type):
         return [field.name]
     written = BytesIO()
-    write_table(pa.schema([field]).empty_table(), written)
+    write_table(empty_rows(pa.schema([field])), written)
     found = Reader(written).schema
     return [found.column(place).path for place in range(len(found))]
