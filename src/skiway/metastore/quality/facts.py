@@ -21,7 +21,7 @@ __all__ = ["column_types", "known_facts", "type_of"]
 
 EXACT: Final = "exact"
 NO_PROFILE: Final = (
-    "the table has no profile of its current snapshot: run skiway stats compute, or wait for the next profile"
+    "the table has no profile of its current snapshot: run skiway stats profile, or wait for the next profile"
 )
 OTHER_NAMES: Final = {"timestamp_ns": "timestamp", "timestamptz_ns": "timestamptz"}
 
@@ -85,9 +85,13 @@ def _previous(realm: Realm, table_id: str, snapshot: v1.Snapshot) -> v1.TableSta
 
 
 def _rows(stats: v1.TableStats) -> Interval:
-    """The number of rows. If it is not exact, rows with unknown deletes are included."""
-    is_exact = stats.properties.get("quality.row_count", EXACT) == EXACT
-    return Interval(stats.row_count if is_exact else 0, stats.row_count)
+    """The number of rows. A bound includes rows with unknown deletes; an estimate lacks files with unknown rows."""
+    match stats.properties.get("quality.row_count", EXACT):
+        case "exact":
+            return Interval(stats.row_count, stats.row_count)
+        case "bound":
+            return Interval(0, stats.row_count)
+    return Interval(0, None)
 
 
 def _columns(

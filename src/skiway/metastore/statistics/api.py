@@ -51,6 +51,7 @@ __all__ = [
     "file_statistics",
     "get_table",
     "has_column_statistics",
+    "is_row_bound",
     "lacks_profiles",
     "list_columns",
     "list_files",
@@ -199,6 +200,11 @@ def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:
     """Whether a file of a snapshot, or of its sample, was never profiled. `default` is the number of profiled files if none is stored."""
     profiled = int(stats.properties.get("files.profiled") or default)
     return profiled < int(stats.properties.get(SAMPLED_FILES) or stats.data_file_count)
+
+
+def is_row_bound(stats: v1.TableStats) -> bool:
+    """Whether the table has at most as many rows as the statistics say: it is unknown how many of them are deleted."""
+    return stats.properties.get("quality.row_count") == "bound"
 
 
 def table_statistics(realm: Realm, table_id: str, snapshot_id: int) -> v1.TableStats | None:
