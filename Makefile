@@ -47,7 +47,7 @@ test-web: setup  ## test the explorer in Chromium (installs Debian's package if 
 
 docs-images: setup  ## take the pictures of the documentation again, in Chromium
 	@scripts/install_chromium.sh
-	SKIWAY_WEB=1 SKIWAY_DOCS_IMAGES=docs/images $(BIN)/pytest tests/browser/test_five_minutes.py
+	SKIWAY_WEB=1 SKIWAY_DOCS_IMAGES=docs/images $(BIN)/pytest tests/browser/test_five_minutes.py tests/browser/demo_picture.py
 
 test-slow: export SKIWAY_TESTS := slow
 test-slow: mariadb test  ## run the tests in tests/slow_tests.txt

@@ -67,6 +67,21 @@ def test_partitions_are_listed(run: Run) -> None:
     assert run("stats", "partitions", "lake.parts.t").lines[1][:2] == ["{}", "3"]
 
 
+def test_number_of_rows_says_at_most_if_it_is_a_bound(run: Run, lake: Server) -> None:
+    run("sql", "CREATE SCHEMA lake.upserts; CREATE TABLE lake.upserts.t AS SELECT range AS n FROM range(1500)")
+    assert ["rows", "1,500"] in run("tables", "describe", "lake.upserts.t").lines
+    with Metastore(lake.address) as metastore:
+        snapshot = metastore.snapshots.get("lake.upserts.t")
+        properties = {"quality.row_count": "bound"}
+        metastore.statistics.put("lake.upserts.t", snapshot, row_count=1500, properties=properties)
+    for arguments in (("tables", "describe"), ("tables", "get"), ("stats", "show")):
+        assert ["rows", "at", "most", "1,500"] in run(*arguments, "lake.upserts.t").lines, arguments
+    assert "at most 1,500" in run("tables", "list", "lake.upserts").out
+    assert "at most 1,500" in run("search", "lake.upserts.t").out
+    (found,) = run("tables", "list", "lake.upserts", "-o", "json").json
+    assert (found["rows"], found["rows_are_bound"]) == (1500, True)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("profiled")
 def test_json_has_every_number_with_its_quality(run: Run) -> None:

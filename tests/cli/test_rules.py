@@ -103,7 +103,7 @@ def test_rules_are_applied_from_a_file(run: Run, table: str, tmp_path: Path) -> 
         (FILE.replace("schema: {allow_added: true}", ""), "line 6: rule columns has no check: give one of row_count"),
         (FILE.replace(f"table: {TABLE}", "table: lake.quality.nope", 1), "table lake.quality.nope does not exist"),
         (FILE.replace("column: state", "column: colour"), "'colour', which table orders does not have"),
-        (FILE + "grants: []\n", "has the section grants, which only skiway setup applies"),
+        (FILE + "grants: []\n", "has the section grants, which only skiway setup apply reads"),
         ("version: 1\n", "has no section rules"),
     ],
 )

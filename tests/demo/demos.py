@@ -46,7 +46,7 @@ class Serving:
 
     def location(self) -> str:
         """The location in the printed ATTACH statement."""
-        found = ATTACH.search(self.wait_for("Ctrl-C"))
+        found = ATTACH.search(self.wait_for("LOCATION 'grpc://"))
         assert found
         return found[1]
 

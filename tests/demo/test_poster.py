@@ -43,7 +43,11 @@ def test_invitation_fits_the_terminal(width: int) -> None:
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     text = "\n".join(line.strip() for line in lines)
-    assert "ATTACH 'lake' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');" in text
+    assert [line.strip() for line in lines[-3:]] == [
+        "http://127.0.0.1:8181",
+        "INSTALL airport FROM community; LOAD airport;",
+        "ATTACH 'lake' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');",
+    ]
     for query in QUERIES:
         assert query.title in text
         for line in query.sql.splitlines():

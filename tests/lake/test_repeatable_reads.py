@@ -64,6 +64,15 @@ def test_tables_are_read_as_of_the_begin_on_every_server(lake: Lake, db: Airport
     assert counts(db) == (0, 2)
 
 
+def test_table_functions_read_the_current_state(lake: Lake, db: AirportClient) -> None:
+    """Clients send no transaction with their calls, and all connections of a process have the same session."""
+    with db.transaction() as transaction, lake.client() as writer:
+        assert transaction.id
+        writer.insert("s.a", ROWS)
+        (row,) = db.call("skiway.query", "SELECT count(*) AS n FROM s.a").read_all().to_pylist()
+        assert (row["n"], db.count("s.a")) == (2, 1)
+
+
 def test_own_writes_are_visible_on_every_server(lake: Lake, db: AirportClient) -> None:
     with second_server(lake) as other, lake.client() as writer, db.transaction() as transaction:
         db.insert("s.a", ROWS)

@@ -142,3 +142,25 @@ def test_statements_work_on_files_of_other_formats(lake: Lake, db: AirportClient
     assert _read(db) == {1: "changed", 3: "v3", 4: "v4"}
     assert db.delete("s.t", where=col("v") == "v3").count == 1
     assert _read(db) == {1: "changed", 4: "v4"}
+
+
+@pytest.mark.parametrize(
+    ("version", "delete", "shown"),
+    [
+        (2, None, (6, False)),
+        (2, _by_position, (5, False)),
+        (3, _by_vector, (5, False)),
+        (2, _by_equality, (6, True)),
+        (2, _by_all, (5, True)),
+    ],
+)
+def test_number_of_rows_is_a_bound_only_after_deletes_by_equality(
+    lake: Lake, db: AirportClient, version: int, delete: Callable[[Any], None] | None, shown: tuple[int, bool]
+) -> None:
+    table = ForeignWriter(lake, version)
+    db.insert("s.t", _rows(1, 2, 3))
+    db.insert("s.t", _rows(4, 5, 6))
+    if delete is not None:
+        delete(table)
+    (row,) = [row for row in db.scan("skiway.tables").read_all().to_pylist() if row["table_name"] == "t"]
+    assert (row["row_count"], row["row_count_is_bound"]) == shown

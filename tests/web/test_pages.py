@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,24 @@ def test_page_has_a_twin_in_json_and_strict_headers(visitor: Visitor, path: str)
 def test_every_page_that_only_shows_is_tested() -> None:
     untested = {"views", "results"}  # below
     assert {kind for method, kind in PAGES if method == "GET"} == PATHS.keys() | untested
+
+
+def test_numbers_of_rows_say_at_most_if_they_are_bounds(server: Server, visitor: Visitor) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake, Metastore(server.address) as metastore:
+        lake.create_schema("upserts")
+        lake.create_table_as("upserts.upserted", pa.table({"a": list(range(1500))}))
+        assert "1,500 rows" in visitor.page("/search?q=upserted")
+        assert "at most" not in visitor.page("/catalogs/lake/upserts")
+        bound = {"quality.row_count": "bound"}
+        snapshot = metastore.snapshots.get("lake.upserts.upserted")
+        metastore.statistics.put("lake.upserts.upserted", snapshot, row_count=1500, properties=bound)
+        for path in ("/search?q=upserted", "/catalogs/lake/upserts", "/tables/lake/upserts/upserted"):
+            assert "at most 1,500" in visitor.page(path), path
+        assert re.search(r"<dt>Rows</dt><dd>at most [0-9,]+</dd>", visitor.page("/"))
+        assert visitor.data("/tables/lake/upserts/upserted")["rows_are_bound"] is True
+        assert visitor.data("/tables/lake/upserts/upserted")["rows"] == 1500
+        lake.drop_table("upserts.upserted")
+        lake.drop_schema("upserts")
 
 
 def test_home_counts_the_tables(visitor: Visitor) -> None:
@@ -354,7 +373,10 @@ def test_result_of_a_query_is_shown_drawn_and_downloaded(visitor: Visitor) -> No
         "value": "n",
         "points": [["ann", 60.0], ["bob", 40.0], ["late", 1.0]],
     }
-    assert "<title>ann: 60</title>" in visitor.page(f"/sql?catalog=lake&sql={sql}")
+    page = visitor.page(f"/sql?catalog=lake&sql={sql}")
+    assert "<figcaption>n by name</figcaption>" in page
+    assert page.count('<rect class="bar"') == 3
+    assert re.findall(r"<text[^>]*>([^<]*)<title>", page) == ["name", "n", "ann", "60", "bob", "40", "late", "1"]
     csv = visitor.get(f"/results?catalog=lake&format=csv&sql={sql}")
     assert csv.text.splitlines() == ['"name","n"', '"ann",60', '"bob",40', '"late",1']
     parquet = visitor.get(f"/results?catalog=lake&format=parquet&sql={sql}")
@@ -362,6 +384,61 @@ def test_result_of_a_query_is_shown_drawn_and_downloaded(visitor: Visitor) -> No
 
     assert read_table(pa.BufferReader(parquet.content)).num_rows == 3
     assert "attachment" in parquet.headers["content-disposition"]
+
+
+def drawn(visitor: Visitor, sql: str) -> tuple[dict[str, Any] | None, str, str]:
+    """The chart of a query, why there is none, and the page."""
+    address = f"/sql?catalog=lake&sql={quote(sql)}"
+    result = visitor.data(address)["result"]
+    return result["chart"], result["no_chart"], visitor.page(address)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("select 'r' || i % 4 as resort, i as sold from range(100) t(i)", "values of resort repeat"),
+        (
+            "select 'r' || i % 4 as resort, i % 25 as day, i as sold from range(100) t(i)",
+            "values of resort and day repeat",
+        ),
+        ("select 'r' || i as resort, i as sold from range(100) t(i)", "100 bars are too many"),
+        ("select i as x, i as sold from range(300) t(i)", "the result has more than 200 rows"),
+        ("select nullif(i, 1) as x, i as sold from range(3) t(i)", "values of x repeat"),
+        ("select i as x, 'nan'::double as sold from range(3) t(i)", "infinite or no numbers"),
+    ],
+)
+def test_no_chart_is_drawn_that_would_be_false(visitor: Visitor, sql: str, reason: str) -> None:
+    chart, no_chart, page = drawn(visitor, sql)
+    assert chart is None
+    assert reason in no_chart
+    assert f"No chart: {no_chart}." in page
+    assert "<figure>" not in page
+
+
+def test_chart_has_the_column_whose_values_do_not_repeat(visitor: Visitor) -> None:
+    chart, _, _ = drawn(visitor, "select 'EU' as region, 'r' || i as resort, i as sold from range(3) t(i)")
+    assert chart is not None
+    assert (chart["kind"], chart["label"], chart["value"]) == ("bars", "resort", "sold")
+
+
+def test_lines_follow_time_and_have_gaps(visitor: Visitor) -> None:
+    values = "(date '2026-01-09', 4), (date '2026-01-01', 1), (date '2026-01-02', 3), (date '2026-01-05', null)"
+    chart, _, page = drawn(visitor, f"select * from (values {values}) t(day, sold)")
+    assert chart is not None
+    assert [label for label, _ in chart["points"]] == ["2026-01-01", "2026-01-02", "2026-01-05", "2026-01-09"]
+    (line,) = re.findall(r'<polyline class="line" points="([^"]*)"', page)
+    assert line == "220.0,122.0 280.0,55.3", "a day is an eighth of the width, and the NULL ends the line"
+    texts = re.findall(r"<text[^>]*>([^<]*)<title>", page)
+    assert texts == ["sold", "4", "1", "2026-01-01", "2026-01-09", "day"]
+
+
+def test_bars_of_negative_values_end_at_zero(visitor: Visitor) -> None:
+    _, _, page = drawn(visitor, "select * from (values ('a', -1), ('b', 3), ('c', null)) t(name, n)")
+    assert re.findall(r'<rect class="bar" x="([^"]*)" y="\d+" width="([^"]*)"', page) == [
+        ("220.0", "120.0"),
+        ("340.0", "360.0"),
+    ]
+    assert "NULL<title>" in page
 
 
 @pytest.mark.parametrize("sql", ["select * from read_csv('/etc/passwd')", "drop table sales.people", "select"])

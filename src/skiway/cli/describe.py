@@ -12,6 +12,7 @@ import typer
 from skiway.cli import rendering
 from skiway.cli.jobs import connector_names
 from skiway.cli.output import Cells, write_columns
+from skiway.presentation.sizes import AtMost, row_count
 from skiway.presentation.table_records import ColumnProfile, TableRecord, column_profiles
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def print_description(call: Call, name: str, at: int | None) -> None:
         record.format,
         record.origin,
         stats.snapshot_id if stats else at,
-        stats.row_count if stats else None,
+        row_count(stats.row_count, is_bound=stats.row_count_is_bound) if stats else None,
         stats.properties.get("quality.row_count") if stats else None,
         _number(stats, "rows.profiled"),
         _number(stats, "files.sample"),
@@ -177,5 +178,5 @@ def _coverage(table: Description) -> str:
         sample = f"a sample of {table.sample_files:,} of {table.data_files:,} files"
         return f"{sample} was profiled, with {table.rows_profiled:,} of {table.rows:,} rows"
     if table.rows_profiled >= table.rows:
-        return f"all {table.rows:,} rows were profiled"
+        return "all rows were profiled" if isinstance(table.rows, AtMost) else f"all {table.rows:,} rows were profiled"
     return f"{table.rows_profiled:,} of {table.rows:,} rows were profiled"

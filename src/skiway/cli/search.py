@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skiway.cli.command import Call, command, group
+from skiway.presentation.sizes import row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import SearchHit
@@ -30,6 +31,7 @@ class HitRecord:
     comment: str
     id: str
     damage: str | None = None
+    rows_are_bound: bool = False
 
     @classmethod
     def of(cls, hit: SearchHit) -> HitRecord:
@@ -42,11 +44,12 @@ class HitRecord:
             found.kind,
             hit.found_in,
             found.format,
-            found.rows,
+            row_count(found.rows, is_bound=found.rows_are_bound),
             found.size_bytes,
             found.comment,
             str(found.id),
             found.damage or None,
+            found.rows_are_bound,
         )
 
 

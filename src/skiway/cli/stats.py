@@ -12,6 +12,7 @@ import typer
 from skiway.cli.command import Call, command, group
 from skiway.cli.jobs import report_start
 from skiway.cli.tables import AtSnapshot, Parent, TableName, tables_in
+from skiway.presentation.sizes import row_count
 from skiway.presentation.table_records import ColumnProfile, TopValue
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class StatsRecord:
         return cls(
             str(table),
             stats.snapshot_id,
-            stats.row_count,
+            row_count(stats.row_count, is_bound=stats.row_count_is_bound),
             properties.get("quality.row_count"),
             int(properties["rows.profiled"]) if "rows.profiled" in properties else None,
             stats.data_file_count,
@@ -131,7 +132,7 @@ class HistoryRecord:
             snapshot.snapshot_id,
             snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
             snapshot.profiled_at.ToDatetime(UTC),
-            snapshot.row_count,
+            row_count(snapshot.row_count, is_bound=snapshot.row_count_is_bound),
             profile.nulls,
             profile.distinct.value if profile.distinct else None,
             profile.min,

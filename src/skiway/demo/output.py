@@ -65,12 +65,7 @@ class Poster:
         self._console.print(_table(tables))
 
     def invitation(self, addresses: Mapping[str, str], home: Path) -> None:
-        """Print how to attach the lake, and the example queries."""
-        out = self._console
-        self._heading("Attach it from DuckDB")
-        self._statement(
-            "INSTALL airport FROM community; LOAD airport;\n" + attach_statement(CATALOG, addresses["airport"])
-        )
+        """Print example queries, and at the end the addresses for a browser and for DuckDB."""
         for number, query in enumerate(QUERIES, start=1):
             self._question(number, query)
         self._heading("More")
@@ -80,10 +75,14 @@ class Poster:
             "Iceberg REST": f"{addresses['http']}/iceberg  (warehouse '{CATALOG}')",
             "metastore": addresses["rpc"],
             "directory": str(home),
-            "stop": "Ctrl-C",
         }
         for name, fact in facts.items():
-            out.print(Text.assemble(" " * INDENT, (f"{name:<14}", "dim"), fact), soft_wrap=True)
+            self._console.print(Text.assemble(" " * INDENT, (f"{name:<14}", "dim"), fact), soft_wrap=True)
+        self._heading("Open the explorer in a browser, or attach the lake from DuckDB; stop with Ctrl-C")
+        self._statement(addresses["http"])
+        self._statement(
+            "INSTALL airport FROM community; LOAD airport;\n" + attach_statement(CATALOG, addresses["airport"])
+        )
 
     def answered(self, number: int, query: Query, rows: pa.Table) -> None:
         """Print a query and its result."""

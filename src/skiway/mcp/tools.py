@@ -46,6 +46,7 @@ class LakeTools:
                 "comment": each.object.comment[:MAX_TEXT],
                 "format": each.object.format,
                 "rows": each.object.rows,
+                "rows_are_bound": each.object.rows_are_bound,
             }
             for each in found
         ]
@@ -69,6 +70,7 @@ class LakeTools:
             "comment": record.description or "",
             "format": record.format,
             "rows": record.rows,
+            "rows_are_bound": record.rows_are_bound,
             "size_bytes": record.size_bytes,
             "data_files": record.data_files,
             "snapshot_id": record.snapshot_id,

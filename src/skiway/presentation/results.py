@@ -129,6 +129,8 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, int):  # a subclass
+        return int(value)
     if isinstance(value, Sequence):
         return list(value)
     return str(value)

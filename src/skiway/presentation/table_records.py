@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import NotFound, PreconditionFailed
+from skiway.presentation.sizes import row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Id, Metastore, Table
@@ -68,6 +69,7 @@ class TableRecord:
     updated_at: datetime | None
     damage: str | None = None
     problem: str | None = None
+    rows_are_bound: bool = False
 
     @classmethod
     def of(cls, table: Table, names: Mapping[str, str], *, name: str | None = None) -> TableRecord:
@@ -84,7 +86,7 @@ class TableRecord:
             "managed" if metadata else names.get(upstream.connector_id.id, "-") if upstream else "-",
             table.description,
             metadata or (upstream.uri if upstream else None),
-            stats.row_count,
+            row_count(stats.row_count, is_bound=stats.row_count_is_bound),
             stats.data_file_count,
             stats.total_size_bytes,
             stats.snapshot_id,
@@ -94,6 +96,7 @@ class TableRecord:
             None if table.damage else table.updated_at,
             damage,
             table.problem or None,
+            stats.row_count_is_bound,
         )
 
 

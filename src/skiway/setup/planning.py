@@ -144,7 +144,9 @@ def only(loaded: Loaded, section: str) -> Loaded:
     others = [each for each in ("account", *SECTIONS) if each != section and getattr(loaded.setup, each) is not None]
     if others or getattr(loaded.setup, section) is None:
         found = (
-            f"has the section {others[0]}, which only skiway setup applies" if others else f"has no section {section}"
+            f"has the section {others[0]}, which only skiway setup apply reads"
+            if others
+            else f"has no section {section}"
         )
         problem = Problem(
             loaded.line((others[0],)) if others else 1, f"the file {found}: give the section {section} alone"

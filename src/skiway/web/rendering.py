@@ -72,7 +72,7 @@ def _size(value: float | None) -> str:
 
 
 def _count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"
 
 
 def _percent(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import tracemalloc
@@ -63,6 +64,18 @@ def test_index_follows_tables(searching: Searching) -> None:
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
     assert paths(searching, "purchases") == []
     assert totals_in(searching.summary()) == (0, 0, 0, 0)
+
+
+def test_comments_of_columns_are_found_but_are_no_comment_of_the_table(searching: Searching) -> None:
+    fields = [{"id": 1, "name": "a", "required": False, "type": "int", "doc": "about the column"}]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    for description in ("about the table", ""):
+        name = f"t{len(description)}"
+        searching.factory.table(name, description=description, schema_json=schema)
+        hits = searching.answer(f"{name} column").hits
+        assert [(hit.object.path[-1], hit.found_in, hit.object.comment) for hit in hits] == [
+            (name, "comment", description)
+        ]
 
 
 def test_index_follows_views(searching: Searching) -> None:

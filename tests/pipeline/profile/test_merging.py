@@ -185,6 +185,17 @@ def test_profile_of_different_content_at_the_same_path_is_ignored() -> None:
     assert only(found, file_table(ONE, [1])).properties["rows.profiled"] == "0"
 
 
+def test_known_deletes_lower_the_bound_of_rows() -> None:
+    files = file_table(ONE, [3, 3], deletes=[0, 1], deleted_rows=[2, None])
+    table = merge(PROFILE.empty_table(), files, ONE).table
+    assert (table.row_count, table.properties["quality.row_count"]) == (4, BOUND)
+
+
+def test_rows_of_files_without_a_count_are_no_bound() -> None:
+    table = merge(PROFILE.empty_table(), file_table(ONE, [3, None]), ONE).table
+    assert (table.row_count, table.properties["quality.row_count"]) == (3, ESTIMATE)
+
+
 @pytest.mark.parametrize(("deleted", "lower", "rows"), [(1, 1, 2), (None, 0, 3)])
 def test_deleted_rows_turn_figures_into_bounds(deleted: int | None, lower: int, rows: int) -> None:
     files = file_table(ONE, [3], deletes=[0], deleted_rows=[deleted])

@@ -324,6 +324,11 @@ class TableStats:
         return None if self.message is None else self.message.row_count
 
     @property
+    def row_count_is_bound(self) -> bool:
+        """Whether the table has at most `row_count` rows, because some may be deleted."""
+        return self.properties.get("quality.row_count") == "bound"
+
+    @property
     def data_file_count(self) -> int | None:
         """The number of data files."""
         return None if self.message is None else self.message.data_file_count

@@ -66,6 +66,11 @@ class LakeObject:
         return self.message.row_count if self.message.HasField("row_count") else None
 
     @property
+    def rows_are_bound(self) -> bool:
+        """Whether a table has at most `rows` rows, because some may be deleted."""
+        return self.message.row_count_is_bound
+
+    @property
     def size_bytes(self) -> int | None:
         """The size of a table; None if it is unknown, or withheld by a policy."""
         return self.message.total_size_bytes if self.message.HasField("total_size_bytes") else None

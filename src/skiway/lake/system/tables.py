@@ -40,6 +40,7 @@ TABLES: Final = pa.schema(
         pa.field("connector", pa.string()),
         pa.field("current_snapshot_id", pa.int64()),
         pa.field("row_count", pa.int64()),
+        pa.field("row_count_is_bound", pa.bool_()),
         pa.field("file_count", pa.int64()),
         pa.field("size_bytes", pa.int64()),
         pa.field("comment", pa.string()),
@@ -60,7 +61,9 @@ def tables(scan: SystemScan) -> pa.Table:
         if table.damage:
             return (*shown.names, table.resource_id.id, *unknown(TABLES, 4), table.damage)
         stats, damage = readable(lambda: scan.statistics_of(table, number))
-        counts = (None,) * 3 if stats is None else (stats.row_count, stats.data_file_count, stats.total_size_bytes)
+        counts: tuple[Any, ...] = (None,) * 4
+        if stats is not None:
+            counts = (stats.row_count, statistics.is_row_bound(stats), stats.data_file_count, stats.total_size_bytes)
         return (
             *shown.names,
             table.resource_id.id,

@@ -23,7 +23,7 @@ __all__ = ["column_types", "known_facts", "type_of"]
 EXACT: Final = "exact"
 ESTIMATE: Final = "estimate"
 NO_PROFILE: Final = (
-    "the table has no profile of its current snapshot: run skiway stats compute, or wait for the next profile"
+    "the table has no profile of its current snapshot: run skiway stats profile, or wait for the next profile"
 )
 OTHER_NAMES: Final = {"timestamp_ns": "timestamp", "timestamptz_ns": "timestamptz"}
 

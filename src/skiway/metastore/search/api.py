@@ -146,6 +146,7 @@ def get_summary(realm: Realm, request: v1.GetSummaryRequest, *, indexes: SearchI
         tables=totals.tables.total(),
         views=totals.views,
         row_count=totals.rows,
+        row_count_is_bound=totals.rows_are_bound,
         total_size_bytes=totals.sizes.total(),
         formats=[
             v1.FormatSummary(format=v1.TableFormat.ValueType(each), tables=count, total_size_bytes=totals.sizes[each])

@@ -30,6 +30,7 @@ class Totals:
     """The number of tables and their bytes by format."""
     views: int = 0
     rows: int = 0
+    rows_are_bound: bool = False
     largest: list[Entry] = field(default_factory=list)
 
     @classmethod
@@ -43,6 +44,7 @@ class Totals:
             totals.tables[each.format] += 1
             totals.sizes[each.format] += each.size_bytes or 0
             totals.rows += each.rows or 0
+            totals.rows_are_bound |= each.rows is not None and each.rows_are_bound
             if each.size_bytes:
                 sized.append(each)
         totals.largest = _largest(sized)
@@ -54,6 +56,7 @@ class Totals:
         self.sizes.update(more.sizes)
         self.views += more.views
         self.rows += more.rows
+        self.rows_are_bound |= more.rows_are_bound
         self.largest = _largest((*self.largest, *more.largest))
 
 

@@ -40,6 +40,7 @@ class Entry:
     size_bytes: int | None = None
     tags: Tags = ()
     is_damaged: bool = False
+    rows_are_bound: bool = False
 
     @property
     def weight(self) -> int:
@@ -101,6 +102,7 @@ def _table(realm: Realm, table: v1.Table, tags: v1.ColumnTags | None) -> Entry:
         size.total_size_bytes if size is not None and known else None,
         () if tags is None else _tags(table, tags.columns),
         bool(table.damage) or (size is not None and bool(size.damage)),
+        size is not None and size.row_count_is_bound,
     )
 
 

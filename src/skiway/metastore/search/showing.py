@@ -44,7 +44,7 @@ class Shown:
             document = Document.at(kind, path, comment=found.description)
         else:
             document = document_of(found, path)
-        shown.comment = document.comment
+        shown.comment = found.description  # the texts have the comments of columns, too
         if isinstance(found, v1.Table):
             self._add_size(shown, found)
         return shown, document
@@ -64,6 +64,7 @@ class Shown:
             shown.damage = size.damage
         else:
             shown.row_count, shown.total_size_bytes = size.row_count, size.total_size_bytes
+            shown.row_count_is_bound = size.row_count_is_bound
 
     def _read(self, kind: int, object_id: str) -> Any:
         """The record of an object; a damaged one has what its keys tell."""

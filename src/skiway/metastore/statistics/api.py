@@ -57,6 +57,7 @@ __all__ = [
     "file_statistics",
     "get_table",
     "has_column_statistics",
+    "is_row_bound",
     "lacks_profiles",
     "list_columns",
     "list_files",
@@ -298,6 +299,11 @@ def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:
     profiled = int(stats.properties.get("files.profiled") or default)
     profilable = stats.data_file_count - int(stats.properties.get(OTHER_FORMATS) or 0)
     return profiled < int(stats.properties.get(SAMPLED_FILES) or profilable)
+
+
+def is_row_bound(stats: v1.TableStats) -> bool:
+    """Whether the table has at most as many rows as the statistics say: it is unknown how many of them are deleted."""
+    return stats.properties.get("quality.row_count") == "bound"
 
 
 def table_statistics(realm: Realm, table_id: str, snapshot_id: int) -> v1.TableStats | None:

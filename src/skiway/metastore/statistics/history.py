@@ -18,7 +18,7 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, sliced
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.statistics.api import field_names, refuse_restricted, renamed
+from skiway.metastore.statistics.api import field_names, is_row_bound, refuse_restricted, renamed
 from skiway.model import v1
 
 __all__ = ["add_to_history", "list_history", "statistics_history"]
@@ -39,6 +39,7 @@ def add_to_history(realm: Realm, stats: v1.TableStats, columns: Iterable[v1.Colu
         created_at=snapshot.upstream_created_at if snapshot else None,
         profiled_at=realm.now(),
         row_count=stats.row_count,
+        row_count_is_bound=is_row_bound(stats),
         columns=map(_shortened, columns),
     )
     retrying(lambda: _add(realm, table_id, entry))

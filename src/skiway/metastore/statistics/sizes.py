@@ -9,7 +9,7 @@ from skiway.metastore.records.damage import explaining_damage
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import tables
 from skiway.metastore.resources.snapshots import current_id
-from skiway.metastore.statistics.api import table_statistics
+from skiway.metastore.statistics.api import is_row_bound, table_statistics
 from skiway.model import v1
 
 __all__ = ["list_tables", "size_of"]
@@ -51,4 +51,5 @@ def size_of(realm: Realm, table: v1.Table) -> v1.TableSize | None:
         row_count=stats.row_count,
         data_file_count=stats.data_file_count,
         total_size_bytes=stats.total_size_bytes,
+        row_count_is_bound=is_row_bound(stats),
     )

@@ -26,37 +26,37 @@ from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 from skiway.model.v1 import table_pb2 as skiway_dot_v1_dot_table__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16skiway/v1/search.proto\x12\tskiway.v1\x1a\x16skiway/v1/common.proto\x1a\x15skiway/v1/table.proto\"\xfa\x01\n\nLakeObject\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0c\n\x04path\x18\x02 \x03(\t\x12\x0f\n\x07\x63omment\x18\x03 \x01(\t\x12&\n\x06\x66ormat\x18\x04 \x01(\x0e\x32\x16.skiway.v1.TableFormat\x12\x16\n\trow_count\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10total_size_bytes\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\tB\x0c\n\n_row_countB\x13\n\x11_total_size_bytes\"2\n\nIncomplete\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x14\n\x0cis_temporary\x18\x02 \x01(\x08\"=\n\rSearchRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x05\"S\n\tSearchHit\x12%\n\x06object\x18\x01 \x01(\x0b\x32\x15.skiway.v1.LakeObject\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x10\n\x08\x66ound_in\x18\x03 \x01(\t\"_\n\x0eSearchResponse\x12\"\n\x04hits\x18\x01 \x03(\x0b\x32\x14.skiway.v1.SearchHit\x12)\n\nincomplete\x18\x02 \x01(\x0b\x32\x15.skiway.v1.Incomplete\"\x8e\x01\n\x12ListObjectsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\x12\x0c\n\x04path\x18\x02 \x03(\t\x12-\n\tcondition\x18\x03 \x01(\x0e\x32\x1a.skiway.v1.ObjectCondition\x12\x0e\n\x06offset\x18\x04 \x01(\x05\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\"w\n\x13ListObjectsResponse\x12&\n\x07objects\x18\x01 \x03(\x0b\x32\x15.skiway.v1.LakeObject\x12\r\n\x05total\x18\x02 \x01(\x03\x12)\n\nincomplete\x18\x03 \x01(\x0b\x32\x15.skiway.v1.Incomplete\"C\n\x11GetSummaryRequest\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0f\n\x07largest\x18\x02 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x05\"a\n\rFormatSummary\x12&\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x16.skiway.v1.TableFormat\x12\x0e\n\x06tables\x18\x02 \x01(\x03\x12\x18\n\x10total_size_bytes\x18\x03 \x01(\x03\"A\n\x10\x43ontainerSummary\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0f\n\x07\x63omment\x18\x02 \x01(\t\x12\x0e\n\x06tables\x18\x03 \x01(\x03\"\xb6\x02\n\x12GetSummaryResponse\x12%\n\x06object\x18\x01 \x01(\x0b\x32\x15.skiway.v1.LakeObject\x12\x0e\n\x06tables\x18\x02 \x01(\x03\x12\r\n\x05views\x18\x03 \x01(\x03\x12\x11\n\trow_count\x18\x04 \x01(\x03\x12\x18\n\x10total_size_bytes\x18\x05 \x01(\x03\x12)\n\x07\x66ormats\x18\x06 \x03(\x0b\x32\x18.skiway.v1.FormatSummary\x12/\n\ncontainers\x18\x07 \x03(\x0b\x32\x1b.skiway.v1.ContainerSummary\x12&\n\x07largest\x18\x08 \x03(\x0b\x32\x15.skiway.v1.LakeObject\x12)\n\nincomplete\x18\t \x01(\x0b\x32\x15.skiway.v1.Incomplete*H\n\x0fObjectCondition\x12\n\n\x06OC_ANY\x10\x00\x12\x0e\n\nOC_DAMAGED\x10\x01\x12\x19\n\x15OC_WITHOUT_STATISTICS\x10\x02\x32\xe7\x01\n\rSearchService\x12=\n\x06Search\x12\x18.skiway.v1.SearchRequest\x1a\x19.skiway.v1.SearchResponse\x12L\n\x0bListObjects\x12\x1d.skiway.v1.ListObjectsRequest\x1a\x1e.skiway.v1.ListObjectsResponse\x12I\n\nGetSummary\x12\x1c.skiway.v1.GetSummaryRequest\x1a\x1d.skiway.v1.GetSummaryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16skiway/v1/search.proto\x12\tskiway.v1\x1a\x16skiway/v1/common.proto\x1a\x15skiway/v1/table.proto\"\x96\x02\n\nLakeObject\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x0c\n\x04path\x18\x02 \x03(\t\x12\x0f\n\x07\x63omment\x18\x03 \x01(\t\x12&\n\x06\x66ormat\x18\x04 \x01(\x0e\x32\x16.skiway.v1.TableFormat\x12\x16\n\trow_count\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10total_size_bytes\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x1a\n\x12row_count_is_bound\x18\t \x01(\x08\x42\x0c\n\n_row_countB\x13\n\x11_total_size_bytes\"2\n\nIncomplete\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x14\n\x0cis_temporary\x18\x02 \x01(\x08\"=\n\rSearchRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x05\"S\n\tSearchHit\x12%\n\x06object\x18\x01 \x01(\x0b\x32\x15.skiway.v1.LakeObject\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x10\n\x08\x66ound_in\x18\x03 \x01(\t\"_\n\x0eSearchResponse\x12\"\n\x04hits\x18\x01 \x03(\x0b\x32\x14.skiway.v1.SearchHit\x12)\n\nincomplete\x18\x02 \x01(\x0b\x32\x15.skiway.v1.Incomplete\"\x8e\x01\n\x12ListObjectsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\x12\x0c\n\x04path\x18\x02 \x03(\t\x12-\n\tcondition\x18\x03 \x01(\x0e\x32\x1a.skiway.v1.ObjectCondition\x12\x0e\n\x06offset\x18\x04 \x01(\x05\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\"w\n\x13ListObjectsResponse\x12&\n\x07objects\x18\x01 \x03(\x0b\x32\x15.skiway.v1.LakeObject\x12\r\n\x05total\x18\x02 \x01(\x03\x12)\n\nincomplete\x18\x03 \x01(\x0b\x32\x15.skiway.v1.Incomplete\"C\n\x11GetSummaryRequest\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0f\n\x07largest\x18\x02 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x05\"a\n\rFormatSummary\x12&\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x16.skiway.v1.TableFormat\x12\x0e\n\x06tables\x18\x02 \x01(\x03\x12\x18\n\x10total_size_bytes\x18\x03 \x01(\x03\"A\n\x10\x43ontainerSummary\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0f\n\x07\x63omment\x18\x02 \x01(\t\x12\x0e\n\x06tables\x18\x03 \x01(\x03\"\xd2\x02\n\x12GetSummaryResponse\x12%\n\x06object\x18\x01 \x01(\x0b\x32\x15.skiway.v1.LakeObject\x12\x0e\n\x06tables\x18\x02 \x01(\x03\x12\r\n\x05views\x18\x03 \x01(\x03\x12\x11\n\trow_count\x18\x04 \x01(\x03\x12\x18\n\x10total_size_bytes\x18\x05 \x01(\x03\x12)\n\x07\x66ormats\x18\x06 \x03(\x0b\x32\x18.skiway.v1.FormatSummary\x12/\n\ncontainers\x18\x07 \x03(\x0b\x32\x1b.skiway.v1.ContainerSummary\x12&\n\x07largest\x18\x08 \x03(\x0b\x32\x15.skiway.v1.LakeObject\x12)\n\nincomplete\x18\t \x01(\x0b\x32\x15.skiway.v1.Incomplete\x12\x1a\n\x12row_count_is_bound\x18\n \x01(\x08*H\n\x0fObjectCondition\x12\n\n\x06OC_ANY\x10\x00\x12\x0e\n\nOC_DAMAGED\x10\x01\x12\x19\n\x15OC_WITHOUT_STATISTICS\x10\x02\x32\xe7\x01\n\rSearchService\x12=\n\x06Search\x12\x18.skiway.v1.SearchRequest\x1a\x19.skiway.v1.SearchResponse\x12L\n\x0bListObjects\x12\x1d.skiway.v1.ListObjectsRequest\x1a\x1e.skiway.v1.ListObjectsResponse\x12I\n\nGetSummary\x12\x1c.skiway.v1.GetSummaryRequest\x1a\x1d.skiway.v1.GetSummaryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.search_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBJECTCONDITION']._serialized_start=1448
-  _globals['_OBJECTCONDITION']._serialized_end=1520
+  _globals['_OBJECTCONDITION']._serialized_start=1504
+  _globals['_OBJECTCONDITION']._serialized_end=1576
   _globals['_LAKEOBJECT']._serialized_start=85
-  _globals['_LAKEOBJECT']._serialized_end=335
-  _globals['_INCOMPLETE']._serialized_start=337
-  _globals['_INCOMPLETE']._serialized_end=387
-  _globals['_SEARCHREQUEST']._serialized_start=389
-  _globals['_SEARCHREQUEST']._serialized_end=450
-  _globals['_SEARCHHIT']._serialized_start=452
-  _globals['_SEARCHHIT']._serialized_end=535
-  _globals['_SEARCHRESPONSE']._serialized_start=537
-  _globals['_SEARCHRESPONSE']._serialized_end=632
-  _globals['_LISTOBJECTSREQUEST']._serialized_start=635
-  _globals['_LISTOBJECTSREQUEST']._serialized_end=777
-  _globals['_LISTOBJECTSRESPONSE']._serialized_start=779
-  _globals['_LISTOBJECTSRESPONSE']._serialized_end=898
-  _globals['_GETSUMMARYREQUEST']._serialized_start=900
-  _globals['_GETSUMMARYREQUEST']._serialized_end=967
-  _globals['_FORMATSUMMARY']._serialized_start=969
-  _globals['_FORMATSUMMARY']._serialized_end=1066
-  _globals['_CONTAINERSUMMARY']._serialized_start=1068
-  _globals['_CONTAINERSUMMARY']._serialized_end=1133
-  _globals['_GETSUMMARYRESPONSE']._serialized_start=1136
-  _globals['_GETSUMMARYRESPONSE']._serialized_end=1446
-  _globals['_SEARCHSERVICE']._serialized_start=1523
-  _globals['_SEARCHSERVICE']._serialized_end=1754
+  _globals['_LAKEOBJECT']._serialized_end=363
+  _globals['_INCOMPLETE']._serialized_start=365
+  _globals['_INCOMPLETE']._serialized_end=415
+  _globals['_SEARCHREQUEST']._serialized_start=417
+  _globals['_SEARCHREQUEST']._serialized_end=478
+  _globals['_SEARCHHIT']._serialized_start=480
+  _globals['_SEARCHHIT']._serialized_end=563
+  _globals['_SEARCHRESPONSE']._serialized_start=565
+  _globals['_SEARCHRESPONSE']._serialized_end=660
+  _globals['_LISTOBJECTSREQUEST']._serialized_start=663
+  _globals['_LISTOBJECTSREQUEST']._serialized_end=805
+  _globals['_LISTOBJECTSRESPONSE']._serialized_start=807
+  _globals['_LISTOBJECTSRESPONSE']._serialized_end=926
+  _globals['_GETSUMMARYREQUEST']._serialized_start=928
+  _globals['_GETSUMMARYREQUEST']._serialized_end=995
+  _globals['_FORMATSUMMARY']._serialized_start=997
+  _globals['_FORMATSUMMARY']._serialized_end=1094
+  _globals['_CONTAINERSUMMARY']._serialized_start=1096
+  _globals['_CONTAINERSUMMARY']._serialized_end=1161
+  _globals['_GETSUMMARYRESPONSE']._serialized_start=1164
+  _globals['_GETSUMMARYRESPONSE']._serialized_end=1502
+  _globals['_SEARCHSERVICE']._serialized_start=1579
+  _globals['_SEARCHSERVICE']._serialized_end=1810
 # @@protoc_insertion_point(module_scope)

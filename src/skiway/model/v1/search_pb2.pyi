@@ -58,8 +58,8 @@ class LakeObject(_message.Message):
     TOTAL_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_IS_BOUND_FIELD_NUMBER: _builtins.int
     comment: _builtins.str
-    """of a table, also those of its columns"""
     format: _table_pb2.TableFormat.ValueType
     """of a table"""
     row_count: _builtins.int
@@ -68,6 +68,8 @@ class LakeObject(_message.Message):
     """what is wrong with its record or its statistics; empty if nothing is"""
     problem: _builtins.str
     """of a mirrored table: why the last synchronisation could not read it; empty if it could"""
+    row_count_is_bound: _builtins.bool
+    """the table has at most that many rows"""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -85,10 +87,11 @@ class LakeObject(_message.Message):
         total_size_bytes: _builtins.int | None = ...,
         damage: _builtins.str = ...,
         problem: _builtins.str = ...,
+        row_count_is_bound: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_row_count", b"_row_count", "_total_size_bytes", b"_total_size_bytes", "resource_id", b"resource_id", "row_count", b"row_count", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_row_count", b"_row_count", "_total_size_bytes", b"_total_size_bytes", "comment", b"comment", "damage", b"damage", "format", b"format", "path", b"path", "problem", b"problem", "resource_id", b"resource_id", "row_count", b"row_count", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_row_count", b"_row_count", "_total_size_bytes", b"_total_size_bytes", "comment", b"comment", "damage", b"damage", "format", b"format", "path", b"path", "problem", b"problem", "resource_id", b"resource_id", "row_count", b"row_count", "row_count_is_bound", b"row_count_is_bound", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__row_count: _TypeAlias = _typing.Literal["row_count"]  # noqa: Y015
     _WhichOneofArgType__row_count: _TypeAlias = _typing.Literal["_row_count", b"_row_count"]  # noqa: Y015
@@ -369,11 +372,14 @@ class GetSummaryResponse(_message.Message):
     CONTAINERS_FIELD_NUMBER: _builtins.int
     LARGEST_FIELD_NUMBER: _builtins.int
     INCOMPLETE_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_IS_BOUND_FIELD_NUMBER: _builtins.int
     tables: _builtins.int
     views: _builtins.int
     row_count: _builtins.int
     """of the tables that have statistics"""
     total_size_bytes: _builtins.int
+    row_count_is_bound: _builtins.bool
+    """the tables have at most so many rows"""
     @_builtins.property
     def object(self) -> Global___LakeObject:
         """the catalog or namespace at the path; unset for the whole account"""
@@ -402,10 +408,11 @@ class GetSummaryResponse(_message.Message):
         containers: _abc.Iterable[Global___ContainerSummary] | None = ...,
         largest: _abc.Iterable[Global___LakeObject] | None = ...,
         incomplete: Global___Incomplete | None = ...,
+        row_count_is_bound: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["incomplete", b"incomplete", "object", b"object"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "formats", b"formats", "incomplete", b"incomplete", "largest", b"largest", "object", b"object", "row_count", b"row_count", "tables", b"tables", "total_size_bytes", b"total_size_bytes", "views", b"views"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "formats", b"formats", "incomplete", b"incomplete", "largest", b"largest", "object", b"object", "row_count", b"row_count", "row_count_is_bound", b"row_count_is_bound", "tables", b"tables", "total_size_bytes", b"total_size_bytes", "views", b"views"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -654,8 +654,11 @@ class ProfiledSnapshot(_message.Message):
     PROFILED_AT_FIELD_NUMBER: _builtins.int
     ROW_COUNT_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_IS_BOUND_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     row_count: _builtins.int
+    row_count_is_bound: _builtins.bool
+    """the table had at most so many rows"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """of the snapshot"""
@@ -672,10 +675,11 @@ class ProfiledSnapshot(_message.Message):
         profiled_at: _timestamp_pb2.Timestamp | None = ...,
         row_count: _builtins.int = ...,
         columns: _abc.Iterable[Global___ColumnStats] | None = ...,
+        row_count_is_bound: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "profiled_at", b"profiled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "created_at", b"created_at", "profiled_at", b"profiled_at", "row_count", b"row_count", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "created_at", b"created_at", "profiled_at", b"profiled_at", "row_count", b"row_count", "row_count_is_bound", b"row_count_is_bound", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -334,11 +334,14 @@ class TableSize(_message.Message):
     DATA_FILE_COUNT_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    ROW_COUNT_IS_BOUND_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     row_count: _builtins.int
     data_file_count: _builtins.int
     total_size_bytes: _builtins.int
     damage: _builtins.str
+    row_count_is_bound: _builtins.bool
+    """the table has at most so many rows"""
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     def __init__(
@@ -350,10 +353,11 @@ class TableSize(_message.Message):
         data_file_count: _builtins.int = ...,
         total_size_bytes: _builtins.int = ...,
         damage: _builtins.str = ...,
+        row_count_is_bound: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "data_file_count", b"data_file_count", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "table_id", b"table_id", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "data_file_count", b"data_file_count", "row_count", b"row_count", "row_count_is_bound", b"row_count_is_bound", "snapshot_id", b"snapshot_id", "table_id", b"table_id", "total_size_bytes", b"total_size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

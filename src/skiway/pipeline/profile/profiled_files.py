@@ -76,15 +76,14 @@ class ProfiledFiles:
     def statistics(self) -> v1.TableStats:
         """The statistics of the table as a whole."""
         unknown = self.row_counts.null_count
-        is_exact = self.deleted is not None and not unknown
         profiled = int(pc.sum(self.row_counts.filter(self.known), min_count=0).as_py())
         return v1.TableStats(
-            row_count=max(0, self.rows - (self.deleted or 0)),
+            row_count=max(0, self.rows - int(pc.sum(self.files["deleted_rows"], min_count=0).as_py())),
             data_file_count=self.files.num_rows,
             total_size_bytes=int(pc.sum(self.files["size_bytes"], min_count=0).as_py()),
             properties={
                 PROFILE_VERSION: str(CURRENT_VERSION),
-                "quality.row_count": EXACT if is_exact else ESTIMATE if unknown else BOUND,
+                "quality.row_count": ESTIMATE if unknown else EXACT if self.deleted is not None else BOUND,
                 "files.profiled": str(pc.sum(self.known, min_count=0).as_py()),
                 "rows.profiled": str(profiled),
                 "rows.total": str(self.rows),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from skiway.errors import NotFound
+from skiway.presentation.sizes import row_count
 from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data
 
 __all__ = ["catalog", "search"]
@@ -23,7 +24,8 @@ def search(visit: Visit) -> Page:
             "path": list(each.object.path),
             "where": each.found_in,
             "comment": each.object.comment[:200],
-            "rows": each.object.rows,
+            "rows": row_count(each.object.rows, is_bound=each.object.rows_are_bound),
+            "rows_are_bound": each.object.rows_are_bound,
             "format": each.object.format,
         }
         for each in found
@@ -56,7 +58,8 @@ def catalog(visit: Visit) -> Page:
                 "kind": each.kind,
                 "path": list(each.path),
                 "format": each.format,
-                "rows": each.rows,
+                "rows": row_count(each.rows, is_bound=each.rows_are_bound),
+                "rows_are_bound": each.rows_are_bound,
                 "size_bytes": each.size_bytes,
                 "problem": each.problem,
                 "comment": each.comment[:200],

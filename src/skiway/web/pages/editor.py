@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from starlette.responses import Response
 
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 from skiway.presentation.results import TEXTS, first_rows, shown_rows, with_texts
+from skiway.presentation.table_records import numeric_position
 from skiway.web.visits import Page, Visit
 
 __all__ = ["download", "editor"]
 
 MAX_SHOWN: Final = 200
 MAX_DOWNLOADED: Final = 1_000_000
-MAX_POINTS: Final = 100
+MAX_BARS: Final = 40
 CSV_TEXTS: Final = (*TEXTS, "array", "blob", "list", "map", "struct", "union")
 PARQUET_TEXTS: Final = ({*TEXTS} - {"geometry", "time_ns", "timestamp_ns"}) | {"union"}
 
@@ -64,30 +67,58 @@ def download(visit: Visit) -> Response:
 
 def _result(lake: AirportClient, sql: str) -> dict[str, Any]:
     found = first_rows(lake, sql, MAX_SHOWN + 1)
-    shown = found[:MAX_SHOWN]
+    shown, is_cut = found[:MAX_SHOWN], found.num_rows > MAX_SHOWN
     data = shown_rows(shown)
-    return {
-        **data,
-        "is_cut": found.num_rows > MAX_SHOWN,
-        "limit": MAX_SHOWN,
-        "chart": _chart(shown, data["rows"]),
-    }
+    chart, no_chart = _chart(shown, data["rows"], is_cut=is_cut)
+    return {**data, "is_cut": is_cut, "limit": MAX_SHOWN, "chart": chart, "no_chart": no_chart}
 
 
-def _chart(shown: pa.Table, rows: Sequence[Sequence[Any]]) -> dict[str, Any] | None:
-    """A chart chosen from the types: a line over time, bars over text or numbers; None if nothing can be drawn."""
-    if shown.num_rows < 2 or shown.num_columns < 2:
-        return None
+def _chart(shown: pa.Table, rows: Sequence[Sequence[Any]], *, is_cut: bool) -> tuple[dict[str, Any] | None, str]:
+    """A chart of the last column of numbers by the first column without repeated values, or the reason why there is none.
+
+    It is a line over time or many numbers, and has labelled bars otherwise.
+    """
     numbers = [number for number, field in enumerate(shown.schema) if _is_number(field.type)]
-    labels = [number for number in range(shown.num_columns) if number not in numbers[-1:]]
-    if not numbers or not labels:
-        return None
-    label, value = labels[0], next((each for each in reversed(numbers) if each != labels[0]), None)
-    if value is None:
-        return None
-    kind = "line" if pa.types.is_temporal(shown.schema.field(label).type) else "bars"
-    points = [[str(row[label]), float(row[value])] for row in rows[:MAX_POINTS] if row[value] is not None]
-    return {"kind": kind, "label": shown.schema.names[label], "value": shown.schema.names[value], "points": points}
+    if not numbers or shown.num_rows < 2 or shown.num_columns < 2:
+        return None, ""
+    value = numbers[-1]
+    others = [number for number in range(shown.num_columns) if number != value]
+    if is_cut:
+        return None, f"the result has more than {MAX_SHOWN} rows"
+    labels = [number for number in others if _is_key(shown.column(number).type, [row[number] for row in rows])]
+    if not labels:
+        names = " and ".join(shown.schema.names[number] for number in others[:3])
+        return None, f"values of {names} repeat; use GROUP BY for one number per value"
+    label = labels[0]
+    kind = shown.schema.field(label).type
+    is_line = pa.types.is_temporal(kind) or (_is_number(kind) and shown.num_rows > MAX_BARS)
+    if not is_line and shown.num_rows > MAX_BARS:
+        return None, f"{shown.num_rows} bars are too many; use LIMIT for at most {MAX_BARS}"
+    order = pc.sort_indices(shown.column(label)).to_pylist() if is_line else range(shown.num_rows)
+    pairs = [(rows[number][label], rows[number][value]) for number in order]
+    points = [[str(name), None if number is None else float(number)] for name, number in pairs]
+    if not all(number is None or math.isfinite(number) for _, number in points):
+        return None, f"{shown.schema.names[value]} has values that are infinite or no numbers"
+    if is_line and not all(_is_on_axis(name) for name, _ in points):
+        is_line = False
+        if len(points) > MAX_BARS:
+            return None, f"{shown.schema.names[label]} has values that cannot be drawn on an axis"
+    return {
+        "kind": "line" if is_line else "bars",
+        "label": shown.schema.names[label],
+        "value": shown.schema.names[value],
+        "points": points,
+    }, ""
+
+
+def _is_on_axis(label: str) -> bool:
+    position = numeric_position(label)
+    return position is not None and math.isfinite(position)
+
+
+def _is_key(kind: pa.DataType, values: Sequence[Any]) -> bool:
+    """Whether a column has a different value in each row, and no NULL."""
+    return not pa.types.is_nested(kind) and None not in values and len({str(value) for value in values}) == len(values)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from skiway.client.metastore import Event, LakeObject
 from skiway.errors import PermissionDenied
+from skiway.presentation.sizes import row_count
 from skiway.web.pages.rules import failing_rules
 from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data, optional
 
@@ -41,13 +42,20 @@ def _summary(visit: Visit) -> dict[str, Any]:
         ],
         "tables": found.message.tables,
         "views": found.message.views,
-        "rows": found.message.row_count,
+        "rows": row_count(found.message.row_count, is_bound=found.message.row_count_is_bound),
+        "rows_are_bound": found.message.row_count_is_bound,
         "size_bytes": found.message.total_size_bytes,
         "formats": [
             {"format": name, "tables": tables, "size_bytes": size_bytes} for name, tables, size_bytes in found.formats
         ],
         "largest": [
-            {"path": list(each.path), "format": each.format, "rows": each.rows, "size_bytes": each.size_bytes}
+            {
+                "path": list(each.path),
+                "format": each.format,
+                "rows": row_count(each.rows, is_bound=each.rows_are_bound),
+                "rows_are_bound": each.rows_are_bound,
+                "size_bytes": each.size_bytes,
+            }
             for each in found.largest
         ],
         "incomplete": incomplete_data(found.incomplete),

@@ -12,6 +12,7 @@ from skiway.client.metastore import Snapshot, Table, dotted
 from skiway.errors import NotFound
 from skiway.model import v1
 from skiway.presentation.results import shown_rows
+from skiway.presentation.sizes import row_count
 from skiway.presentation.table_records import (
     ColumnProfile,
     TableRecord,
@@ -70,7 +71,8 @@ def table(visit: Visit) -> Page:
         "comment": record.description or "",
         "location": record.location,
         "properties": record.properties,
-        "rows": stats.row_count if stats else record.rows,
+        "rows": row_count(stats.row_count, is_bound=stats.row_count_is_bound) if stats else record.rows,
+        "rows_are_bound": stats.row_count_is_bound if stats else record.rows_are_bound,
         "data_files": stats.data_file_count if stats else record.data_files,
         "size_bytes": stats.total_size_bytes if stats else record.size_bytes,
         "snapshot_id": stats.snapshot_id if stats else record.snapshot_id,
@@ -286,7 +288,8 @@ def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[
         "snapshot_id": snapshot.snapshot_id,
         "at": snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
         "profiled_at": snapshot.profiled_at.ToDatetime(UTC),
-        "rows": snapshot.row_count,
+        "rows": row_count(snapshot.row_count, is_bound=snapshot.row_count_is_bound),
+        "rows_are_bound": snapshot.row_count_is_bound,
         "null_share": profile.null_share,
         "distinct": profile.distinct.value if profile.distinct else None,
         "min": profile.min,
