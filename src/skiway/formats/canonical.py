@@ -120,7 +120,8 @@ def _text(values: pa.Array, *, of: pa.DataType | None = None) -> pa.Array:
         )
     of = values.type
     if pa.types.is_timestamp(of):
-        text = pc.strftime(values.cast(pa.timestamp("us", tz=of.tz)).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+        unit = "ns" if of.unit == "ns" else "us"
+        text = pc.strftime(values.cast(pa.timestamp(unit, tz=of.tz)).cast(pa.timestamp(unit)), "%Y-%m-%dT%H:%M:%S")
         return pc.binary_join_element_wise(_without_zeros(text), "Z" if of.tz else "", "")
     if pa.types.is_time(of):
         return _without_zeros(values.cast(pa.time64("us")).cast(pa.string()))

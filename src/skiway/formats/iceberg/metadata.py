@@ -243,7 +243,7 @@ def updated(
         made = _created(start, assigned) if base is None else _changed(base, start, assigned, location)
     # A replacement may start at a lower number, but the sequence number of a table never decreases.
     last = max(getattr(each, "last_sequence_number", None) or 0 for each in (base, made))
-    if made.format_version > 1 and made.last_sequence_number != last:
+    if made.format_version > 1 and getattr(made, "last_sequence_number", None) != last:
         made = made.model_copy(update={"last_sequence_number": last})
     return made
 

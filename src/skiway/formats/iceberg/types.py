@@ -201,7 +201,8 @@ def with_fresh_ids(schema: Schema, next_id: Callable[[], int] | None = None) -> 
                 )
             )
 
-    return pre_order_visit(schema, FreshIds(next_id_func=next_id))
+    made: Any = pre_order_visit(schema, FreshIds(next_id_func=next_id))
+    return made
 
 
 def _scalar(value: Any, of: pa.DataType) -> pa.Scalar:

@@ -197,7 +197,13 @@ def _named_in(realm: Realm, of: Relations[R], catalog: v1.Catalog, namespace: v1
     if not is_managed(catalog):
         return _at(realm, of.kind, of.by_name(realm.account_id, namespace_id, name))
     return hierarchy.relation_any_case(
-        realm, realm.all(of.kind), catalog, namespace_id, name, by_name=of.by_name, by_id=of.by_id
+        realm,
+        realm.all(of.kind),
+        catalog,
+        namespace_id,
+        name,
+        by_name=of.by_name,
+        by_id=lambda account_id: of.by_id(account_id, ""),
     )
 
 
