@@ -78,3 +78,8 @@ def test_other_types_have_no_infinity() -> None:
     check_finite(pa.array([2**63 - 1]), column="x")
     check_finite(pa.array([float("inf")]), column="x")
     check_finite(pa.array(["infinity"]), column="x")
+
+
+@pytest.mark.parametrize("of", [pa.uuid(), pa.json_(), pa.bool8()], ids=str)
+def test_lists_that_are_all_null_are_finite(of: pa.DataType) -> None:
+    check_finite(pa.nulls(3, pa.list_(pa.struct({"a": of}))), column="c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -32,3 +33,21 @@ def test_other_opaque_values_stay_as_they_are() -> None:
     kind = pa.opaque(pa.binary(), "bit", "DuckDB")
     rows = pa.table({"bits": pa.ExtensionArray.from_storage(kind, pa.array([b"x"]))})
     assert with_whole_numbers(rows).equals(rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("DATE '-infinity'", "-infinity"),
+        ("INTERVAL '1 day'", "1 day"),
+        ("'101'::BIT", "101"),
+        ("[1::HUGEINT, NULL]", ["1", None]),
+        ("{'t': TIMETZ '12:00:00+02'}", {"t": "12:00:00+02"}),
+        ("0.1::FLOAT", 0.1),
+        ("row(1::HUGEINT)", "(1)"),
+    ],
+)
+def test_values_that_python_lacks_are_text_of_duckdb(value: str, shown: object) -> None:
+    with duckdb.connect(config={"arrow_lossless_conversion": "true"}) as database:
+        rows = database.sql(f"SELECT {value} AS v, {value} AS v").to_arrow_table()
+    assert shown_rows(rows)["rows"] == [[shown, shown]]
