@@ -306,7 +306,7 @@ OTHER_TYPES: Final[dict[str, tuple[pa.Table, Any]]] = {
 
 def iceberg_folder(folder: Path, *names: str) -> dict[str, pa.Table | None]:
     """Like `delta_folder`, or only the tables with these names. A table is in a namespace that is named after its feature."""
-    every = {name: partial(_write_plain, rows) for name, rows in PLAIN.items()}
+    every: dict[str, Callable[[Path], Any]] = {name: partial(_write_plain, rows) for name, rows in PLAIN.items()}
     every |= {name: partial(_write_retyped, *given) for name, given in OTHER_TYPES.items()}
     every |= {"avro": partial(_write_as, append_avro), "orc": partial(_write_as, append_orc)}
     every |= {"unknown": _write_unknown, "variant": _write_variants}

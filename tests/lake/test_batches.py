@@ -1,38 +1,18 @@
-"""Batches on their way to the client: limits, row ids, columns that are gone, and statistics in announced types."""
+"""Batches on their way to the client: row ids, columns that are gone, and statistics in announced types."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
-import pytest
 
 from skiway.airport import ColumnStatistics
 from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
 from skiway.lake.columns import with_nulls
 from skiway.lake.row_ids import RowIds, numbered
 from skiway.lake.statistics import in_type
-from skiway.lake.table import _first
 
 
 def batches(*counts: int) -> list[pa.RecordBatch]:
     return [pa.record_batch({"x": pa.array(range(count), pa.int64())}) for count in counts]
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [(1, [1]), (2, [2]), (3, [3]), (4, [3, 1]), (5, [3, 2]), (6, [3, 2, 1]), (99, [3, 2, 4])],
-)
-def test_rows_after_the_limit_are_not_read(limit: int, expected: list[int]) -> None:
-    read = list[int]()
-
-    def noted() -> Any:
-        for batch in batches(3, 2, 4):
-            read.append(batch.num_rows)
-            yield batch
-
-    assert [batch.num_rows for batch in _first(noted(), limit)] == expected
-    assert len(read) == len(expected)
 
 
 def test_row_ids_replace_files_and_positions() -> None:

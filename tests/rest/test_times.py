@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import snapshot as pyiceberg_snapshots
 
 from rest.rest_server import RestServer
@@ -48,7 +49,7 @@ class Skew:
 @pytest.fixture
 def skew(monkeypatch: pytest.MonkeyPatch) -> Skew:
     clock = Skew()
-    original = pyiceberg_snapshots.Snapshot
+    original = Snapshot
 
     def skewed(**fields: Any) -> Any:
         made = original(**fields)

@@ -110,7 +110,7 @@ class HistoryRecord:
     snapshot_id: int
     snapshot_at: datetime | None
     profiled_at: datetime
-    rows: int
+    rows: int | None
     nulls: int | None
     distinct: int | None
     min: str | None

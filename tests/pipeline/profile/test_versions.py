@@ -18,6 +18,7 @@ from pipeline.profile.test_in_process import Table
 from pipeline.profile.test_profile import no_spark
 from pipeline.test_sync_worker import triggered, worker
 from skiway.formats.files import Files
+from skiway.formats.parquet.reading import checked_file
 from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.statistics.file_table import written
@@ -41,7 +42,7 @@ ROWS = (
 def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files whose rows are read, in order."""
     found: list[str] = []
-    original: Callable[..., Any] = in_process.checked_file
+    original: Callable[..., Any] = checked_file
 
     def counted(access: Files, path: str) -> Any:
         found.append(Path(path).name)

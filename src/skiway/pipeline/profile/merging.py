@@ -68,7 +68,7 @@ def _missing_values(schema: TableSchema, defaults: Mapping[int, pa.Scalar]) -> d
     """
     found: dict[int, pa.Scalar | None] = {}
     for number, path in field_paths(schema.arrow).items():
-        of_parts = [defaults[part] for field in path if (part := field_id(field)) in defaults]
+        of_parts = [defaults[part] for field in path if (part := field_id(field)) is not None and part in defaults]
         has_default = any(value.is_valid for value in of_parts)
         found[number] = pa.scalar(None) if not has_default else of_parts[0] if len(path) == 1 else None
     return found

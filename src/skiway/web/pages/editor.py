@@ -96,7 +96,7 @@ def _chart(shown: pa.Table, rows: Sequence[Sequence[Any]], *, is_cut: bool) -> t
         return None, f"{shown.num_rows} bars are too many; use LIMIT for at most {MAX_BARS}"
     order = pc.sort_indices(shown.column(label)).to_pylist() if is_line else range(shown.num_rows)
     pairs = [(rows[number][label], rows[number][value]) for number in order]
-    points = [[str(name), None if number is None else float(number)] for name, number in pairs]
+    points = [(str(name), None if number is None else float(number)) for name, number in pairs]
     if not all(number is None or math.isfinite(number) for _, number in points):
         return None, f"{shown.schema.names[value]} has values that are infinite or no numbers"
     if is_line and not all(_is_on_axis(name) for name, _ in points):
