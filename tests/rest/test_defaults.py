@@ -15,7 +15,7 @@ SORTED = {
 }
 PARTITIONED = {"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "part", "transform": "identity"}]}
 EMPTY_SPEC = {"spec-id": 0, "fields": []}
-NESTED = {
+NESTED: dict[str, Any] = {
     "type": "struct",
     "fields": [{"id": 9, "name": "y", "required": False, "type": "int", "initial-default": 7, "write-default": 8}],
 }
