@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import snapshot as pyiceberg_snapshots
 
 from pipeline.java_iceberg import Long
@@ -41,7 +40,8 @@ def java(rest_server: RestServer) -> Any:
 def test_history_of_a_client_with_a_slow_clock_is_accepted(
     rest_server: RestServer, java: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, rows = Snapshot, pa.table({"id": [1]})
+    original: Any = getattr(pyiceberg_snapshots, "Snapshot")  # noqa: B009 - not exported
+    rows = pa.table({"id": [1]})
 
     def slow(**fields: Any) -> Any:
         made = original(**fields)

@@ -14,7 +14,6 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import snapshot as pyiceberg_snapshots
 
 from rest.rest_server import RestServer
@@ -49,7 +48,7 @@ class Skew:
 @pytest.fixture
 def skew(monkeypatch: pytest.MonkeyPatch) -> Skew:
     clock = Skew()
-    original = Snapshot
+    original: Any = getattr(pyiceberg_snapshots, "Snapshot")  # noqa: B009 - not exported
 
     def skewed(**fields: Any) -> Any:
         made = original(**fields)
