@@ -104,7 +104,7 @@ def test_known_deletes_lower_the_bound_of_rows() -> None:
 
 
 def test_rows_of_files_without_a_count_are_no_bound() -> None:
-    table = merge(PROFILE.empty_table(), file_table(ONE, [3, None]), ONE).table
+    table = merge(PROFILE.empty_table(), file_table(ONE, [3, None]), ONE).table  # type: ignore[list-item]
     assert (table.row_count, table.properties["quality.row_count"]) == (3, ESTIMATE)
 
 

@@ -93,8 +93,8 @@ def _chart(shown: pa.Table, *, is_cut: bool) -> tuple[dict[str, Any] | None, str
     rows = pa.table({"label": shown.column(label), "value": shown.column(value)})
     if is_line:
         rows = rows.sort_by("label")
-    points = [
-        [str(each["label"]), None if each["value"] is None else float(each["value"])] for each in rows.to_pylist()
+    points: list[tuple[str, float | None]] = [
+        (str(each["label"]), None if each["value"] is None else float(each["value"])) for each in rows.to_pylist()
     ]
     if not all(number is None or math.isfinite(number) for _, number in points):
         return None, f"{shown.schema.names[value]} has values that are infinite or no numbers"
