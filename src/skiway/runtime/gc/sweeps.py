@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from skiway.clock import Clock, SettledClock, utc_now
-from skiway.config.metastore import CasGc, Gc, IdempotencyGc, JobsGc, PointerGc, WarehouseGc
+from skiway.config.metastore import Gc
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import gc
 from skiway.runtime.gc.schedule import Progress, Sweep
@@ -31,7 +31,7 @@ class Page:
 
 def is_enabled(kind: SweepKind, settings: Gc, warehouse: Warehouse | None) -> bool:
     """Whether the sweep runs with these settings."""
-    return _section(kind, settings).enabled and not (kind.needs_warehouse and warehouse is None)
+    return bool(_section(kind, settings).enabled) and not (kind.needs_warehouse and warehouse is None)
 
 
 def sweeps(
@@ -81,16 +81,15 @@ def _pages(kind: SweepKind, work: _Work) -> Iterator[Page]:
             return
 
 
-def _section(kind: SweepKind, settings: Gc) -> IdempotencyGc | CasGc | PointerGc | JobsGc | WarehouseGc:
-    section: IdempotencyGc | CasGc | PointerGc | JobsGc | WarehouseGc = getattr(settings, kind.section)
-    return section
+def _section(kind: SweepKind, settings: Gc) -> Any:
+    return getattr(settings, kind.section)
 
 
 def _scheduled(kind: SweepKind, work: _Work) -> Sweep:
     section = _section(kind, work.settings)
     millis = [getattr(section, name, None) for name in ("slice_millis", "max_tick_millis")]
     if kind.is_settled:  # blobs and files of running statements must not seem old because the clock jumped
-        work = replace(work, clock=SettledClock(work.clock, getattr(section, "min_age_ms") / 1000))  # noqa: B009
+        work = replace(work, clock=SettledClock(work.clock, section.min_age_ms / 1000))
     return Sweep(
         kind.name,
         lambda token: _progress(kind.step(work, token)),
