@@ -20,7 +20,9 @@ def schema(**columns: pa.DataType) -> TableSchema:
     return TableSchema.of(with_ids(pa.schema(columns), lambda path: numbers[path[0]]))
 
 
-def file_table(of: TableSchema, row_counts: Sequence[int | None], *, deletes: Sequence[int] = (), **more: Any) -> pa.Table:
+def file_table(
+    of: TableSchema, row_counts: Sequence[int | None], *, deletes: Sequence[int] = (), **more: Any
+) -> pa.Table:
     """Files without any statistics; each of `deletes` has an unknown number of deleted rows."""
     count = len(row_counts)
     columns: dict[str, Any] = {
