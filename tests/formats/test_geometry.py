@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import geoarrow.pyarrow as ga
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import GeographyType, GeometryType, NestedField
 
 from skiway.errors import Unsupported
 from skiway.formats import TableHandle, open_source
 from skiway.formats.geometry import coordinate_system
+from skiway.formats.iceberg.types import arrow_columns
 
 POINTS = [struct.pack("<BIdd", 1, 1, 6.86, 45.92), None, struct.pack("<BIdd", 1, 1, 7.75, 46.02)]
 SWISS = {"type": "ProjectedCRS", "name": "CH1903+ / LV95", "id": {"authority": "EPSG", "code": 2056}}
@@ -189,3 +193,13 @@ def test_invalid_geometry_metadata_is_ignored(tmp_path: Path, nonsense: str) -> 
     table = pa.table({"id": [1, 2, 3], "place": pa.array(POINTS, pa.binary())})
     pq.write_table(table.replace_schema_metadata({"geo": nonsense}), tmp_path / "places" / "a.parquet")
     assert type_in_json(opened(tmp_path)) == "binary"
+
+
+def test_geometries_of_iceberg_do_not_need_geoarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing it would change how the process reads the columns of results that are already planned."""
+    monkeypatch.setitem(sys.modules, "geoarrow.pyarrow", object())
+    kinds = GeometryType("EPSG:21781"), GeographyType("EPSG:21782")
+    fields = [NestedField(number, f"c{number}", kind, required=False) for number, kind in enumerate(kinds, 1)]
+    columns = arrow_columns(Schema(*fields))
+    assert columns.types == [pa.binary(), pa.binary()]
+    assert coordinate_system(columns.field("c1")) == "EPSG:21781"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import duckdb
 import pyarrow as pa
 import pytest
 
-from skiway.presentation.results import shown_rows, with_whole_numbers
+from skiway.presentation.results import json_values, shown_rows, with_whole_numbers
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,9 @@ def test_values_that_python_lacks_are_text_of_duckdb(value: str, shown: object) 
     with duckdb.connect(config={"arrow_lossless_conversion": "true"}) as database:
         rows = database.sql(f"SELECT {value} AS v, {value} AS v").to_arrow_table()
     assert shown_rows(rows)["rows"] == [[shown, shown]]
+
+
+def test_decimals_have_no_exponents_in_json() -> None:
+    zero, small = Decimal("0E-10"), Decimal("-1E-9")
+    shown = json_values({"a": zero, "b": [small, {"c": zero}], small: 1})
+    assert shown == {"a": "0.0000000000", "b": ["-0.000000001", {"c": "0.0000000000"}], "-0.000000001": 1}

@@ -57,7 +57,7 @@ def file_calls(
     columns: Columns, handle: TableHandle, snapshot: Snapshot, parts: Sequence[pa.Table]
 ) -> list[FunctionCall] | None:
     """The calls with which the client reads the files of each part; None if it would not read what the server does."""
-    if len(columns.wanted) or not all(is_direct(each.type) and not is_nested(each.type) for each in columns.stored):
+    if len(columns.wanted) or not all(is_direct(each) and not is_nested(each.type) for each in columns.stored):
         return None
     calls = []
     for part in parts:

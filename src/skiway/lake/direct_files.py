@@ -53,18 +53,16 @@ _AS_TEXT: Final[Sequence[Callable[[pa.DataType], bool]]] = (
 """The types of partition values that DuckDB reads from their text."""
 
 
-def is_direct(of: pa.DataType) -> bool:
-    """Whether DuckDB reads columns of this type as a scan does."""
+def is_direct(column: pa.Field) -> bool:
+    """Whether DuckDB reads a column as a scan does. In the files of geometries, it ignores their coordinate system."""
+    of = column.type
+    if b"ARROW:extension:name" in (column.metadata or {}):
+        return False
     if is_nested(of):
         fields = _fields(of)
         names = {field.name.casefold() for field in fields}
-        return bool(fields) and len(names) == len(fields) and all(map(_is_direct_field, fields))
+        return bool(fields) and len(names) == len(fields) and all(each.name and is_direct(each) for each in fields)
     return pa.types.is_decimal128(of) or of in DIRECT_TYPES
-
-
-def _is_direct_field(field: pa.Field) -> bool:
-    has_extension = b"ARROW:extension:name" in (field.metadata or {})
-    return bool(field.name) and not has_extension and is_direct(field.type)
 
 
 def is_nested(of: pa.DataType) -> bool:
@@ -97,7 +95,7 @@ def _is_alike(column: pa.DataType, stored: pa.DataType) -> bool:
 
 def file_groups(schema: pa.Schema, files: Sequence[WholeFile]) -> list[FileGroup] | None:
     """The files, for DuckDB to read them as a table with these columns; None if it would return something else."""
-    if not files or len(files) > MAX_FILES or not all(is_direct(column.type) for column in schema):
+    if not files or len(files) > MAX_FILES or not all(map(is_direct, schema)):
         return None
     groups: dict[tuple[FileColumn, ...], list[WholeFile]] = {}
     known: dict[int, tuple[FileColumn, ...] | None] = {}  # of files without constants, by the identity of their columns

@@ -153,7 +153,7 @@ class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
         snapshot = self._snapshot()
         if self._is_hidden or snapshot is None or len(self.columns.wanted):
             return None
-        if not all(is_direct(field.type) for field in self.columns.stored):
+        if not all(map(is_direct, self.columns.stored)):
             return None  # without a plan, which a scan makes
         readable = self._readable(snapshot)
         handle = self._opened.at(snapshot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -121,7 +122,7 @@ def _is_beyond_python(column: pa.ChunkedArray) -> bool:
 
 def json_values(value: Any) -> Any:
     """A value with nothing in it that JSON does not have: times, bytes and other objects are text."""
-    return _finite(msgspec.to_builtins(value, enc_hook=_plain))
+    return _as_text(msgspec.to_builtins(value, builtin_types=[Decimal], enc_hook=_plain))
 
 
 def _plain(value: Any) -> Any:
@@ -136,13 +137,16 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _finite(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
+    """A value in which infinite numbers and decimals are text, the latter without exponents, as in DuckDB."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
     if isinstance(value, list):
-        return [_finite(each) for each in value]
+        return [_as_text(each) for each in value]
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {_as_text(key): _as_text(each) for key, each in value.items()}
     return value
 
 

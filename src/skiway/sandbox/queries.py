@@ -275,7 +275,7 @@ class QueryProcess:
         kind, payload = self._frame()
         if kind != b"S":
             raise self._error(kind, payload)
-        schema = pa.ipc.read_schema(pa.py_buffer(payload))
+        schema = pa.schema(map(_unregistered, pa.ipc.read_schema(pa.py_buffer(payload))))
         return schema, self._batches(schema)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -400,6 +400,19 @@ class QueryProcess:
             f"the query uses more than {self._queries.memory_limit} of memory: read fewer columns or rows, or aggregate less",
             key="sql.memory",
         )
+
+
+def _unregistered(column: pa.Field) -> pa.Field:
+    """A column whose type does not depend on whether a library has registered geometries with pyarrow since the last call."""
+    metadata = dict(column.metadata or {})
+    if isinstance(column.type, pa.ExtensionType):
+        metadata[b"ARROW:extension:name"] = column.type.extension_name.encode()
+        metadata[b"ARROW:extension:metadata"] = column.type.__arrow_ext_serialize__()
+        column = column.with_type(column.type.storage_type)
+    if metadata.get(b"ARROW:extension:name") == b"geoarrow.wkb":
+        details = json.loads(metadata.get(b"ARROW:extension:metadata") or b"{}")
+        metadata[b"ARROW:extension:metadata"] = json.dumps(details, sort_keys=True).encode()
+    return column.with_metadata(metadata or None)
 
 
 @contextlib.contextmanager

@@ -212,6 +212,7 @@ def rows() -> pa.Table:
     return pa.Table.from_arrays([*columns[:-1], pa.array(range(count), pa.int64())], schema=COLUMNS)
 
 
+FAR = pa.scalar(3_789_742, pa.int32()).cast(pa.date32())  # the year 12345, which Python does not have
 MEANT = {
     **SAID,
     "d >= 'NaN'::DOUBLE": d >= NAN,
@@ -226,6 +227,8 @@ MEANT = {
     "d NOT IN (0.5, 'NaN'::DOUBLE)": ~d.isin([0.5, NAN]),
     "NOT (i32 NOT IN (1, 2) AND s <> 'x')": ~(~i32.isin([1, 2]) & (s != "x")),
     "NOT (b IS NULL OR NOT b)": ~(b.is_null() | ~b),
+    "dt < DATE '12345-01-01'": col("dt") < FAR,
+    "dt IN (DATE '12345-01-01', DATE '2024-02-29')": col("dt").isin([FAR, dt.date(2024, 2, 29)]),
 }
 
 

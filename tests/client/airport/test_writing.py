@@ -376,6 +376,14 @@ def test_invalid_updates_are_rejected_and_change_nothing(
     assert content(filled) == before
 
 
+def test_value_may_be_a_date_that_python_does_not_have(db: AirportClient) -> None:
+    far = pa.scalar(3_789_742, pa.int32()).cast(pa.date32())
+    db.create_table("s.days", pa.schema([("day", pa.date32())]))
+    db.insert("s.days", pa.table({"day": pa.array([0], pa.date32())}))
+    assert db.update("s.days", {"day": far}).count == 1
+    assert db.scan("s.days", where=col("day") == far).read_all()["day"].cast(pa.int32()).to_pylist() == [3_789_742]
+
+
 def test_concurrently_changed_row_is_a_conflict(filled: AirportClient) -> None:
     def meddling(v: pa.Array) -> pa.Array:
         with AirportClient(filled.location, "m") as other:

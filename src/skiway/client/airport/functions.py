@@ -189,7 +189,7 @@ def _argument_row(function: Function, given: Sequence[Any], named: Mapping[str, 
 
 def _array(function: Function, parameter: pa.Field, value: Any) -> pa.Array:
     if isinstance(value, pa.Scalar):
-        return pa.array([value.as_py()], value.type)
+        return pa.repeat(value, 1)  # Python does not have all dates
     data_type = _literal_type(value) if _has_mark(parameter, b"is_any_type") else parameter.type
     try:
         return pa.nulls(1, data_type) if value is None else pa.array([value], data_type)

@@ -277,6 +277,8 @@ def literal(field: pa.Field, value: Any) -> pa.Scalar:
             f"comparisons are not supported: column {field.name!r} is {type_name}; read it and filter the rows yourself"
         )
     wanted = value_type(field.type)
+    if isinstance(value, pa.Scalar) and value.type == wanted and value.is_valid:
+        return value  # Python does not have all dates
     given = _plain(type_name, wanted, value)
     try:
         scalar = pa.scalar(given, wanted)

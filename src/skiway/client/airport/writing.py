@@ -294,7 +294,7 @@ def _column(table: Table, name: str) -> str:
 
 def _single_value(table: Table, field: pa.Field, value: Any) -> pa.Array:
     if isinstance(value, pa.Scalar):
-        return pa.array([value.as_py()], value.type)
+        return pa.repeat(value, 1)  # Python does not have all dates
     try:
         return pa.nulls(1, field.type) if value is None else pa.array([value], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -107,9 +107,14 @@ def _arrow_type(of: Any) -> pa.DataType:
     """The Arrow type of a primitive type. Common types spare the first listing the half second that importing this takes."""
     if (common := _COMMON_TYPES.get(str(of))) is not None:
         return common
+    from pyiceberg.types import GeographyType, GeometryType
+
+    if isinstance(of, (GeometryType, GeographyType)):
+        return pa.binary()  # PyIceberg would register its own type with pyarrow, which changes what all others read
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return _plain_type(schema_to_pyarrow(of))
+    found = schema_to_pyarrow(of)
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(found, found)
 
 
 _COMMON_TYPES: Final = {
@@ -126,12 +131,6 @@ _COMMON_TYPES: Final = {
     "binary": pa.binary(),
     "uuid": pa.uuid(),
 }
-
-
-def _plain_type(of: pa.DataType) -> pa.DataType:
-    if isinstance(of, pa.BaseExtensionType) and of != pa.uuid():
-        of = of.storage_type  # geometry is WKB
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(of, of)
 
 
 def defaults(schema: Schema) -> dict[int, pa.Scalar]:
@@ -228,12 +227,10 @@ def _nested(fields: Sequence[NestedField]) -> Iterator[NestedField]:
 
 def partition_type(field: PartitionField, schemas: Sequence[Schema]) -> pa.DataType:
     """The type of the values of a partition field, from the newest of `schemas` that has its source column."""
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
     for schema in reversed(schemas):
         if field.source_id in schema._lazy_id_to_field:
             source: IcebergType = schema.find_field(field.source_id).field_type
-            found = _plain_type(schema_to_pyarrow(field.transform.result_type(source)))
+            found = _arrow_type(field.transform.result_type(source))
             return pa.binary(16) if found == pa.uuid() else found
     return pa.null()
 
@@ -297,7 +294,7 @@ def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
         raise InvalidArgument("a table needs at least one column", key="columns.none")
     _check_names(arrow.names, "")
     numbers = count(1)
-    fields = [_iceberg_field(each, format_version, numbers, top=True) for each in arrow]
+    fields = [_iceberg_field(each, format_version, numbers) for each in arrow]
     try:
         # Columns are numbered already, in the same order unless some are nested. To number them again takes long.
         is_flat = all(each.field_type.is_primitive for each in fields)
@@ -325,14 +322,17 @@ def iceberg_type(field: pa.Field, *, format_version: int = 2) -> IcebergType:
     return _column_type(field, format_version, count(1))
 
 
-def _iceberg_field(field: pa.Field, version: int, numbers: Iterator[int], *, top: bool = False) -> Any:
+def _iceberg_field(field: pa.Field, version: int, numbers: Iterator[int], within: str = "") -> Any:
+    """A column, or a field `within` a struct, whose path errors name."""
     from pyiceberg.types import NestedField
 
     doc = (field.metadata or {}).get(b"doc") or (field.metadata or {}).get(b"comment")
     return NestedField(
         field_id=next(numbers),
         name=field.name,
-        field_type=_column_type(field, version, numbers) if top else _type(field, field.name, version, numbers),
+        field_type=_type(field, f"{within}.{field.name}", version, numbers)
+        if within
+        else _column_type(field, version, numbers),
         required=not field.nullable,
         doc=doc.decode() if doc else None,
     )
@@ -357,7 +357,7 @@ def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) ->
         if not of.num_fields:
             raise _unsupported(column, "struct without fields")
         _check_names([child.name for child in of], column)
-        return StructType(*(_iceberg_field(child, version, numbers) for child in of))
+        return StructType(*(_iceberg_field(child, version, numbers, column) for child in of))
     if pa.types.is_map(of):
         return MapType(
             key_id=next(numbers),
