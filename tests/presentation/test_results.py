@@ -57,5 +57,9 @@ def test_values_that_python_lacks_are_text_of_duckdb(value: str, shown: object) 
 
 def test_decimals_have_no_exponents_in_json() -> None:
     zero, small = Decimal("0E-10"), Decimal("-1E-9")
-    shown = json_values({"a": zero, "b": [small, {"c": zero}], small: 1})
-    assert shown == {"a": "0.0000000000", "b": ["-0.000000001", {"c": "0.0000000000"}], "-0.000000001": 1}
+    shown = json_values({"a": zero, "b": [small, (zero, {"c": zero})], small: 1})
+    assert shown == {
+        "a": "0.0000000000",
+        "b": ["-0.000000001", ["0.0000000000", {"c": "0.0000000000"}]],
+        "-0.000000001": 1,
+    }

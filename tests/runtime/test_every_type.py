@@ -97,7 +97,8 @@ def in_tables(kind: Type) -> str:
 
 
 def of_tables_in_flight_sql(kind: Type) -> str:
-    return kind.plain if "UUID" in kind.sql else kind.stored or kind.plain or kind.sql
+    stored = kind.stored or kind.sql
+    return stored.replace("UUID", "VARCHAR") if "UUID" in stored else kind.stored or kind.plain or kind.sql
 
 
 def columns_in(rows: pa.Table, types: Sequence[Type]) -> Columns:

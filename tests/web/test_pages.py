@@ -415,6 +415,12 @@ def test_no_chart_is_drawn_that_would_be_false(visitor: Visitor, sql: str, reaso
     assert "<figure>" not in page
 
 
+def test_decimals_have_no_exponents(visitor: Visitor) -> None:
+    _, _, page = drawn(visitor, "select 0::decimal(38, 10) as n")
+    assert "0.0000000000" in page
+    assert "0E-10" not in page
+
+
 def test_chart_has_the_column_whose_values_do_not_repeat(visitor: Visitor) -> None:
     chart, _, _ = drawn(visitor, "select 'EU' as region, 'r' || i as resort, i as sold from range(3) t(i)")
     assert chart is not None

@@ -143,7 +143,7 @@ def _as_text(value: Any) -> Any:
         return str(value)
     if isinstance(value, Decimal):
         return format(value, "f")
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_as_text(each) for each in value]
     if isinstance(value, dict):
         return {_as_text(key): _as_text(each) for key, each in value.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -105,6 +106,8 @@ def _cell(value: Any) -> str:
     """A value of a row as text, shortened."""
     if isinstance(value, bytes):
         text = value.hex(" ")
+    elif isinstance(value, Decimal):
+        text = format(value, "f")
     elif isinstance(value, (Mapping, list, tuple)):
         text = json.dumps(json_values(value), ensure_ascii=False)
     else:
