@@ -113,8 +113,7 @@ def _arrow_type(of: Any) -> pa.DataType:
         return pa.binary()  # PyIceberg would register its own type with pyarrow, which changes what all others read
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    found = schema_to_pyarrow(of)
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(found, found)
+    return _plain_type(schema_to_pyarrow(of))
 
 
 _COMMON_TYPES: Final = {
@@ -131,6 +130,10 @@ _COMMON_TYPES: Final = {
     "binary": pa.binary(),
     "uuid": pa.uuid(),
 }
+
+
+def _plain_type(of: pa.DataType) -> pa.DataType:
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(of, of)
 
 
 def defaults(schema: Schema) -> dict[int, pa.Scalar]:
