@@ -131,11 +131,12 @@ def test_overlap_does_not_move_if_rows_appear_below_the_next_one_during_a_load(p
     """The load may have read them, so that they are no error, or not, so that the next load reads them."""
     facts = CursorFacts("30", 10, below=4, below_next=6, content="6:77", content_next="9:99", recent="12", at=9000)
     found = cursor_range("t", "id", position, facts)
-    expected = {"from": "12", "below": 4 if position is None else 6, "content": "9:99"}
-    assert {name: found.position(5, expected["below"])[name] for name in expected} == expected
-    assert found.position(5, expected["below"] - 1)["from"] == "12"  # rows were deleted
+    below = 4 if position is None else 6
+    expected = {"from": "12", "below": below, "content": "9:99"}
+    assert {name: found.position(5, below)[name] for name in expected} == expected
+    assert found.position(5, below - 1)["from"] == "12"  # rows were deleted
     unmoved = {"from": None if position is None else "12", "below": 0 if position is None else 4, "content": ""}
-    after = found.position(5, expected["below"] + 1)
+    after = found.position(5, below + 1)
     assert {name: after[name] for name in unmoved} == unmoved
     again = cursor_range("t", "id", after, CursorFacts("30", 16, below=unmoved["below"], content="11:5"))
     assert (again.repeats, again.overlap) == (True, unmoved["from"])
