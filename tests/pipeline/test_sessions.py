@@ -111,7 +111,8 @@ class StressedLake:
     """A lake with two tables to profile and two pipelines to refresh. A worker runs four jobs at a time."""
 
     def __init__(self, lake: ManagedTableFactory) -> None:
-        self.pipelines = PipelineLake(lake)
+        queries = {f"{name}{number}": text for number in (1, 2) for name, text in QUERIES.items()}
+        self.pipelines = PipelineLake(lake, queries)
         self.home = lake.home
         self.pipelines.append(self.pipelines.create(), *((number, f"r{number % 3}", number) for number in range(20)))
         columns = pa.schema({"a": pa.int64(), "tags": pa.list_(pa.int64())})
