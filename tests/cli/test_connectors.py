@@ -99,7 +99,7 @@ def test_what_a_copy_can_miss_is_printed_before_the_first_load(
         missed,
         other,
     ]
-    assert run("setup", "plan", file, "-o", "json").json[0]["missed"] == [missed, other]
+    assert json.loads(run("setup", "plan", file, "-o", "json").out)[0]["missed"] == [missed, other]
 
 
 def test_mistakes_in_the_options_of_copies_are_reported(run: Run, folder: Path) -> None:
