@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -59,6 +60,46 @@ def test_copies_are_created_shown_and_changed(run: Run, folder: Path) -> None:
     wrong = run("connectors", "update", "copied", "--copy", "append")
     assert (wrong.code, "they are only for COM_UPSERT" in wrong.err) == (1, True)
     assert run("connectors", "delete", "copied").code == 0
+
+
+HOUR = "that are committed more than an hour after rows with a higher id"
+
+
+@pytest.mark.parametrize(
+    ("uri", "mode", "expected"),
+    [
+        (
+            "mysql://me@127.0.0.1/db",
+            "append",
+            ["deleted rows", "without a higher id", "are added again", f"rows {HOUR}"],
+        ),
+        ("mysql://me@127.0.0.1/db", "upsert", ["deleted rows", "without a higher id", f"rows {HOUR}"]),
+        ("postgresql://me@127.0.0.1/db", "append", ["deleted rows", f"rows of views and foreign tables {HOUR}"]),
+        ("postgresql://me@127.0.0.1/db", "replace", ["can miss nothing"]),
+    ],
+)
+def test_what_a_copy_can_miss_is_printed_before_the_first_load(
+    run: Run, tmp_path: Path, uri: str, mode: str, expected: list[str]
+) -> None:
+    options = [] if mode == "replace" else ["--cursor", "id", *(["--key", "k"] if mode == "upsert" else [])]
+    made = run("connectors", "create", "db", "--kind", "jdbc", "--uri", uri, "--copy", mode, *options)
+    assert made.code == 0, made.err
+    (missed, _) = made.out.splitlines()
+    assert missed.startswith(f"a copy with mode {mode} can miss ")
+    assert [each for each in expected if each not in missed] == []
+    assert run("connectors", "get", "db", "-o", "json").json["missed"] == [missed]
+    assert run("connectors", "delete", "db").code == 0
+    keys = {"mode": mode, **({} if mode == "replace" else {"cursor_column": "id"})}
+    copy = {**keys, **({"key_columns": ["k"]} if mode == "upsert" else {}), "tables": {"log": {"mode": "replace"}}}
+    planned = {"name": "db", "kind": "jdbc", "uri": uri, "destination": {"catalog": "lake"}, "copy": copy}
+    file = tmp_path / "setup.yaml"
+    file.write_text(json.dumps({"version": 1, "connectors": [planned]}))
+    other = "the copy of table log with mode replace can miss nothing"
+    assert [line.strip() for line in run("setup", "plan", file).out.splitlines() if " can miss " in line] == [
+        missed,
+        other,
+    ]
+    assert json.loads(run("setup", "plan", file, "-o", "json").out)[0]["missed"] == [missed, other]
 
 
 def test_mistakes_in_the_options_of_copies_are_reported(run: Run, folder: Path) -> None:

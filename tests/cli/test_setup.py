@@ -42,6 +42,7 @@ def test_examples_on_the_page_produce_the_output_shown(
         "line": 3,
         "waits_for": None,
         "fields": [{"field": "description", "before": "Everything we sell", "after": None}],
+        "missed": [],
     }
     assert "not in the file, and kept: " in run("setup", "plan", "shop.yaml").err
     applied = run("setup", "apply", "changed.yaml", "--output", "json")

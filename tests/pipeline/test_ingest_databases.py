@@ -7,6 +7,8 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -25,10 +27,12 @@ from pipeline.ingest_sources import (
 from pipeline.lakes import SPARK
 from skiway.errors import PermissionDenied, PreconditionFailed, Unauthorized
 from skiway.formats import TableName
+from skiway.metastore.ingest import cursors
 from skiway.metastore.ingest.rows import Target
 from skiway.metastore.ingest.settings import CopyMode, CopyRules
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
+from skiway.pipeline.ingest import databases
 from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.security.source_access import SourceAccess
 
@@ -408,3 +412,89 @@ def test_late_rows_of_sqlite_are_merged_by_key(managed_lake, spark, tmp_path):
             outcome = copy.run()
             assert (outcome.failures, outcome.changed) == ({}, changed)
             assert copy.rows("main.items") == sorted(database.execute("SELECT * FROM items").fetchall(), key=repr)
+
+
+def test_late_row_of_sqlite_is_appended_although_as_many_rows_were_deleted(managed_lake, spark, tmp_path):
+    """Nothing else is new. The second late row has the cursor value of the deleted one, and the same values in other columns."""
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as database:
+        with database:
+            database.execute("CREATE TABLE items (id INTEGER, v TEXT, w TEXT)")
+            database.execute(
+                "INSERT INTO items VALUES (1, 'a', NULL), (2, 'gone', 'x'), (6, 'kept', NULL), (6, 'b', NULL)"
+            )
+        copy = CopyingConnector.create(
+            managed_lake, spark, v1.CK_JDBC, f"sqlite:///{file}", appending(), source=source("main")
+        )
+        assert copy.run().failures == {}
+        for delete, late in (("v = 'gone'", (5, "late", None)), ("v = 'b'", (6, None, "b"))):
+            with database:
+                database.execute(f"DELETE FROM items WHERE {delete}")
+                database.execute("INSERT INTO items VALUES (?, ?, ?)", late)
+            for changed in (1, 0):
+                outcome = copy.run()
+                assert (outcome.failures, outcome.changed) == ({}, changed)
+                expected = [*database.execute("SELECT * FROM items").fetchall(), (2, "gone", "x")]
+                assert copy.rows("main.items") == sorted(expected, key=repr)
+
+
+def test_late_row_of_a_view_is_appended_although_as_many_rows_were_deleted(postgres, managed_lake, spark):
+    schema = postgres.new_schema("viewed")
+    postgres.run(
+        f"CREATE TABLE {schema}.t (id bigint, v text)",
+        f"INSERT INTO {schema}.t VALUES (1, 'a'), (2, 'gone'), (6, 'b')",
+        f"CREATE VIEW {schema}.shown AS SELECT id, v FROM {schema}.t",
+    )
+    copy = CopyingConnector.create(
+        managed_lake, spark, v1.CK_JDBC, postgres.uri, appending(), source=source(schema, "shown")
+    )
+    assert copy.run().failures == {}
+    postgres.run(f"DELETE FROM {schema}.t WHERE id = 2", f"INSERT INTO {schema}.t VALUES (5, 'late')")
+    for changed in (1, 0):
+        outcome = copy.run()
+        assert (outcome.failures, outcome.changed) == ({}, changed)
+        assert copy.rows(f"{schema}.shown") == [(1, "a"), (2, "gone"), (5, "late"), (6, "b")]
+
+
+@pytest.mark.parametrize("recent", [2, 100], ids=["below the overlap", "in the overlap"])
+def test_late_row_that_commits_while_sqlite_is_read_is_copied_once(managed_lake, spark, tmp_path, monkeypatch, recent):
+    """It appears after the rows are counted and before they are read, or after that, in the first load and in the next one."""
+    monkeypatch.setattr(databases, "_RECENT_ROWS", recent)
+    monkeypatch.setattr(cursors, "OVERLAP_S", 0)
+    monkeypatch.setattr(cursors, "_MARK_S", 0)
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as database:
+        with database:
+            database.execute("CREATE TABLE items (id INTEGER)")
+            database.executemany("INSERT INTO items VALUES (?)", [(number * 10,) for number in range(1, 7)])
+        copy = CopyingConnector.create(
+            managed_lake, spark, v1.CK_JDBC, f"sqlite:///{file}", appending(), source=source("main")
+        )
+        late = iter([5, 15, 25, 35])
+        usual = databases.DatabaseChanges.write
+
+        def write(self: Any, *target: Any) -> Any:
+            insert()
+            return usual(self, *target)
+
+        def insert() -> None:
+            with database:
+                database.executemany("INSERT INTO items VALUES (?)", [(each,) for each in islice(late, 1)])
+
+        counted = databases.DatabaseTable.count_below
+
+        def count_below(self: Any, *args: Any, **more: Any) -> int:
+            insert()
+            return counted(self, *args, **more)
+
+        monkeypatch.setattr(databases.DatabaseChanges, "write", write)
+        monkeypatch.setattr(databases.DatabaseTable, "count_below", count_below)
+        for number in range(4):
+            assert copy.run().failures == {}
+            with database:
+                database.execute("INSERT INTO items VALUES (?)", (100 + number,))
+        assert copy.run().failures == {}
+        assert copy.run().changed == 0
+        found = sorted(row[0] for row in copy.rows("main.items"))
+        assert found == [row[0] for row in database.execute("SELECT id FROM items ORDER BY id")]
+        assert {5, 15, 25, 35} <= {*found}

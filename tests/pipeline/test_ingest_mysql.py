@@ -113,6 +113,24 @@ def test_rows_that_commit_after_higher_values_are_merged_by_key(mariadb, copied)
         assert as_text(copy.rows("late.t")) == mariadb.rows("SELECT * FROM t", "late")
 
 
+def test_late_row_is_appended_although_as_many_rows_were_deleted(mariadb, copied):
+    mariadb.new_database(
+        "masked",
+        "CREATE TABLE t (id bigint AUTO_INCREMENT UNIQUE, v text)",
+        "INSERT INTO t (v) VALUES ('a'), ('gone')",
+    )
+    copy = copied("masked", mode=v1.COM_APPEND, cursor_column="id")
+    with mariadb.transaction("masked", "INSERT INTO t (v) VALUES ('late')"):
+        mariadb.run("INSERT INTO t (v) VALUES ('higher')", database="masked")
+        assert copy.run().failures == {}
+        assert [row[0] for row in copy.rows("masked.t")] == [1, 2, 4]
+    mariadb.run("DELETE FROM t WHERE v = 'gone'", database="masked")
+    for changed in (1, 0):
+        outcome = copy.run()
+        assert (outcome.failures, outcome.changed) == ({}, changed)
+        assert copy.rows("masked.t") == [(1, "a"), (2, "gone"), (3, "late"), (4, "higher")]
+
+
 def test_cursor_can_be_a_text_with_any_characters(mariadb, copied):
     mariadb.new_database("texts", "CREATE TABLE t (k varchar(20))", "INSERT INTO t VALUES ('a'), ('a\\\\''b\\\"ö')")
     copy = copied("texts", mode=v1.COM_APPEND, cursor_column="k")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +23,16 @@ from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.resource_factory import ResourceFactory
 from pipeline.lakes import SPARK, opened, write
 from skiway.errors import InvalidArgument
+from skiway.formats import TableName
+from skiway.metastore import connectors, jobs, statistics
+from skiway.metastore.jobs.queue import JobQueue, JobRules
+from skiway.metastore.managed import ManagedTable
+from skiway.metastore.pipelines import api
+from skiway.metastore.pipelines.owners import Owner, owner_realm
 from skiway.metastore.reconcile.outcomes import Control
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.model import v1
+from skiway.pipeline import interruption
 from skiway.pipeline import session as sessions
 from skiway.pipeline.derive import SparkQueries
 from skiway.pipeline.interruption import interruptible
@@ -29,13 +41,15 @@ from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas
 from skiway.pipeline.profile.python_tasks import scan_files
 from skiway.pipeline.session import PINNED, SparkPlace, separate_session
+from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
+from skiway.security import MemorySecrets
 from skiway.storage import open_stores, utc_now
 
 pytestmark = SPARK
 
 PLACE = SparkPlace("local[2]")
 PATIENCE_S = 300.0
-ROUNDS = 5
+ROUNDS = 3
 QUERIES = {
     "good": "SELECT ID, upper(Region) AS region, CAST('2026-03-08 02:30:00' AS TIMESTAMP) AS at FROM orders",
     "bad": "SELECT CAST(region AS INT) AS number FROM orders",
@@ -93,33 +107,103 @@ def test_refresh_during_a_profile_has_its_own_settings(
         assert not any(row["error"] for row in running.result())
 
 
-@pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_profiles_and_refreshes_at_once_have_the_results_of_sequential_ones(spark: Any, tmp_path: Path) -> None:
-    """Two profiles and two refreshes run at once, several times. A value that cannot be cast is always an error."""
-    rows = pa.table({"a": [1, 2, None], "tags": [[1, 2], [], None]})
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        write(folder / "t", rows)
-    with pipeline(tmp_path / "three") as three, pipeline(tmp_path / "four") as four:
-        jobs: list[tuple[Any, Any]] = [
-            (profiled, folders[0]),
-            (refreshed, three),
-            (profiled, folders[1]),
-            (refreshed, four),
+class StressedLake:
+    """A lake with two tables to profile and two pipelines to refresh. A worker runs four jobs at a time."""
+
+    def __init__(self, lake: ManagedTableFactory) -> None:
+        queries = {f"{name}{number}": text for number in (1, 2) for name, text in QUERIES.items()}
+        self.pipelines = PipelineLake(lake, queries)
+        self.home = lake.home
+        self.pipelines.append(self.pipelines.create(), *((number, f"r{number % 3}", number) for number in range(20)))
+        columns = pa.schema({"a": pa.int64(), "tags": pa.list_(pa.int64())})
+        self.profiled = [self.pipelines.create(name, columns) for name in ("first", "second")]
+        for table in self.profiled:
+            self.pipelines.append(table, (1, [1, 2]), (2, []), (None, None))
+        owner = owner_realm(lake.home, Owner("ann", frozenset({"administrator"})))
+        space, catalog = lake.factory.first_namespace(), lake.factory.first_catalog().display_name
+        self.refreshed = []
+        for number in (1, 2):
+            head = f"name: p{number}\ncatalog: {catalog}\nnamespace: {space.display_name}\n"
+            files = {f"{name}{number}.sql": text for name, text in QUERIES.items()}
+            spec = v1.PipelineSpec(files={"pipeline.yml": head, **files})
+            self.refreshed.append(api.create(owner, v1.CreatePipelineRequest(spec=spec)).pipeline)
+        profile = SparkProfile(PLACE.session, in_process_bytes=0)
+        reconciler = Reconciler(MemorySecrets(), profile, warehouse=lake.warehouse)
+        self._run = jobs_of(lake.factory.realm, reconciler, SparkQueries(PLACE.session))
+        self._start: threading.Barrier | None = None
+        queue = JobQueue(lake.factory.stores, rules=JobRules(max_attempts=1, lease_s=PATIENCE_S))
+        self.worker = Worker(queue, self._run_together, "w", poll_s=0.02, at_once=4)
+
+    def _run_together(self, job: v1.Job, control: Control) -> Any:
+        if self._start is not None:
+            self._start.wait(PATIENCE_S)
+        return self._run(job, control)
+
+    def results(self, *, together: bool) -> list[Any]:
+        """The results of the four jobs, which run again from the beginning, one after the other or all at once."""
+        self._start = threading.Barrier(4) if together else None
+        requests = [
+            *(
+                partial(connectors.trigger, self.home, v1.TriggerReconcileRequest(table_id=each, full_rescan=True))
+                for each in (table.table.resource_id for table in self.profiled)
+            ),
+            *(
+                partial(api.start, self.home, v1.StartPipelineRequest(pipeline_id=each.resource_id, full=True))
+                for each in self.refreshed
+            ),
         ]
-        wanted = [run(of) for run, of in jobs]
-        assert not any(row["error"] for row in wanted[0])
-        assert list(wanted[1][0]) == ["sales.bad"]
+        made = []
+        for request in requests:
+            answer = request()
+            made.append(answer.job_id if isinstance(answer, v1.TriggerReconcileResponse) else answer.job.job_id)
+            if not together:
+                self._wait(made[-1:])
+        return [*map(self._outcome, self._wait(made)), *map(self._statistics, self.profiled), *map(self._rows, (1, 2))]
 
-        def repeated(run: Any, of: Any) -> list[Any]:
-            return [run(of) for _ in range(ROUNDS)]
+    def _wait(self, job_ids: list[str]) -> list[v1.Job]:
+        ends_at = time.monotonic() + PATIENCE_S
+        while True:
+            found = [jobs.get(self.home, v1.GetReconcileJobRequest(job_id=each)).job for each in job_ids]
+            if all(each.state not in (v1.JS_QUEUED, v1.JS_RUNNING) for each in found):
+                return found
+            assert time.monotonic() < ends_at, [(each.state, each.message) for each in found]
+            time.sleep(0.02)
 
-        with ThreadPoolExecutor(len(jobs)) as threads:
-            running = [threads.submit(repeated, run, of) for run, of in jobs]
-            found = [each.result() for each in running]
-        for results, result in zip(found, wanted, strict=True):
-            assert results == [result] * ROUNDS
+    def _outcome(self, job: v1.Job) -> Any:
+        return job.state, {each.table: each.message.partition(",")[0] for each in job.table_errors}
+
+    def _statistics(self, table: ManagedTable) -> Any:
+        snapshot = v1.SnapshotRef(snapshot_id=self.pipelines.lake.load(table).handle.current().id)
+        request = v1.ListColumnStatsRequest(table_id=table.table.resource_id, snapshot=snapshot)
+        found = list(statistics.list_columns(self.home, request).columns)
+        for each in found:
+            for name in ("table_id", "snapshot_id", "updated_at"):
+                if name in each.DESCRIPTOR.fields_by_name:
+                    each.ClearField(name)  # type: ignore[arg-type]
+        return found
+
+    def _rows(self, number: int) -> Any:
+        bad = TableName(self.pipelines.pipeline().project.namespace, f"bad{number}")
+        output = self.pipelines.pipeline().tables.output(bad)
+        committed = output is not None and output.handle.current() is not None
+        return self.pipelines.rows(f"good{number}"), committed
+
+
+@pytest.mark.timeout(900)
+def test_profiles_and_refreshes_at_once_have_the_results_of_sequential_ones(
+    spark: Any, managed_lake: ManagedTableFactory
+) -> None:
+    """Two profiles and two refreshes run at once, several times. A value that cannot be cast is an error, and nothing is committed."""
+    lake = StressedLake(managed_lake)
+    with lake.worker:
+        expected = lake.results(together=False)
+        states = [state for state, _ in expected[:4]]
+        assert states == [v1.JS_SUCCEEDED, v1.JS_SUCCEEDED, v1.JS_PARTIAL, v1.JS_PARTIAL]
+        assert [[*errors.values()] for _, errors in expected[2:4]] == [["a task of Spark failed"]] * 2
+        assert [len(columns) for columns in expected[4:6]] == [2, 2]
+        assert [(len(rows), committed) for rows, committed in expected[6:]] == [(20, False)] * 2
+        for _ in range(ROUNDS):
+            assert lake.results(together=True) == expected
 
 
 def test_job_has_one_session_that_no_other_job_sees(spark: Any) -> None:
@@ -172,6 +256,37 @@ def test_java_is_started_once_if_several_jobs_need_it(spark: Any, monkeypatch: p
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: PLACE.session(), range(4)))
     assert most == 1
+
+
+def test_fixed_settings_of_the_operator_are_logged_once(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    sessions._warn_of_fixed.cache_clear()
+    conf = {"spark.sql.ansi.enabled": "False", "spark.sql.session.timeZone": "UTC", "spark.sql.caseSensitive": "false"}
+    with caplog.at_level(logging.WARNING, "skiway.spark"):
+        for _ in range(2):
+            SparkPlace("local[2]", conf=conf).session()
+    (message,) = [each.getMessage() for each in caplog.records if "fixed" in each.getMessage()]
+    assert message.endswith("no effect: spark.sql.ansi.enabled=true")
+
+
+def test_job_ends_although_java_is_gone(spark: Any) -> None:
+    """The error of the job is reported, and not that of the tags and sessions that cannot be removed."""
+
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            raise ConnectionRefusedError(name)
+
+    Gone.__module__ = "pyspark.sql.connect.session"  # as a session on a Spark Connect server
+
+    def fail() -> None:
+        with interruptible("gone", Control()):
+            work = interruption._WORK.get()
+            assert work is not None
+            work._joined[0] = work._own = Gone()  # type: ignore[assignment]
+            work._joined[1] = SimpleNamespace(sparkContext=Gone())  # type: ignore[assignment]
+            raise ValueError("the error of the job")
+
+    with pytest.raises(ValueError, match="the error of the job"):
+        fail()
 
 
 def test_address_of_spark_connect_must_not_name_a_session() -> None:

@@ -160,6 +160,7 @@ class ConnectorRecord:
     copy: str | None = None
     key_columns: tuple[str, ...] = ()
     cursor_column: str | None = None
+    missed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, connector: Connector, call: Call) -> ConnectorRecord:
@@ -186,9 +187,10 @@ class ConnectorRecord:
             dict(message.properties),
             connector.created_at,
             connector.updated_at,
-            copy=_mode(message.copy) if message.HasField("copy") else None,
+            copy=_mode(message.copy) or None,
             key_columns=tuple(message.copy.key_columns),
             cursor_column=message.copy.cursor_column or None,
+            missed=tuple(_missed(connector)),
         )
 
     @classmethod
@@ -264,7 +266,9 @@ def create(
         description=description,
     )
     call.print_result(
-        f"created connector {name}; sync it with: skiway connectors sync {name} --watch",
+        "\n".join(
+            [*_missed(created), f"created connector {name}; sync it with: skiway connectors sync {name} --watch"]
+        ),
         ConnectorRecord.of(created, call),
     )
 
@@ -317,7 +321,8 @@ def update(
     if not given:
         raise typer.BadParameter("there is nothing to change: give at least one option")
     updated = call.lake.connectors.update(name, **given)
-    call.print_result(f"updated connector {updated.name}", ConnectorRecord.of(updated, call))
+    missed = _missed(updated) if "copy" in given else ()
+    call.print_result("\n".join([*missed, f"updated connector {updated.name}"]), ConnectorRecord.of(updated, call))
 
 
 @command(app, "delete")
@@ -487,7 +492,19 @@ def _auth(text: str) -> v1.ConnectorAuthSpec:
 def _mode(copy: v1.CopySettings) -> str:
     from skiway.model import v1
 
-    return v1.CopyMode.Name(copy.mode).removeprefix("COM_").lower()
+    return v1.CopyMode.Name(copy.mode).removeprefix("COM_").lower() if copy.mode else ""
+
+
+def _missed(connector: Connector) -> list[str]:
+    """Which changes of its source a connector does not copy."""
+    from skiway.client.metastore.connectors import missed_by_copies
+
+    copy = connector.message.copy
+    tables = {
+        name: (_mode(own) or _mode(copy), own.cursor_column or copy.cursor_column)
+        for name, own in [("", copy), *copy.tables.items()]
+    }
+    return missed_by_copies(connector.kind, connector.uri, tables)
 
 
 def _catalog_name(call: Call, destination: v1.ConnectorDestination) -> str:

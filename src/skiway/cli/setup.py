@@ -58,13 +58,14 @@ class ChangeRecord:
     line: int | None
     waits_for: str | None
     fields: list[FieldRecord]
+    missed: list[str]
 
     @classmethod
     def of(cls, change: Change) -> ChangeRecord:
         """Convert a change of a plan."""
         fields = [FieldRecord(each.field, each.before, each.after) for each in change.fields]
         waits_for = " ".join(change.waits_for) if change.waits_for else None
-        return cls(change.action, change.kind, change.name, change.line or None, waits_for, fields)
+        return cls(change.action, change.kind, change.name, change.line or None, waits_for, fields, _missed(change))
 
 
 @command(app, "export")
@@ -186,6 +187,21 @@ def _lines(change: Change) -> Iterator[str]:
                 yield f"    {each.field}: {_value(each.after)}"
         else:
             yield f"    {each.field}: {_value(each.before)} -> {_value(each.after)}"
+    yield from (f"    {_visible(each)}" for each in _missed(change))
+
+
+def _missed(change: Change) -> list[str]:
+    """Which changes of its source a connector will not copy, if the plan changes the copy."""
+    from skiway.client.metastore.connectors import missed_by_copies
+
+    copy = getattr(change.desired, "copy", None)
+    if change.kind != "connector" or change.action == "delete" or not copy or not change.changed & {"copy", "uri"}:
+        return []
+    tables = {
+        name: (own.mode or copy.mode or "", own.cursor_column or copy.cursor_column)
+        for name, own in [("", copy), *copy.tables.items()]
+    }
+    return missed_by_copies(change.desired.kind, change.desired.uri, tables)
 
 
 def _value(value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,9 +62,10 @@ class _SparkWork:
         """Take the tag from this thread, after the log has what Spark logged, and end the session of the job."""
         if not self._joined:
             return
-        try:
-            for session in self._joined.values():
+        for session in self._joined.values():
+            with suppress(Exception):  # Spark may be gone, which is not the error to report
                 _owner(session).removeTag(self._tag)
+        try:
             wait_for_output()
         finally:
             SPARK_USES.end(self)
@@ -146,7 +147,8 @@ def left(session: SparkSession) -> None:
 def _end(session: SparkSession) -> None:
     """End a session on a Spark Connect server, which would keep it for an hour. Others have nothing to end."""
     if is_remote(session):
-        session.stop()
+        with suppress(Exception):  # the server may be gone
+            session.stop()
 
 
 def is_remote(session: SparkSession) -> bool:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -106,8 +107,21 @@ class SparkPlace:
 
     def _started(self, *, fetch: bool) -> SparkSession:
         """The session of this process, which no job uses; on a Spark Connect server a new one."""
+        _warn_of_fixed(tuple(name for name, value in PINNED.items() if _differs(self.conf.get(name, value), value)))
         jars = iceberg_settings(self.conf, fetch=fetch) if self.fetch_jars and not self.remote else {}
         return session("skiway", self.master, remote=self.remote, jars=jars, **{**self.conf, **PINNED})
+
+
+@cache
+def _warn_of_fixed(names: tuple[str, ...]) -> None:
+    """Log once that settings of the operator have no effect."""
+    if names:
+        fixed = ", ".join(f"{name}={_as_text(PINNED[name])}" for name in names)
+        log.warning("these settings of Spark are fixed, and the configured values have no effect: %s", fixed)
+
+
+def _differs(value: Setting, other: Setting) -> bool:
+    return _as_text(value).lower() != _as_text(other).lower()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from os import getpid
 from pathlib import Path
 from socket import gethostname
@@ -20,10 +21,12 @@ from skiway.metastore.jobs.schedule import JobSchedule
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.schedule import PipelineSchedule
+from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer
 from skiway.pipeline.derive import SparkQueries
 from skiway.pipeline.ingest.engine import SparkCopies
+from skiway.pipeline.interruption import interruptible
 from skiway.pipeline.worker import SparkProfile, Worker, jobs_of
 from skiway.runtime.authentication import current_roles
 from skiway.runtime.lake import functions_of, opener_of, warehouse_of
@@ -82,7 +85,8 @@ def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehous
     place = spark_place(settings.reconciler.spark)
     copies = SparkCopies(place.session, fetch_drivers=place.fetch_jars)
     opener = opener_of(warehouse, sources)
-    return Reconciler(secrets, spark_profile(settings), opener, warehouse, sources, copies)
+    capturing = partial(interruptible, "capture", Control())
+    return Reconciler(secrets, spark_profile(settings), opener, warehouse, sources, copies, capturing)
 
 
 @contextmanager

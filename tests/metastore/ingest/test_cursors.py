@@ -16,7 +16,6 @@ from skiway.metastore.ingest.cursors import (
     cursor_range,
     overlap_starts,
 )
-from skiway.metastore.ingest.settings import CopyMode
 
 LOADED = {"kind": "cursor", "column": "id", "value": "20", "rows": 2}
 
@@ -33,8 +32,8 @@ LOADED = {"kind": "cursor", "column": "id", "value": "20", "rows": 2}
     ids=["empty", "first", "same", "new", "deleted"],
 )
 def test_rows_above_the_position_are_loaded(position, facts, expected):
-    found = cursor_range("t", "id", position, facts, CopyMode.APPEND)
-    assert (None if found is None else replace(found, more={})) == expected
+    found = cursor_range("t", "id", position, facts)
+    assert (None if found is None else replace(found, more={}, unmoved={})) == expected
 
 
 def test_position_counts_the_rows_up_to_it():
@@ -53,13 +52,13 @@ def test_position_counts_the_rows_up_to_it():
 )
 def test_cursor_that_goes_backward_is_an_error(facts, key):
     with expect_error(PreconditionFailed, key, column="id"):
-        cursor_range("t", "id", LOADED, facts, CopyMode.APPEND)
+        cursor_range("t", "id", LOADED, facts)
 
 
 @pytest.mark.parametrize("position", [{**LOADED, "column": "at"}, {"kind": "all"}])
 def test_other_mode_or_column_needs_a_full_load(position):
     with expect_error(PreconditionFailed, "ingest.position.other"):
-        cursor_range("t", "id", position, CursorFacts("30"), CopyMode.APPEND)
+        cursor_range("t", "id", position, CursorFacts("30"))
 
 
 # --- rows that commit late ----------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ SEEN = {**LOADED, "transaction": 100, "pending": "0:0"}
     ids=["same", "late", "new", "late and deleted", "restored"],
 )
 def test_rows_of_transactions_that_were_running_are_read_again(facts, since):
-    found = cursor_range("t", "id", SEEN, replace(facts, rows=7), CopyMode.APPEND)
+    found = cursor_range("t", "id", SEEN, replace(facts, rows=7))
     assert (... if found is None else found.since) == since
     if found is not None:
         assert found.position(1) == {
@@ -97,39 +96,64 @@ def test_rows_of_transactions_that_were_running_are_read_again(facts, since):
 def test_pending_rows_that_were_loaded_do_not_count_as_new():
     position = {**SEEN, "pending": "1:102"}
     facts = CursorFacts("20", 2, transactions=Transactions(100, 100, 1, "1:102", "1:102"))
-    assert cursor_range("t", "id", position, facts, CopyMode.UPSERT) is None
+    assert cursor_range("t", "id", position, facts) is None
 
 
 def test_rows_of_ended_transactions_below_the_position_are_an_error():
     facts = CursorFacts("20", 4, transactions=Transactions(105, 100, 1, "0:0", "1:102"))
     with expect_error(PreconditionFailed, "ingest.cursor.backward", column="id"):
-        cursor_range("t", "id", SEEN, facts, CopyMode.UPSERT)
+        cursor_range("t", "id", SEEN, facts)
 
 
-OVERLAPPING = {**LOADED, "rows": 10, "from": "12", "below": 4, "marks": [["20", 1000]]}
+OVERLAPPING = {**LOADED, "rows": 10, "from": "12", "below": 4, "content": "6:77", "marks": [["20", 1000]]}
 
 
 @pytest.mark.parametrize(
-    ("mode", "facts", "expected"),
+    ("facts", "expected"),
     [
-        (CopyMode.APPEND, CursorFacts("20", 10, below=4), None),
-        (CopyMode.APPEND, CursorFacts("20", 9, below=3), None),
-        (CopyMode.APPEND, CursorFacts("30", 10, below=4), CursorRange("id", "20", "30", 10)),
-        (CopyMode.APPEND, CursorFacts("20", 11, below=4), CursorRange("id", "20", "20", 4, overlap="12")),
-        (CopyMode.APPEND, CursorFacts("30", 10, below=3), CursorRange("id", "20", "30", 3, overlap="12")),
-        (CopyMode.UPSERT, CursorFacts("20", 10, below=4), None),
-        (CopyMode.UPSERT, CursorFacts("30", 10, below=4), CursorRange("id", "20", "30", 4, overlap="12")),
+        (CursorFacts("20", 10, below=4, content="6:77"), None),
+        (CursorFacts("20", 9, below=3, content="6:77"), None),
+        (CursorFacts("30", 10, below=4, content="6:77"), CursorRange("id", "20", "30", 10)),
+        (CursorFacts("20", 11, below=4, content="7:88"), CursorRange("id", "20", "20", 4, repeats=True, overlap="12")),
+        (CursorFacts("20", 10, below=4, content="6:88"), CursorRange("id", "20", "20", 4, repeats=True, overlap="12")),
+        (CursorFacts("30", 9, below=3, content="6:88"), CursorRange("id", "20", "30", 3, repeats=True, overlap="12")),
     ],
-    ids=["same", "purged", "new", "late", "late and purged", "same keys", "new keys"],
+    ids=["same", "purged", "new", "late", "late and deleted", "new and late and deleted"],
 )
-def test_overlap_is_read_again_if_it_may_have_late_rows(mode, facts, expected):
-    found = cursor_range("t", "id", OVERLAPPING, facts, mode)
-    assert (None if found is None else replace(found, more={})) == expected
+def test_overlap_is_read_again_if_its_rows_have_changed(facts, expected):
+    """A late row is seen although as many rows were deleted."""
+    found = cursor_range("t", "id", OVERLAPPING, facts)
+    assert (None if found is None else replace(found, more={}, unmoved={})) == expected
+
+
+@pytest.mark.parametrize("position", [None, OVERLAPPING])
+def test_overlap_does_not_move_if_rows_appear_below_the_next_one_during_a_load(position):
+    """The load may have read them, so that they are no error, or not, so that the next load reads them."""
+    facts = CursorFacts("30", 10, below=4, below_next=6, content="6:77", content_next="9:99", recent="12", at=9000)
+    found = cursor_range("t", "id", position, facts)
+    below = 4 if position is None else 6
+    expected = {"from": "12", "below": below, "content": "9:99"}
+    assert {name: found.position(5, below)[name] for name in expected} == expected
+    assert found.position(5, below - 1)["from"] == "12"  # rows were deleted
+    unmoved = {"from": None if position is None else "12", "below": 0 if position is None else 4, "content": ""}
+    after = found.position(5, below + 1)
+    assert {name: after[name] for name in unmoved} == unmoved
+    again = cursor_range("t", "id", after, CursorFacts("30", 16, below=unmoved["below"], content="11:5"))
+    assert (again.repeats, again.overlap) == (True, unmoved["from"])
+
+
+def test_overlap_of_a_small_table_has_no_lowest_value():
+    found = cursor_range("t", "id", None, CursorFacts("30", recent="7", content_next="3:5"))
+    assert (found.next_overlap, found.position(3)["from"], overlap_starts(found.position(3))) == (
+        None,
+        None,
+        (None, None),
+    )
 
 
 def test_rows_below_the_overlap_are_an_error():
     with expect_error(PreconditionFailed, "ingest.cursor.backward", column="id"):
-        cursor_range("t", "id", OVERLAPPING, CursorFacts("30", 11, below=5), CopyMode.UPSERT)
+        cursor_range("t", "id", OVERLAPPING, CursorFacts("30", 11, below=5, content="6:77"))
 
 
 @pytest.mark.parametrize("every_s", [60, 600, 86_400])
@@ -140,8 +164,8 @@ def test_overlap_lasts_at_least_an_hour_and_moves_on(every_s):
         "at", None, str(start), more={"from": "0", "below": 0, "marks": [[str(start), start]]}
     ).position(1)
     for now in range(start + every_s, start + 40 * every_s + 4 * OVERLAP_S, every_s):
-        facts = CursorFacts(str(now), known=position["rows"], below=position["below"], at=now)
-        found = cursor_range("t", "at", position, facts, CopyMode.UPSERT)
+        facts = CursorFacts(str(now), known=position["rows"], below=position["below"], content="changed", at=now)
+        found = cursor_range("t", "at", position, facts)
         assert found is not None
         assert int(found.overlap) <= now - min(OVERLAP_S, now - start)
         position = found.position(1)

@@ -13,7 +13,7 @@ from skiway.client.metastore.resources import Described, Parents
 from skiway.errors import InvalidArgument, NotFound
 from skiway.model import v1
 
-__all__ = ["Connector", "Connectors"]
+__all__ = ["Connector", "Connectors", "missed_by_copies"]
 
 KINDS: Final = {
     "iceberg": v1.CK_ICEBERG,
@@ -50,6 +50,30 @@ class Connector(Described[v1.Connector]):
     def is_paused(self) -> bool:
         """Whether the connector is paused and gets no jobs."""
         return self.message.state == v1.CS_PAUSED
+
+
+def missed_by_copies(kind: str, uri: str, tables: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Which changes of a source copies do not see, as lines for people.
+
+    `tables` has the mode and the cursor column by table; an empty name stands for all others.
+    """
+    found = {name: (mode, _missed(kind, uri, mode, cursor)) for name, (mode, cursor) in tables.items() if mode}
+    return [
+        f"{f'the copy of table {name}' if name else 'a copy'} with mode {mode} can miss {missed or 'nothing'}"
+        for name, (mode, missed) in found.items()
+    ]
+
+
+def _missed(kind: str, uri: str, mode: str, cursor: str) -> str:
+    if mode == "replace" or kind in ("iceberg", "delta", "glue", "hive"):
+        return ""
+    if kind != "jdbc":
+        return "removed files, whose rows stay"
+    changed = f"deleted rows, which stay, and rows that change without a higher {cursor}"
+    if mode == "append":
+        changed += " (changed rows with a higher one are added again)"
+    where = " of views and foreign tables" if uri.startswith("postgresql:") else ""
+    return f"{changed}, and rows{where} that are committed more than an hour after rows with a higher {cursor}"
 
 
 class Connectors(Collection[Connector]):

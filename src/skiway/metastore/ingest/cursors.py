@@ -5,13 +5,14 @@ late can add rows at or below the position. They are found in one of two ways:
 
     transactions    PostgreSQL shows which transaction has written a row. The position has the oldest one that was still running. A
                     load also reads the rows below the position that this transaction, or a later one, has written.
-    overlap         Elsewhere, a load also reads the rows from a value on that was the highest one an hour ago. In the mode append it
-                    does so only if their number has changed.
+    overlap         Elsewhere, the position has a checksum of the rows from a value on that was the highest one an hour ago. A load
+                    reads these rows again if the checksum has changed.
 
 Rows that are read again replace those in the copy: by key, or in the mode append by the value of the cursor column.
 
 A load fails if rows appear where it does not look for them: below the overlap, or written by transactions that had ended. Deleted
-rows only make the numbers smaller.
+rows only make the numbers smaller. If rows appear below the next overlap while a load reads, the overlap stays where it is, because
+the load may have missed them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Any, Final
 
 from skiway.errors import PreconditionFailed
 from skiway.metastore.ingest.positions import Position
-from skiway.metastore.ingest.settings import CopyMode
 
 __all__ = ["OVERLAP_S", "CursorFacts", "CursorRange", "Transactions", "cursor_range", "overlap_starts"]
 
@@ -53,8 +53,9 @@ class CursorFacts:
 
     `highest` is its highest value as text; None without rows. Compared with the position, `known` rows are at or below it, and
     `is_lower` says whether all rows are below it. `without` rows have no value, and `rows` have one. `below` and `below_next` rows are
-    below the two values of `overlap_starts`; `recent` is a value near the highest one, if there is no position. `at` is the time of the
-    source in seconds.
+    below the two values of `overlap_starts`. `content` and `content_next` are checksums of the rows from these values on, up to the
+    position and up to `highest`. `recent` is a value near the highest one, if there is no position. `at` is the time of the source in
+    seconds.
     """
 
     highest: str | None
@@ -64,6 +65,8 @@ class CursorFacts:
     rows: int = 0
     below: int = 0
     below_next: int = 0
+    content: str = ""
+    content_next: str = ""
     recent: str | None = None
     at: int = 0
     transactions: Transactions | None = None
@@ -73,39 +76,45 @@ class CursorFacts:
 class CursorRange:
     """The rows to load: those above `after`, if it is set, up to `upto`. `known` rows were loaded before.
 
-    Also those from `overlap` on, or those that were written by transaction `since` or a later one, if these are set. `more` is for the
-    position.
+    If the load `repeats` its overlap, also those from `overlap` on, or all if it is None. Those that were written by transaction
+    `since` or a later one, if it is set. `more` is for the position, and `unmoved` if the overlap has to stay where it is.
     """
 
     column: str
     after: str | None
     upto: str
     known: int = 0
+    repeats: bool = False
     overlap: str | None = None
     since: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    unmoved: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reads_again(self) -> bool:
         """Whether rows are read that the copy may have."""
-        return self.overlap is not None or self.since is not None
+        return self.repeats or self.since is not None
 
-    def position(self, rows: int) -> Position:
-        """The position after so many rows were read."""
-        return {"kind": "cursor", "column": self.column, "value": self.upto, "rows": self.known + rows, **self.more}
+    @property
+    def next_overlap(self) -> str | None:
+        """The value from which the next load reads rows again; None if it is not known, or if these are all rows."""
+        return self.more.get("from")
+
+    def position(self, rows: int, below: int = 0) -> Position:
+        """The position after so many rows were read; now, `below` rows are below the next overlap."""
+        more = {**self.more, **self.unmoved} if below > self.more.get("below", 0) else self.more
+        return {"kind": "cursor", "column": self.column, "value": self.upto, "rows": self.known + rows, **more}
 
 
-def overlap_starts(position: Position) -> tuple[str, str]:
-    """The value from which the rows are read again in the next load, and the one for the load after it."""
+def overlap_starts(position: Position) -> tuple[str | None, str | None]:
+    """The value from which the rows are read again in the next load, and the one for the load after it; None for all rows."""
     start = position.get("from", position["value"])
     marks = position.get("marks", [])
     old = [value for value, at in marks if at <= marks[-1][1] - OVERLAP_S]
     return start, old[-1] if old else start
 
 
-def cursor_range(
-    table: str, column: str, position: Position | None, facts: CursorFacts, mode: CopyMode
-) -> CursorRange | None:
+def cursor_range(table: str, column: str, position: Position | None, facts: CursorFacts) -> CursorRange | None:
     """The rows to load; None if there are none. Raise `PreconditionFailed` if the column went backward."""
     if facts.without:
         raise PreconditionFailed(
@@ -115,7 +124,7 @@ def cursor_range(
             column=column,
         )
     if position is None:
-        return None if facts.highest is None else CursorRange(column, None, facts.highest, more=_first(facts))
+        return None if facts.highest is None else _first(column, facts.highest, facts)
     if position.get("kind") != "cursor" or position["column"] != column:
         raise PreconditionFailed(
             f"the last load of {table} was in another mode, or with another cursor column, so the new rows are unknown: load the "
@@ -141,16 +150,20 @@ def cursor_range(
         )
     if facts.transactions is not None:
         return _by_transactions(column, position, facts.highest, facts, facts.transactions)
-    return _by_overlap(column, position, facts.highest, facts, mode)
+    return _by_overlap(column, position, facts.highest, facts)
 
 
-def _first(facts: CursorFacts) -> dict[str, Any]:
-    """What the position has after a load of all rows."""
+def _first(column: str, highest: str, facts: CursorFacts) -> CursorRange:
+    """All rows."""
     if facts.transactions is not None:
-        return _pending(facts, facts.transactions)
-    if facts.recent is None:
-        return {}
-    return {"from": facts.recent, "below": facts.below, "marks": [[facts.highest, facts.at]]}
+        return CursorRange(column, None, highest, more=_pending(facts, facts.transactions))
+    more = {
+        "from": facts.recent if facts.below else None,
+        "below": facts.below,
+        "content": facts.content_next,
+        "marks": [[highest, facts.at]],
+    }
+    return CursorRange(column, None, highest, more=more, unmoved={"from": None, "below": 0, "content": ""})
 
 
 def _unexpected(position: Position, facts: CursorFacts) -> str:
@@ -181,12 +194,10 @@ def _pending(facts: CursorFacts, found: Transactions) -> dict[str, Any]:
     return {"rows": facts.rows, "transaction": found.oldest, "pending": found.pending}
 
 
-def _by_overlap(
-    column: str, position: Position, highest: str, facts: CursorFacts, mode: CopyMode
-) -> CursorRange | None:
-    value, below = position["value"], position.get("below")
+def _by_overlap(column: str, position: Position, highest: str, facts: CursorFacts) -> CursorRange | None:
+    value = position["value"]
     start, following = overlap_starts(position)
-    is_changed = below is not None and facts.known - facts.below != position["rows"] - below
+    is_changed = "below" in position and facts.content != position.get("content")
     if highest == value and not is_changed:
         return None
     marks = position.get("marks", [])
@@ -194,7 +205,13 @@ def _by_overlap(
     marks = marks[first:]
     if not marks or facts.at >= marks[-1][1] + _MARK_S:
         marks = [*marks, [highest, facts.at]]
-    more = {"from": following, "below": facts.below_next, "marks": marks}
-    if is_changed or (mode == CopyMode.UPSERT and below is not None):
-        return CursorRange(column, value, highest, facts.below, overlap=start, more=more)
-    return CursorRange(column, value, highest, facts.known, more=more)
+    return CursorRange(
+        column,
+        value,
+        highest,
+        facts.below if is_changed else facts.known,
+        repeats=is_changed,
+        overlap=start if is_changed else None,
+        more={"from": following, "below": facts.below_next, "content": facts.content_next, "marks": marks},
+        unmoved={"from": start, "below": facts.below, "content": ""},
+    )

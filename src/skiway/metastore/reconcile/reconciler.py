@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from threading import Lock, Thread
@@ -76,7 +76,7 @@ class Reconciler:
     """Runs connectors. Without a `profile` there is no second pass; with a `warehouse`, its tables are profiled too.
 
     `opener` opens sources, as far as `access` permits; new connectors are checked against it. Without `copies`, connectors
-    that copy rows fail.
+    that copy rows fail. A pass that is not part of a job runs in the block `capturing`.
     """
 
     secrets: SecretsStore
@@ -85,6 +85,7 @@ class Reconciler:
     warehouse: Warehouse | None = None
     access: SourceAccess | None = None
     copies: CopyEngine | None = None
+    capturing: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def run(
         self,
@@ -207,12 +208,13 @@ def _snapshot(found: Iterable[Snapshot], table: v1.Table, snapshot_id: int) -> S
 def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconciler) -> v1.SyncCaptureResponse:
     """Run one pass now, and return its result."""
     scope = connectors.scope(request)
-    if request.HasField("table_id"):
-        profiling.require_statistics(realm, request)
-        outcome = reconciler.managed(realm, request.table_id, columns=scope.columns)
-    else:
-        mode = connectors.capture_mode(request)
-        outcome = reconciler.run(realm, request.connector_id, mode=mode, scope=scope)
+    with reconciler.capturing():
+        if request.HasField("table_id"):
+            profiling.require_statistics(realm, request)
+            outcome = reconciler.managed(realm, request.table_id, columns=scope.columns)
+        else:
+            mode = connectors.capture_mode(request)
+            outcome = reconciler.run(realm, request.connector_id, mode=mode, scope=scope)
     job = v1.Job()
     outcome.progress.write_to(job)
     return v1.SyncCaptureResponse(

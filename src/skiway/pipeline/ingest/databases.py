@@ -155,9 +155,18 @@ class DatabaseTable:
         if position is None and facts.transactions is None and facts.recent is not None:
             start: Position = {"kind": "cursor", "column": column, "value": facts.recent}
             counted = self._facts(column, start, is_number=is_number)
-            facts = replace(counted, recent=facts.recent)
-        chosen = cursor_range(str(self.name), column, position, facts, rules.mode)
+            facts = replace(self._with_content(column, start, counted, is_number=is_number), recent=facts.recent)
+        elif position is not None and position.get("kind") == "cursor" and facts.transactions is None:
+            facts = self._with_content(column, position, facts, is_number=is_number)
+        chosen = cursor_range(str(self.name), column, position, facts)
         return None if chosen is None else DatabaseChanges(self, schema, chosen, rules)
+
+    def count_below(self, column: str, value: str, *, is_number: bool) -> int:
+        """How many rows are below a value of a column."""
+        table, quoted = self.database.quoted(*self.name.namespace, self.name.name), self.database.quoted(column)
+        value = self.database.literal(value, is_number=is_number)
+        (found,) = self.database.queries.asked(f"SELECT COUNT(*) AS counted FROM {table} WHERE {quoted} < {value}")  # noqa: S608
+        return int(found["counted"])
 
     def rows(self, where: str, conditions: Iterable[str] = ()) -> DataFrame:
         """The rows that match a condition, if there is one."""
@@ -199,9 +208,8 @@ class DatabaseTable:
         }
         since = 0
         if position is not None and position.get("kind") == "cursor":
-            value, start, following = (
-                database.literal(each, is_number=is_number) for each in (position["value"], *overlap_starts(position))
-            )
+            value = database.literal(position["value"], is_number=is_number)
+            start, following = overlap_starts(position)
             since = int(position.get("transaction", 0))
             figures |= {
                 "known": count(f"{quoted} <= {value}"),
@@ -211,8 +219,9 @@ class DatabaseTable:
                 figures["late"] = count(f"{quoted} <= {value} AND {ROW_TRANSACTION} >= {_since(since)}")
             else:
                 figures |= {
-                    "below": count(f"{quoted} < {start}"),
-                    "below_next": count(f"{quoted} < {following}"),
+                    name: count(f"{quoted} < {database.literal(each, is_number=is_number)}")
+                    for name, each in {"below": start, "below_next": following}.items()
+                    if each is not None
                 }
         elif not shows_transactions:
             recent = f"SELECT {quoted} FROM {table} ORDER BY {quoted} DESC LIMIT {_RECENT_ROWS}"  # noqa: S608
@@ -242,6 +251,32 @@ class DatabaseTable:
             if shows_transactions
             else None,
         )
+
+    def _with_content(self, column: str, position: Position, facts: CursorFacts, *, is_number: bool) -> CursorFacts:
+        """The facts with checksums of the rows in the overlap."""
+        if facts.highest is None:
+            return facts
+        start, following = overlap_starts(position)
+        # A row that appears in between is missing in the first one, so that the next load finds a change.
+        after = self._content(column, following, facts.highest, is_number=is_number)
+        if (start, position["value"]) == (following, facts.highest):
+            return replace(facts, content=after, content_next=after)
+        before = self._content(column, start, position["value"], is_number=is_number)
+        return replace(facts, content=before, content_next=after)
+
+    def _content(self, column: str, start: str | None, upto: str, *, is_number: bool) -> str:
+        """A text that identifies the rows with values of a column in a range, whatever their order."""
+        quoted = self.database.quoted(column)
+        where = f"{quoted} <= {self.database.literal(upto, is_number=is_number)}"
+        if start is not None:
+            where += f" AND {quoted} >= {self.database.literal(start, is_number=is_number)}"
+        rows = self.rows(where)
+        names = [f"c{place}" for place in range(len(rows.columns))]
+        # A NULL does not change a hash: without the second part, (1, NULL) and (NULL, 1) would have the same one.
+        hashed = f"xxhash64({', '.join([*names, *(f'{name} IS NULL' for name in names)])})"
+        found = rows.toDF(*names).selectExpr("COUNT(*) AS counted", f"SUM(CAST({hashed} AS DECIMAL(38, 0))) AS hashed")
+        (row,) = self.database.queries.fetched(found)
+        return f"{row['counted']}:{row['hashed']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,15 +312,15 @@ class DatabaseChanges:
 
         made = self.table.database.queries.collected(numbered.mapInArrow(run, RESULT))
         rows = sum(each.rows for each in made)
-        position: Position = {"kind": "all"} if self.chosen is None else self.chosen.position(rows)
-        written = Written.all(made, position)
+        written = Written.all(made, {})
         # Without keys, rows that are read again replace those with the same value of the cursor column.
         replaced = keys
         if not len(keys) and self.chosen is not None and self.chosen.reads_again:
             replaced = key_fields_of(target.columns, (self.chosen.column,))
-        if not len(replaced):
-            return written
         try:
+            position = self._position(rows)
+            if not len(replaced):
+                return replace(written, position=position)
             found = self.table.database.distribute(
                 lambda file: keys_of_files(target, [file], replaced), list(written.files)
             )
@@ -295,6 +330,16 @@ class DatabaseChanges:
             target.files.remove(written.paths)
             raise
         return Written(written.files, rows, position, tuple(found))
+
+    def _position(self, rows: int) -> Position:
+        """The position after so many rows were read."""
+        if self.chosen is None:
+            return {"kind": "all"}
+        column, value = self.chosen.column, self.chosen.next_overlap
+        if value is None:
+            return self.chosen.position(rows)
+        below = self.table.count_below(column, value, is_number=_is_number(self.frame, column))
+        return self.chosen.position(rows, below)
 
     def _rows(self) -> DataFrame:
         if self.chosen is None:
@@ -306,7 +351,9 @@ class DatabaseChanges:
             return self.table.rows(upto, self._conditions(column))
         after = database.literal(self.chosen.after, is_number=is_number)
         wanted = f"{column} > {after}"
-        if self.chosen.overlap is not None:
+        if self.chosen.repeats:
+            if self.chosen.overlap is None:
+                return self.table.rows(upto, self._conditions(column))
             wanted = f"{column} >= {database.literal(self.chosen.overlap, is_number=is_number)}"
         elif self.chosen.since is not None:
             late = f"{ROW_TRANSACTION} >= {self.chosen.since}"

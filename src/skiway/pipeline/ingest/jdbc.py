@@ -55,10 +55,13 @@ class Queries:
         """The few rows of a query about tables, by lower-case names of columns."""
         if self._at.dialect == "sqlite":
             return _asked_sqlite(self._at, sql)
-        frame = self.frame(sql)
+        return [{name.lower(): value for name, value in row.items()} for row in self.fetched(self.frame(sql))]
+
+    def fetched(self, frame: DataFrame) -> list[dict[str, Any]]:
+        """The few rows of a frame."""
         with self._translated():
-            rows = frame.toArrow().to_pylist()
-        return [{name.lower(): value for name, value in row.items()} for row in rows]
+            found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+        return found
 
     def collected(self, frame: DataFrame) -> list[Any]:
         """The results in a frame of outcomes."""
