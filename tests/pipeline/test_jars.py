@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skiway.errors import PreconditionFailed
+from skiway.errors import PreconditionFailed, Unavailable
 from skiway.pipeline import session
 from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.pipeline.jars import ICEBERG, add_jar, cached_jar, iceberg_settings
@@ -68,11 +68,15 @@ def test_jars_of_the_operator_stay(ivy: Path, tmp_path: Path) -> None:
 
 def test_operator_can_forbid_it(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Mapping[str, object]] = []
-    monkeypatch.setattr(session, "session", lambda *_, jars, **__: asked.append(jars))
-    monkeypatch.setattr(session, "joined", lambda found: found)
-    SparkPlace(fetch_jars=False).session_with_iceberg()
-    SparkPlace(remote="sc://host:15002").session_with_iceberg()
-    SparkPlace().session_with_iceberg()
+
+    def no_session(*_: object, jars: Mapping[str, object], **__: object) -> None:
+        asked.append(jars)
+        raise Unavailable("this test starts no Spark")
+
+    monkeypatch.setattr(session, "session", no_session)
+    for place in (SparkPlace(fetch_jars=False), SparkPlace(remote="sc://host:15002"), SparkPlace()):
+        with pytest.raises(Unavailable):
+            place.session_with_iceberg()
     assert asked == [{}, {}, {"spark.jars.packages": ICEBERG, **EXTENSIONS}]
 
     def no_spark() -> Any:

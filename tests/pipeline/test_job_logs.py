@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,7 +23,7 @@ from skiway.model import v1
 from skiway.pipeline import interruption, java_output
 from skiway.pipeline import worker as worker_module
 from skiway.pipeline.ingest.distribution import SparkDistribution
-from skiway.pipeline.interruption import interruptible, joined
+from skiway.pipeline.interruption import interruptible, joined, session_of_job
 from skiway.pipeline.java_output import log_output
 from skiway.pipeline.maintain import SparkOptimizer
 from skiway.pipeline.spark_uses import GRACE_S, SparkUses
@@ -237,7 +238,7 @@ def test_message_belongs_to_no_job_if_something_else_uses_spark() -> None:
 
 def test_use_of_spark_outside_of_jobs_has_no_known_end(uses: SparkUses) -> None:
     uses.begin("one", CollectedLog("a1"))
-    joined(cast(Any, object()))
+    session_of_job(Mock)
     assert uses.owner() is None
 
 

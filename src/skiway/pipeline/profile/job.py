@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from skiway.pipeline.profile.figures import (
 from skiway.pipeline.profile.in_process import InProcessScans, SmallScan
 from skiway.pipeline.profile.layouts import FileSchemas, Layout, layout_of
 from skiway.pipeline.profile.python_tasks import scan_files
-from skiway.pipeline.profile.scanning import Constants, Scan, ScanFiles
+from skiway.pipeline.profile.scanning import Constants, Scan, ScanFiles, ScanResult
 from skiway.pipeline.profile.values import value_kind
 from skiway.pipeline.session import PINNED, Setting, separate_session
 
@@ -113,15 +113,24 @@ def profiled(
     background = ThreadPoolExecutor(1)
     sessions = ExitStack()
 
-    def on_spark() -> ScanFiles:
-        return partial(scan_files, sessions.enter_context(profile_session(spark())))
+    @cache
+    def started() -> SparkSession:
+        return spark()
+
+    @cache
+    def separated() -> SparkSession:
+        return sessions.enter_context(profile_session(started()))
+
+    def on_spark(scan: Scan, some: pa.Table) -> ScanResult:
+        return scan_files(separated(), scan, some)
 
     try:
         grouped = background.map(lambda some: _by_layout(some, columns, schemas), batches)
         if small is None or access is None or not small.includes(data, schema):
-            scans = on_spark()
+            started()
+            scans: ScanFiles = on_spark
         else:
-            scans = InProcessScans(lambda scan, rest: on_spark()(scan, rest), access, cancelled)
+            scans = InProcessScans(on_spark, access, cancelled)
         for layouts in grouped:
             parts = []
             for layout, alike in layouts:
