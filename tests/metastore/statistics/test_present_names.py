@@ -104,7 +104,9 @@ def test_rules_use_the_statistics_of_the_column_that_has_the_name_now(
     assert {name: each.least and each.least.low for name, each in facts.columns.items()} == {"a": 2, "b": 1, "d": 3}
 
 
-def bundle(factory: ResourceFactory, table: v1.Table, column: str, value: str, **ref: int) -> v1.FetchScanBundleResponse:
+def bundle(
+    factory: ResourceFactory, table: v1.Table, column: str, value: str, **ref: int
+) -> v1.FetchScanBundleResponse:
     """The scan bundle of a snapshot, for the rows where a column has a value."""
     source = v1.QueryInput(table_id=table.resource_id, snapshot=v1.SnapshotRef(**ref) if ref else NOW)
     begin = v1.BeginQueryRequest(default_catalog_id=table.catalog_id, inputs=[source])

@@ -11,18 +11,22 @@ import pyarrow as pa
 import pytest
 
 from formats.managed import LooseTable
+from lake.evolved_tables import Stage, add_catalogs, iceberg_table
+from lake.lakes import opened_lake
 from pipeline.lakes import SPARK, comparable, opened, write
 from pipeline.sample_profiles import file_table, row
 from pipeline.sample_profiles import profiles as profiles_of
 from skiway.formats import TableSchema
 from skiway.formats.iceberg.schema_changes import AddColumn, RenameColumn, evolve
 from skiway.formats.schemas import element_leaves, leaves, with_ids
+from skiway.metastore import statistics
 from skiway.metastore.statistics.validation import check_column
 from skiway.model import v1
 from skiway.pipeline.profile.elements import elements_of
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas, layout_of
 from skiway.pipeline.profile.merging import Merged, merge
+from skiway.pipeline.profile.snapshots import profile_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,6 +157,26 @@ def column(merged: Merged, name: str) -> v1.ColumnStats:
 
 LISTS = TableSchema.of(with_ids(pa.schema({"tags": pa.list_(pa.int64())})))
 [TAGS] = element_leaves(LISTS.arrow)
+
+
+    def test_fields_that_were_added_in_lists_and_maps(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Older files have neither the fields nor values of them; the other figures are those of the rows."""
+        with opened_lake(tmp_path) as lake:
+            add_catalogs(lake)
+            table = iceberg_table(lake, "managed", Stage("nested", ("change", "append")), nested=True)
+            handle = table.handle
+            snapshot = handle.current()
+            assert snapshot is not None
+            report = profile_snapshot(lake.realm, table.id, snapshot, handle=handle, spark=lambda: spark)
+            assert not report.failed
+            found = statistics.column_statistics(lake.realm, table.id.id, snapshot.id)
+        kept, added = [1, 2, 3], [8]
+        stored = {each.column_name: each for each in found}
+        for name, values in (("kept", kept), ("added", added)):
+            stats = stored[f"items.element.{name}"]
+            assert (stats.min, stats.max) == (str(min(values)), str(max(values))), name
+        assert (stored["pairs.key"].min, stored["pairs.key"].max) == ("a", "c")
+        assert (stored["pairs.value.kept"].min, stored["pairs.value.kept"].max) == ("1", "3")
 
 
 def test_leaves_of_lists_and_maps_have_paths() -> None:

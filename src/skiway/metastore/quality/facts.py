@@ -182,7 +182,9 @@ def _quantiles(stats: v1.ColumnStats, kind: LogicalType) -> dict[float, Any]:
 
     Rounded ones decide nothing. Before version 1, any number that is not a double may have been rounded.
     """
-    if "quantiles.rounded" in stats.properties or (kind.name not in ("FLOAT", "DOUBLE") and statistics.is_older(stats, 1)):
+    if "quantiles.rounded" in stats.properties or (
+        kind.name not in ("FLOAT", "DOUBLE") and statistics.is_older(stats, 1)
+    ):
         return {}
     found = {
         float(rank): bound(kind, text).value
