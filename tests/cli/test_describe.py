@@ -7,8 +7,8 @@ import re
 import pytest
 
 from cli.conftest import ROWS, Run
-from runtime.servers import Server
-from skiway.client import Metastore
+from runtime.servers import Server, add_swapped_columns
+from skiway.client import AirportClient, Metastore
 from skiway.model import v1
 from skiway.presentation.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 
@@ -109,6 +109,15 @@ def test_unprofiled_managed_table_shows_the_statistics_of_its_files(run: Run) ->
     columns = run("tables", "describe", "lake.desc_.t", "-o", "json").json["columns"]
     assert (columns[0]["min"], columns[0]["max"], columns[0]["nulls"]) == ("9", "10", 1)
     assert columns[0]["quality"]["min"] == "bound"
+
+
+def test_statistics_have_the_present_names_of_columns(run: Run, lake: Server) -> None:
+    with AirportClient(lake.addresses["airport"], "lake") as client, Metastore(lake.address) as metastore:
+        add_swapped_columns(client, metastore, "renames.t")
+        over_rpc = {each.column_name: (each.min, each.max) for each in metastore.statistics.columns("lake.renames.t")}
+    columns = run("tables", "describe", "lake.renames.t", "-o", "json").json["columns"]
+    shown = {each["name"]: (each["min"], each["max"]) for each in columns}
+    assert shown == over_rpc == {"a": ("100", "200"), "b": ("1", "2")}
 
 
 def test_sample_is_described_as_such(run: Run, lake: Server) -> None:

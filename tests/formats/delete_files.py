@@ -34,6 +34,13 @@ def add_position_deletes(table: LooseTable, path: str, *positions: int, partitio
     _commit(table, _delete_file(table, rows, DataFileContent.POSITION_DELETES, partition))
 
 
+def add_positions(table: LooseTable, deleted: dict[str, Sequence[int]]) -> None:
+    """Delete rows of several data files with one file of positions, which names none of them in its metadata."""
+    pairs = [(path, position) for path in sorted(deleted) for position in deleted[path]]
+    rows = pa.table(list(zip(*pairs, strict=True)), schema=POSITIONS)
+    _commit(table, _delete_file(table, rows, DataFileContent.POSITION_DELETES, None))
+
+
 def add_equality_deletes(
     table: LooseTable,
     rows: pa.Table,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from skiway.formats.statistics import column_stats, merged_stats, merged_units, stats_struct
+from skiway.formats.statistics import column_stats, constant_stats, merged_stats, merged_units, stats_struct
 
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [-5, 0, 7, 2**62],
@@ -80,3 +80,20 @@ def test_a_bound_is_known_only_if_every_unit_with_values_has_it() -> None:
     columns = {1: column([3, 1], [0, 0]), 2: column([3, None], [0, 0]), 3: column([3, None], [0, 5])}
     merged = merged_units(stats_struct(columns, 2))
     assert [merged.field(str(number))[0]["min"].as_py() for number in columns] == [1, None, 3]
+
+
+def test_units_with_only_nan_do_not_hide_the_bounds_of_others() -> None:
+    nan, ends = float("nan"), pa.array([1.5, None, None, None])
+
+    def bounds(nans: list[int | None]) -> tuple[Any, ...]:
+        counts = {"value_count": pa.array([5] * 4), "null_count": pa.array([0, 2, 5, 0])}
+        of = column_stats(pa.float64(), 4, exact=True, **counts, nan_count=pa.array(nans), min=ends, max=ends)
+        one, several = merged_stats(of)[0].as_py(), merged_units(stats_struct({1: of}, 4)).field("1")[0].as_py()
+        assert one == several
+        return one["min"], one["max"], one["nan_count"], one["exact"]
+
+    assert bounds([0, 3, 0, 5]) == (1.5, 1.5, 8, True)
+    assert bounds([0, 2, 0, 5]) == (None, None, 7, False), "a unit has another value"
+    assert bounds([0, 3, 0, None]) == (None, None, None, False), "a unit may have other values"
+    constant = constant_stats(pa.array([nan, 1.0]), pa.array([2, 2]))
+    assert merged_stats(constant)[0]["max"].as_py() == 1.0

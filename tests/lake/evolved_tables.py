@@ -14,10 +14,13 @@ from decimal import Decimal
 from itertools import count
 from typing import Any, Protocol
 
+import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     SetCurrentSchemaUpdate,
@@ -54,7 +57,17 @@ from skiway.metastore.resources import catalogs
 from skiway.model import v1
 from skiway.pipeline.profile.snapshots import profile_snapshot
 
-__all__ = ["STAGES", "Evolved", "Stage", "add_catalogs", "delta_table", "filters", "iceberg_table", "leaf_sql"]
+__all__ = [
+    "TABLES",
+    "Evolved",
+    "Stage",
+    "add_catalogs",
+    "compared_values",
+    "evolved_table",
+    "filters",
+    "iceberg_table",
+    "leaf_sql",
+]
 
 
 # --- columns ------------------------------------------------------------------------------------------------------------
@@ -264,12 +277,14 @@ def _schema_updates(schema: Schema) -> list[TableUpdate]:
 class Stage:
     """What happens to a table after its first file: `steps` out of profile, change, append and change again.
 
-    Without `metrics`, manifests and logs have no statistics, so those of the Parquet footers are used.
+    Without `metrics`, manifests and logs have no statistics, so those of the Parquet footers are used. The other writers are PyIceberg
+    and delta-rs, which cannot write columns with a default.
     """
 
     name: str
     steps: tuple[str, ...]
     metrics: bool = True
+    writer: str = "skiway"
 
 
 STAGES = (
@@ -284,6 +299,15 @@ STAGES = (
     Stage("changed_again", ("profile", "change", "append", "profile", "again")),
     Stage("changed_again_after", ("change", "append", "profile", "again")),
 )
+PYICEBERG = Stage("pyiceberg", ("profile", "change", "append", "profile"), writer="pyiceberg")
+DELTA_RS = Stage("delta_rs", ("profile", "change", "append", "profile"), writer="delta-rs")
+TABLES = (
+    *((catalog, stage) for catalog in ("managed", "iceberg", "delta") for stage in STAGES),
+    ("managed", PYICEBERG),
+    ("iceberg", PYICEBERG),
+    ("delta", DELTA_RS),
+)
+"""All tables: their catalogs and stages."""
 
 
 class _Owner(Protocol):
@@ -629,6 +653,124 @@ def delta_table(lake: Lake, stage: Stage) -> Evolved:
     return made
 
 
+# --- other writers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _ManagedByPyIceberg(_Managed):
+    """A managed table that PyIceberg creates, changes and writes over REST."""
+
+    def __post_init__(self) -> None:
+        with self.lake.rest() as catalog:
+            catalog.create_table(f"s.{self.name}", self.schema)
+        (namespace,) = namespaces.scan(self.lake.realm, _catalog(self.lake, "managed").resource_id.id)
+        table = tables.find(self.lake.realm, namespace.resource_id.id, self.name)
+        assert table is not None
+        self.id = table.resource_id
+
+    def append(self, rows: Callable[[pa.Schema], pa.Table]) -> None:
+        with self.lake.rest() as catalog:
+            catalog.load_table(f"s.{self.name}").append(rows(self.handle().schema.arrow))
+
+    def change(self, make: Any) -> None:
+        with self.lake.rest() as catalog:
+            make(catalog.load_table(f"s.{self.name}"))
+
+
+class _MirroredByPyIceberg(_Mirrored):
+    """A table that PyIceberg writes with a catalog of its own."""
+
+    kind = "iceberg"
+
+    def __init__(self, lake: Lake, name: str, schema: pa.Schema) -> None:
+        super().__init__(lake, name)
+        self.place = (name,), "table"
+        catalog = InMemoryCatalog(name, warehouse=f"file://{self.root}")
+        catalog.create_namespace("s")
+        self.table = catalog.create_table(f"s.{name}", schema, location=f"file://{self.root}/{name}/table")
+
+    def append(self, rows: Callable[[pa.Schema], pa.Table]) -> None:
+        made = rows(self.handle().schema.arrow)
+        self.table.append(made)
+        self.sync()
+
+    def change(self, make: Any) -> None:
+        make(self.table)
+        self.sync()
+
+
+def _change_by_pyiceberg(table: Table) -> None:
+    """Rename, widen, drop and add columns, as in the other tables but without defaults."""
+    with table.update_schema() as change:
+        change.rename_column("old", "new").rename_column("box.old", "new")
+        change.update_column("wide_int", LongType()).update_column("wide_float", DoubleType())
+        change.update_column("wide_decimal", DecimalType(12, 2))
+        for name in ("again", "again_default", "box.again"):
+            change.delete_column(name)
+        change.rename_column("swapped_a", "swapped_c")
+    with table.update_schema() as change:
+        for path in (("again",), ("again_default",), ("box", "again"), ("box", "added"), ("added",)):
+            change.add_column(path, IntegerType())
+        change.rename_column("swapped_b", "swapped_a")
+    with table.update_schema() as change:
+        change.rename_column("swapped_c", "swapped_b")
+
+
+class _DeltaByDeltaRs(_Mirrored):
+    """A Delta table that delta-rs writes: it can only add columns."""
+
+    kind = "delta"
+
+    def __init__(self, lake: Lake, name: str) -> None:
+        super().__init__(lake, name)
+        self.place = (), name
+        self.schema = BEFORE
+
+    def append(self, rows: Callable[[pa.Schema], pa.Table]) -> None:
+        folder = str(self.root / self.name)
+        deltalake.write_deltalake(folder, rows(self.schema), mode="append", schema_mode="merge")
+        self.sync()
+
+    def change(self, make: Callable[[pa.Schema], pa.Schema]) -> None:
+        self.schema = make(self.schema)
+        deltalake.DeltaTable(str(self.root / self.name)).alter.add_columns(
+            deltalake.Schema.from_arrow(pa.schema([field for field in self.schema if field not in BEFORE])).fields
+        )
+        self.sync()
+
+
+def _with_added(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field("added", pa.int32())).append(pa.field("added_text", pa.string()))
+
+
+def evolved_table(lake: Lake, catalog: str, stage: Stage) -> Evolved:
+    """The table of a catalog and a stage."""
+    if stage.writer == "skiway":
+        return delta_table(lake, stage) if catalog == "delta" else iceberg_table(lake, catalog, stage)
+    owner: Any
+    if stage.writer == "delta-rs":
+        owner, change = _DeltaByDeltaRs(lake, stage.name), _with_added
+    else:
+        owner, change = (
+            (
+                _ManagedByPyIceberg(lake, stage.name, BEFORE, metrics=True)
+                if catalog == "managed"
+                else _MirroredByPyIceberg(lake, stage.name, BEFORE)
+            ),
+            _change_by_pyiceberg,
+        )
+    made = Evolved(lake, catalog, stage, owner)
+    owner.append(lambda _: _first_rows(nested=False))
+    steps: Mapping[str, Callable[[], None]] = {
+        "profile": made.profile,
+        "change": lambda: owner.change(change),
+        "append": lambda: owner.append(_second_rows),
+    }
+    for step in stage.steps:
+        steps[step]()
+    return made
+
+
 # --- filters ------------------------------------------------------------------------------------------------------------
 
 
@@ -640,7 +782,7 @@ def leaf_sql(path: Sequence[str]) -> str:
 def filters(path: Sequence[str], of: pa.DataType) -> Iterator[str]:
     """Conditions on a column: with values below, at and above what the files have, and with NULL."""
     column, kind = leaf_sql(path), duckdb_type(pa.field("x", of))
-    values = [f"{_spelled(value)}::{kind}" for value in _compared(of)]
+    values = [f"{_spelled(value)}::{kind}" for value in compared_values(of)]
     for value in values:
         for operator in ("=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"):
             yield f"{column} {operator} {value}"
@@ -664,7 +806,8 @@ def filters(path: Sequence[str], of: pa.DataType) -> Iterator[str]:
         yield f"{column} NOT LIKE 'it%'"
 
 
-def _compared(of: pa.DataType) -> list[Any]:
+def compared_values(of: pa.DataType) -> list[Any]:
+    """Values that conditions compare a column with: below, at and above what the files have."""
     if pa.types.is_boolean(of):
         return [False, True]
     if pa.types.is_integer(of):

@@ -85,6 +85,33 @@ def test_profiles_of_nested_fields_are_no_statistics_of_their_columns(lake: Lake
         assert set(shown["column_name"].to_pylist()) == numbers.keys()
 
 
+def test_profiles_follow_renamed_columns_and_forget_dropped_ones(lake: Lake) -> None:
+    with lake.client() as db:
+        db.create_schema("s")
+        rows = pa.table({"a": [1, 2], "b": [100, 200], "gone": [7, 7]})
+        db.create_table_as("s.t", rows)
+        [table] = db.scan(("skiway", "tables")).read_all().to_pylist()
+        columns = [
+            v1.ColumnStats(column_id=number, column_name=name, logical_type="BIGINT", value_count=2, min=low, max=high)
+            for number, name, low, high in ((1, "a", "1", "2"), (2, "b", "100", "200"), (3, "gone", "7", "7"))
+        ]
+        request = v1.PutColumnStatsRequest(
+            table_id=v1.ResourceId(id=table["table_id"]), snapshot_id=table["current_snapshot_id"], columns=columns
+        )
+        metastore_statistics.put_columns(lake.realm, [request])
+        for name, new in (("a", "c"), ("b", "a"), ("c", "b")):
+            db.rename_column("s.t", name, new)
+        db.remove_column("s.t", "gone")
+        db.add_column("s.t", pa.field("gone", pa.int64()))
+        expected = {"a": (100, 200), "b": (1, 2)}
+        of_duckdb = {name: db.statistics("s.t", name) for name in expected}
+        assert {name: (each.min, each.max) for name, each in of_duckdb.items()} == expected
+        added = db.statistics("s.t", "gone")
+        assert (added.min, added.max, added.has_null) == (None, None, True)
+        shown = db.scan(("skiway", "column_stats")).read_all().to_pylist()
+        assert {row["column_name"]: (int(row["min"]), int(row["max"])) for row in shown} == expected
+
+
 @pytest.mark.parametrize(("quality", "expected"), [("exact", False), ("sample", True)])
 def test_duckdb_does_not_rely_on_nulls_of_a_sample(lake: Lake, quality: str, expected: bool) -> None:
     """A column without NULLs in the sample may have some elsewhere."""

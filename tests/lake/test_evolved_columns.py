@@ -11,22 +11,36 @@ from functools import cache
 from typing import Any
 
 import duckdb
+import httpx
 import pyarrow as pa
 import pytest
 
 from airport.filters.predicates import Client
-from lake.evolved_tables import STAGES, Evolved, Stage, add_catalogs, delta_table, filters, iceberg_table
+from lake.evolved_tables import (
+    TABLES,
+    Evolved,
+    Stage,
+    add_catalogs,
+    compared_values,
+    evolved_table,
+    filters,
+    iceberg_table,
+    leaf_sql,
+)
 from lake.lakes import Lake, opened_lake
 from skiway.airport import filters as pushed
+from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.formats.scanning import FILE_ORDINAL
 from skiway.formats.schemas import leaves
-from skiway.metastore import statistics
+from skiway.metastore import queries as bundled
+from skiway.metastore import statistics, tables
+from skiway.metastore.planning import scan_bundles
+from skiway.metastore.planning.planner import Planner
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
+from skiway.sql import QueryEngine
 
 NOW = v1.SnapshotRef(special=v1.SS_CURRENT)
-CATALOGS = ("managed", "iceberg", "delta")
-TABLES = [(catalog, stage) for catalog in CATALOGS for stage in STAGES]
 
 
 def _params(*few: tuple[str, str]) -> list[Any]:
@@ -46,13 +60,16 @@ PROFILED = _params(
     ("managed", "changed_again"),
     ("iceberg", "profiled_around"),
     ("delta", "profiled_around"),
+    ("managed", "pyiceberg"),
+    ("delta", "delta_rs"),
 )
-FILTERED = _params(("managed", "manifests"), ("managed", "footers"), ("delta", "manifests"))
+FILTERED = _params(("managed", "manifests"), ("managed", "footers"), ("delta", "manifests"), ("iceberg", "pyiceberg"))
+SERVED = _params(("managed", "footers"), ("managed", "changed_again"), ("delta", "manifests"))
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    with opened_lake(tmp_path_factory.mktemp("lake")) as lake:
+def lake(tmp_path_factory: pytest.TempPathFactory, queries: QueryEngine) -> Iterator[Lake]:
+    with opened_lake(tmp_path_factory.mktemp("lake"), queries=queries) as lake:
         add_catalogs(lake)
         yield lake
 
@@ -60,7 +77,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 @pytest.fixture(scope="module", params=PROFILED)
 def table(request: pytest.FixtureRequest, lake: Lake) -> Evolved:
     catalog, stage = request.param
-    return delta_table(lake, stage) if catalog == "delta" else iceberg_table(lake, catalog, stage)
+    return evolved_table(lake, catalog, stage)
 
 
 @cache
@@ -103,6 +120,140 @@ def _files_with_matches(rows: pa.Table, conditions: Iterable[str]) -> dict[str, 
         condition: {file for file, row in zip(files, found, strict=True) if row[place]}
         for place, condition in enumerate(conditions)
     }
+
+
+def _leaves(schema: pa.Schema) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
+    """The paths and types of the columns, and of the fields of structs."""
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            yield from (((field.name, child.name), child.type) for child in field.type)
+        else:
+            yield (field.name,), field.type
+
+
+@pytest.mark.parametrize("table", SERVED, indirect=True)
+def test_queries_on_the_server_return_the_rows_of_a_full_scan(table: Evolved) -> None:
+    """DuckDB reads the files on the server, with the statistics of their footers."""
+    everything, count, wrong = table.rows(), 0, []
+    with duckdb.connect() as duck, table.lake.client(table.catalog) as client:
+        duck.register("everything", everything)
+        for path, of in _leaves(everything.schema):
+            asked = list(filters(path, of))
+            count += len(asked)
+            sql, expected = (
+                " UNION ALL ".join(
+                    f"SELECT {number} AS n, id FROM {name} WHERE {condition}" for number, condition in enumerate(asked)
+                )
+                + " ORDER BY ALL"
+                for name in (table.name, "everything")
+            )
+            found = client.call("skiway.query", sql).read_all()
+            if (
+                list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+                != duck.sql(expected).fetchall()
+            ):
+                wrong.append(path)
+    assert wrong == []
+    assert count > 350
+
+
+_SQL = {"eq": "=", "not-eq": "IS DISTINCT FROM", "lt": "<", "lt-eq": "<=", "gt": ">", "gt-eq": ">="}
+_OPERATORS = {
+    v1.PO_EQ: "=",
+    v1.PO_NEQ: "<>",
+    v1.PO_LT: "<",
+    v1.PO_LTE: "<=",
+    v1.PO_GT: ">",
+    v1.PO_GTE: ">=",
+}
+
+
+def _text(value: Any) -> str:
+    """A value as scan bundles and Iceberg's JSON have it."""
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _spelled(value: Any, of: pa.DataType) -> str:
+    text = _text(value).replace("'", "''")
+    return f"'{text}'::{duckdb_type(pa.field('x', of))}"
+
+
+@pytest.mark.parametrize("table", [each for each in SERVED if each.values[0][0] != "delta"], indirect=True)
+def test_plans_over_rest_leave_files_with_matching_rows(table: Evolved) -> None:
+    conditions: dict[str, dict[str, Any]] = {}
+    for path, of in _leaves(table.handle.schema.arrow):
+        term, column = ".".join(path), leaf_sql(path)
+        zone = "+00:00" if pa.types.is_timestamp(of) and of.tz else ""
+        values = {
+            each: each if isinstance(each, bool | int | float) else _text(each) + zone for each in compared_values(of)
+        }
+        for value, sent in values.items():
+            for kind, operator in _SQL.items():
+                conditions[f"{column} {operator} {_spelled(value, of)}"] = {"type": kind, "term": term, "value": sent}
+        some = list(values)[1:]
+        listed, sent_list = ", ".join(_spelled(each, of) for each in some), [values[each] for each in some]
+        conditions[f"{column} IN ({listed})"] = {"type": "in", "term": term, "values": sent_list}
+        conditions[f"({column} NOT IN ({listed})) IS NOT FALSE"] = {"type": "not-in", "term": term, "values": sent_list}
+        conditions[f"{column} IS NULL"] = {"type": "is-null", "term": term}
+        conditions[f"{column} IS NOT NULL"] = {"type": "not-null", "term": term}
+    assert len(conditions) > 250
+    everything, paths = _with_paths(table)
+    wrong = []
+    with table.lake.rest_served() as uri, httpx.Client(headers={"authorization": "Bearer writer"}) as http:
+        namespace, name = table.name.split(".")
+        url = f"{uri}/v1/{table.catalog}/namespaces/{namespace}/tables/{name}/plan"
+        for condition, expected in _files_with_matches(everything, conditions).items():
+            answer = http.post(url, json={"filter": conditions[condition]})
+            assert answer.status_code == 200, (condition, answer.text)
+            planned = {each["data-file"]["file-path"] for each in answer.json()["file-scan-tasks"]}
+            if not {paths[number] for number in expected} <= planned:
+                wrong.append(condition)
+    assert wrong == []
+
+
+def _with_paths(table: Evolved) -> tuple[pa.Table, dict[int, str]]:
+    """All rows with the numbers of their files, and the paths of the files."""
+    handle = table.handle
+    snapshot = handle.current()
+    assert snapshot is not None
+    files = handle.files(snapshot)
+    paths = dict(zip(files["ordinal"].to_pylist(), files["path"].to_pylist(), strict=True))
+    return handle.read(snapshot, schema=handle.schema.arrow, positions=True).read_all(), paths
+
+
+@pytest.mark.parametrize("table", SERVED, indirect=True)
+def test_scan_bundles_have_the_files_with_matching_rows(table: Evolved) -> None:
+    realm, planner = table.lake.realm, Planner()
+    catalog_id = tables.get(realm, v1.GetTableRequest(table_id=table.id)).table.catalog_id
+    begin = v1.BeginQueryRequest(
+        default_catalog_id=catalog_id, inputs=[v1.QueryInput(table_id=table.id)], ttl_seconds=600
+    )
+    query_id = bundled.begin(realm, begin).query.query_id
+    conditions: dict[str, v1.Predicate] = {}
+    for path, of in _leaves(table.handle.schema.arrow):
+        name, column = ".".join(path), leaf_sql(path)
+        values = compared_values(of)
+        zone = "Z" if pa.types.is_timestamp(of) and of.tz else ""
+        for value in values:
+            for op, operator in _OPERATORS.items():
+                text = str(value).lower() if isinstance(value, bool) else _text(value) + zone
+                conditions[f"{column} {operator} {_spelled(value, of)}"] = v1.Predicate(
+                    column=name, op=op, values=[text]
+                )
+        conditions[f"{column} IS NULL"] = v1.Predicate(column=name, op=v1.PO_IS_NULL)
+        conditions[f"{column} IS NOT NULL"] = v1.Predicate(column=name, op=v1.PO_IS_NOT_NULL)
+    assert len(conditions) > 250
+    everything, paths = _with_paths(table)
+    wrong, removed = [], 0
+    for condition, expected in _files_with_matches(everything, conditions).items():
+        request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.id, predicates=[conditions[condition]])
+        messages = list(scan_bundles.fetch(realm, request, planner=planner))
+        planned = {each.file_path for message in messages for each in message.data_files}
+        removed += messages[0].report.predicates[0].files_removed
+        if not {paths[number] for number in expected} <= planned:
+            wrong.append(condition)
+    assert wrong == []
+    assert removed > 50 or not table.stage.metrics, "predicates are used"
 
 
 def test_statistics_for_duckdb_are_true(table: Evolved) -> None:

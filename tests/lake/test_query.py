@@ -58,6 +58,7 @@ STATEMENTS = [
     "SELECT a.id, b.text FROM s.{0} a JOIN s.{0} b ON a.id = b.id + 1 WHERE a.id < 10 ORDER BY a.id",
     "WITH x AS (SELECT * FROM s.{} WHERE id > 990) SELECT count(*) AS n, min(v) AS v FROM x, range(3)",
     "SELECT count(*) AS n FROM s.{} WHERE text IS NULL AND day = '2024-01-08'",
+    "SELECT count(*) AS n FROM s.{} WHERE moment IN ('2024-01-01 01:00:00Z'::TIMESTAMPTZ, '2024-01-01 05:00:00Z'::TIMESTAMPTZ)",
     "SELECT id FROM s.{} ORDER BY v DESC, id LIMIT 3",
 ]
 

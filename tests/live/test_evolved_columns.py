@@ -10,12 +10,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from lake.evolved_tables import STAGES, Evolved, Stage, add_catalogs, delta_table, filters, iceberg_table
+from lake.evolved_tables import TABLES, Stage, add_catalogs, evolved_table, filters
 from lake.lakes import Lake, opened_lake
 from live.clients import Client, Session
 
 AT_ONCE = 10
-TABLES = [(catalog, stage) for catalog in ("managed", "iceberg", "delta") for stage in STAGES]
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +22,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     with opened_lake(tmp_path_factory.mktemp("lake")) as lake:
         add_catalogs(lake)
         yield lake
-
-
-def made(lake: Lake, catalog: str, stage: Stage) -> Evolved:
-    return delta_table(lake, stage) if catalog == "delta" else iceberg_table(lake, catalog, stage)
 
 
 def attach(lake: Lake, catalog: str) -> str:
@@ -55,7 +50,7 @@ def matching(session: Session, table: str, asked: list[str]) -> list[list[str | 
 
 @pytest.mark.parametrize(("catalog", "stage"), TABLES, ids=lambda each: each if isinstance(each, str) else each.name)
 def test_filters_return_the_rows_of_a_full_scan(client: Client, lake: Lake, catalog: str, stage: Stage) -> None:
-    table = made(lake, catalog, stage)
+    table = evolved_table(lake, catalog, stage)
     wrong: list[str] = []
     with client.session(attach(lake, catalog)) as session:
         session.need(f"CREATE TEMP TABLE everything AS SELECT * FROM db.{table.name}")
@@ -73,7 +68,7 @@ def test_filters_return_the_rows_of_a_full_scan(client: Client, lake: Lake, cata
 def test_rows_with_a_default_are_deleted_and_updated(client: Client, lake: Lake) -> None:
     """A profile of files that are older than a column must not hide rows that have its default."""
     stage = Stage("written", ("profile", "change", "append", "profile"))
-    made(lake, "managed", stage)
+    evolved_table(lake, "managed", stage)
     with client.session(attach(lake, "managed")) as session:
         select = "SELECT count(*) FROM db.s.written WHERE default_int = 42"
         assert session.rows(select) == [["5"]]

@@ -23,7 +23,7 @@ from httpx2 import AsyncClient
 from mcp import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from runtime.servers import Server, command, environment, launch, skiway, started
+from runtime.servers import Server, add_swapped_columns, command, environment, launch, skiway, started
 from skiway.client import AirportClient, Metastore
 from web.explorers import token_of
 
@@ -255,3 +255,17 @@ def test_wrong_options(arguments: list[str], message: str) -> None:
     result = skiway("mcp", *arguments)
     assert result.returncode == 1
     assert message in result.stderr
+
+
+def test_statistics_have_the_present_names_of_columns(lake: Lake, url: str) -> None:
+    token = lake.tokens["ada"]
+    with (
+        AirportClient(lake.server.addresses["airport"], "lake", token=token) as owner,
+        Metastore(lake.address, token=token) as metastore,
+    ):
+        add_swapped_columns(owner, metastore, "renames.t")
+        table = over_http(url, token, lambda client: called(client, "describe_table", name="lake.renames.t"))
+        owner.drop_table("renames.t")
+        owner.drop_schema("renames")
+    found = {each["name"]: (each["statistics"]["min"], each["statistics"]["max"]) for each in table["columns"]}
+    assert found == {"a": ("100", "200"), "b": ("1", "2")}

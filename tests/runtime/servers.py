@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 from runtime import preloaded
+from skiway.client import AirportClient, Metastore
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
@@ -201,3 +203,25 @@ def columns(table_id: v1.ResourceId, number: int) -> v1.PutColumnStatsRequest:
     """A stream message with the statistics of one column."""
     stats = v1.ColumnStats(column_id=number, column_name=f"c{number}", value_count=1)
     return v1.PutColumnStatsRequest(table_id=table_id, snapshot_id=1, columns=[stats])
+
+
+def add_swapped_columns(lake: AirportClient, metastore: Metastore, table: str) -> None:
+    """Add a profiled table whose columns `a` and `b` then swap their names, and whose column `gone` is dropped.
+
+    The values of `a` are now 100 and 200, and those of `b` are 1 and 2.
+    """
+    schema, _, _ = table.partition(".")
+    lake.create_schema(schema)
+    rows = pa.table({"a": [1, 2], "b": [100, 200], "gone": [7, 7]})
+    lake.create_table_as(table, rows)
+    columns = [
+        v1.ColumnStats(column_id=number, column_name=name, logical_type="BIGINT", value_count=2, null_count=0)
+        for number, name in enumerate(rows.column_names, 1)
+    ]
+    for column in columns:
+        values = rows[column.column_name].to_pylist()
+        column.min, column.max = str(min(values)), str(max(values))
+    metastore.statistics.put_columns(f"lake.{table}", metastore.snapshots.get(f"lake.{table}"), columns)
+    for name, new in (("a", "c"), ("b", "a"), ("c", "b")):
+        lake.rename_column(table, name, new)
+    lake.remove_column(table, "gone")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from runtime.servers import Server, eventually, started
+from runtime.servers import Server, add_swapped_columns, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import PlannedTable
 from skiway.client.metastore.calls import Calls
@@ -751,3 +751,14 @@ def test_files_of_pages_are_served(visitor: Visitor, path: str) -> None:
 @pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2f..%2fapp.py"])
 def test_other_files_are_not_served(visitor: Visitor, path: str) -> None:
     assert "Explorer" not in visitor.get(path).text
+
+
+def test_statistics_have_the_present_names_of_columns(server: Server, visitor: Visitor) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake, Metastore(server.address) as metastore:
+        add_swapped_columns(lake, metastore, "renames.t")
+        shown = visitor.data("/tables/lake/renames/t")["columns"]["columns"]
+        bounds = {each["name"]: (each["profile"]["min"], each["profile"]["max"]) for each in shown}
+        assert bounds == {"a": ("100", "200"), "b": ("1", "2")}
+        assert "gone" not in visitor.page("/tables/lake/renames/t")
+        lake.drop_table("renames.t")
+        lake.drop_schema("renames")

@@ -71,15 +71,21 @@ def merged_stats(stats: pa.StructArray) -> pa.StructArray:
     def total(name: str) -> Any:
         return pc.sum(stats.field(name), skip_nulls=False, min_count=0)
 
-    empty = pc.fill_null(pc.equal(stats.field("null_count"), stats.field("value_count")), False)
+    empty = _has_no_bounds(stats)
     counted = {name: total(name) for name in _COUNTS}
-    # A bound is known if every unit has it or has no values.
+    # A bound is known if every unit has it, or has no values that bounds cover.
     bounds = {name: stats.field(name) for name in ("min", "max")}
     known = all(pc.all(pc.or_(empty, each.is_valid()), min_count=0).as_py() for each in bounds.values())
     low, high = (pc.min(bounds["min"]), pc.max(bounds["max"])) if known else (pa.scalar(None, bounds["min"].type),) * 2
     exact = pa.scalar(bool(known and pc.all(pc.or_(empty, stats.field("exact")), min_count=0).as_py()))
     scalars = [*counted.values(), low, high, exact]
     return pa.StructArray.from_arrays([pa.array([value], value.type) for value in scalars], names=_NAMES)
+
+
+def _has_no_bounds(stats: pa.StructArray) -> pa.Array:
+    """The units that have only NULL and NaN, which bounds do not cover."""
+    others = pc.add(stats.field("null_count"), pc.fill_null(stats.field("nan_count"), 0))
+    return pc.fill_null(pc.equal(others, stats.field("value_count")), False)
 
 
 def merged_units(stats: pa.StructArray, *, rows_at_once: int = _ROWS_AT_ONCE) -> pa.StructArray:
@@ -106,7 +112,7 @@ def _merged_alike(columns: Sequence[pa.StructArray], of: pa.DataType) -> pa.Stru
     """Merge columns whose bounds have the type `of`: a row per column."""
     units = pa.concat_arrays(columns)
     parts = dict(zip(_NAMES, units.flatten(), strict=True))
-    empty = pc.fill_null(pc.equal(parts["null_count"], parts["value_count"]), False)
+    empty = _has_no_bounds(units)
     known = pc.and_(pc.or_(empty, parts["min"].is_valid()), pc.or_(empty, parts["max"].is_valid()))
     rows = pa.table(
         {

@@ -42,9 +42,9 @@ def measure(
     table: v1.Table,
     checks: Sequence[v1.RuleCheck],
 ) -> TableFacts:
-    """Exact facts for these rules, from the rows of the snapshot."""
+    """Exact facts for these rules, from the rows of the snapshot, which is the current one. Rules use the present names of columns."""
     wanted = dict.fromkeys(name for check in checks for name in columns_of(check))
-    by_name = {".".join(leaf.path): leaf for leaf in leaves(handle.schema_at(snapshot).arrow)}
+    by_name = {".".join(leaf.path): leaf for leaf in leaves(handle.schema.arrow)}
     columns = [by_name[name] for name in wanted if name in by_name and value_kind(by_name[name].type) is not None]
     with profile_session(spark()) as session:
         rows = _Rows(_frame(session, handle, snapshot, columns), {leaf.path[0]: leaf for leaf in columns}, table)
@@ -68,8 +68,9 @@ def _frame(spark: SparkSession, handle: TableHandle, snapshot: Snapshot, columns
         else:
             frames.append(_read_by_spark(spark, handle, snapshot, layout, files, columns))
     if others.num_rows or not frames:
-        names = [leaf.path[0] for leaf in columns] or handle.schema_at(snapshot).arrow.names[:1]
-        rows = handle.read(snapshot, columns=names, files=others).read_all()
+        schema = handle.schema.arrow
+        names = [leaf.path[0] for leaf in columns] or schema.names[:1]
+        rows = handle.read(snapshot, columns=names, files=others, schema=schema).read_all()
         frames.append(_in_memory(spark, rows, columns))
     return reduce(lambda one, other: one.unionAll(other), frames)
 

@@ -242,7 +242,7 @@ class ColumnProfile:
         nulls = [part.null_count for part in parts if part.HasField("null_count")]
         lows = [part.min for part in parts if part.HasField("min")]
         highs = [part.max for part in parts if part.HasField("max")]
-        filled = [part for part in parts if not part.HasField("null_count") or part.null_count < part.value_count]
+        filled = [part for part in parts if part.null_count + part.nan_count < part.value_count]  # bounds cover no NaN
         return cls(
             name=name,
             type=type_name,

@@ -61,7 +61,8 @@ def _shown(column: Mapping[str, Any], *, has_schema: bool) -> str:
 def scan_columns(schema: pa.Schema) -> str:
     """The columns of a scan.
 
-    DuckDB would leave comparisons to Arrow, which fails for extension types and does not treat NaN as the greatest number.
+    DuckDB would leave comparisons to Arrow, which fails for extension types and does not treat NaN as the greatest number. To hand over a
+    list of timestamps with a time zone, it needs a library that is not installed.
     Wrapping a column in a list and taking it out again makes DuckDB compare the values itself.
     """
     return ", ".join(
@@ -73,7 +74,8 @@ def scan_columns(schema: pa.Schema) -> str:
 def _is_compared_here(data_type: pa.DataType) -> bool:
     children = (data_type.field(i).type for i in range(data_type.num_fields))
     extension = isinstance(data_type, pa.BaseExtensionType)
-    return extension or pa.types.is_floating(data_type) or any(map(_is_compared_here, children))
+    zoned = pa.types.is_timestamp(data_type) and data_type.tz is not None
+    return extension or zoned or pa.types.is_floating(data_type) or any(map(_is_compared_here, children))
 
 
 class ServerScan(ds.Dataset):  # type: ignore[misc]  # which has no types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -215,6 +216,19 @@ def test_range(orders: ProfiledTable, properties: Any, limits: dict[str, str], e
     orders.snapshot(1)
     orders.profile(rows=5, id=column(5, min="-2", max="10", properties=properties))
     assert verdict(orders, range=v1.RangeCheck(column="id", **limits)).status == expected
+
+
+def test_range_that_the_profile_does_not_have_is_read(orders: ProfiledTable) -> None:
+    orders.snapshot(1)
+    orders.profile(rows=5, amount=column(5, nan_count=5))
+    check = {"range": v1.RangeCheck(column="amount", max="9")}
+    orders.rule("r", **check)
+    assert verdict(orders, **check).status == OPEN
+    result = orders.check()["r"]
+    assert (result.status, bool(result.job_id)) == (UNKNOWN, True)
+    facts, _ = known_facts(orders.realm, orders.table)
+    exact = replace(facts, method=v1.RMT_EXACT)
+    assert judged(v1.RuleCheck(**check), exact).status == UNKNOWN, "rows that were read are not read again"
 
 
 @pytest.mark.parametrize("check", ["range", "quantile", "allowed_values", "distinct_count"])

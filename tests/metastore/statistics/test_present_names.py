@@ -7,9 +7,12 @@ import json
 import pytest
 
 from metastore.resource_factory import ResourceFactory
-from skiway.metastore import statistics
+from skiway.metastore import queries, statistics
+from skiway.metastore.planning import scan_bundles
+from skiway.metastore.planning.planner import Planner
 from skiway.metastore.quality.facts import known_facts
-from skiway.metastore.resources import tables
+from skiway.metastore.quality.verdicts import judged
+from skiway.metastore.resources import snapshots, tables
 from skiway.model import v1
 
 NOW = v1.SnapshotRef(special=v1.SS_CURRENT)
@@ -99,3 +102,129 @@ def test_rules_use_the_statistics_of_the_column_that_has_the_name_now(
     facts, _ = known_facts(factory.home, table)
     assert facts.columns.keys() == {"a", "b", "d"}
     assert {name: each.least and each.least.low for name, each in facts.columns.items()} == {"a": 2, "b": 1, "d": 3}
+
+
+def bundle(
+    factory: ResourceFactory, table: v1.Table, column: str, value: str, **ref: int
+) -> v1.FetchScanBundleResponse:
+    """The scan bundle of a snapshot, for the rows where a column has a value."""
+    source = v1.QueryInput(table_id=table.resource_id, snapshot=v1.SnapshotRef(**ref) if ref else NOW)
+    begin = v1.BeginQueryRequest(default_catalog_id=table.catalog_id, inputs=[source])
+    query_id = queries.begin(factory.home, begin).query.query_id
+    predicate = v1.Predicate(column=column, op=v1.PO_EQ, values=[value])
+    request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id, predicates=[predicate])
+    found = v1.FetchScanBundleResponse()
+    for message in scan_bundles.fetch(factory.home, request, planner=Planner()):
+        found.MergeFrom(message)
+    return found
+
+
+def test_scan_bundles_use_the_present_names(factory: ResourceFactory, table: v1.Table) -> None:
+    """`b` was `a`: its values are between 1 and 10."""
+    found = bundle(factory, table, "b", "1")
+    assert [each.file_path for each in found.data_files] == ["f"]
+    assert named(found.data_files[0].columns) == {1: "b", 2: "a", 3: "d"}
+    assert json.loads(found.table_info.schema_json) == json.loads(schema(AFTER))
+    assert not bundle(factory, table, "a", "1").data_files
+    for name in ("c", "gone"):  # a new column, and a dropped one
+        found = bundle(factory, table, name, "100")
+        assert len(found.data_files) == 1
+        assert found.report.predicates[0].unused_because
+
+
+def test_scan_bundles_of_earlier_snapshots_use_the_names_of_their_time(
+    factory: ResourceFactory, table: v1.Table
+) -> None:
+    assert not bundle(factory, table, "b", "1", snapshot_id=1).data_files
+    found = bundle(factory, table, "a", "1", snapshot_id=1)
+    assert named(found.data_files[0].columns) == {1: "a", 2: "b", 3: "c", 4: "gone"}
+    assert json.loads(found.table_info.schema_json) == json.loads(schema(BEFORE))
+
+
+def test_queries_keep_the_names_of_their_beginning(factory: ResourceFactory, table: v1.Table) -> None:
+    """Plans are cached, but not across changes of the schema."""
+    planner, of = Planner(), v1.QueryInput(table_id=table.resource_id)
+
+    def begun() -> str:
+        request = v1.BeginQueryRequest(default_catalog_id=table.catalog_id, inputs=[of])
+        return queries.begin(factory.home, request).query.query_id
+
+    def files(query_id: str) -> int:
+        predicate = v1.Predicate(column="b", op=v1.PO_EQ, values=["1"])
+        request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id, predicates=[predicate])
+        return sum(len(each.data_files) for each in scan_bundles.fetch(factory.home, request, planner=planner))
+
+    first = begun()
+    assert files(first) == 1
+    change = v1.UpdateTableRequest(table_id=table.resource_id, spec=v1.TableSpec(schema_json=schema(BEFORE)))
+    change.update_mask.paths.append("schema_json")
+    tables.update(factory.home, change)
+    factory.snapshot(table, 3, schema_json=schema(BEFORE))
+    assert files(first) == 1
+    again = v1.SetCurrentSnapshotRequest(table_id=table.resource_id, snapshot_id=2)
+    snapshots.set_current(factory.home, again)
+    assert files(begun()) == 0
+
+
+# --- columns with a default ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def defaulted(factory: ResourceFactory) -> v1.Table:
+    """A table with a profile of version 0, which counted NULLs instead of defaults: of `x`, and of `in` in `box`."""
+    inner = {"id": 3, "name": "in", "type": "int", "required": False, "initial-default": 7}
+    fields = [
+        {"id": 1, "name": "x", "type": "int", "required": False, "initial-default": 42},
+        {"id": 2, "name": "box", "type": {"type": "struct", "fields": [inner]}, "required": False},
+        {"id": 4, "name": "y", "type": "int", "required": False},
+    ]
+    of = json.dumps({"type": "struct", "fields": fields})
+    table = factory.table("t", schema_json=of)
+    factory.snapshot(table, 1, schema_json=of)
+    store_profile(factory, table, "")
+    return table
+
+
+def store_profile(factory: ResourceFactory, table: v1.Table, version: str) -> None:
+    facts = {"rows.profiled": "9", "rows.total": "9", statistics.PROFILE_VERSION: version}
+    exact = {f"quality.{name}": "exact" for name in ("value_count", "null_count", "min", "max")}
+    found = [
+        v1.ColumnStats(
+            column_id=number,
+            column_name=name,
+            logical_type="INT",
+            value_count=9,
+            null_count=5,
+            min="50",
+            max="60",
+            properties={**facts, **exact},
+        )
+        for number, name in ((1, "x"), (3, "box.in"), (4, "y"))
+    ]
+    request = v1.PutColumnStatsRequest(table_id=table.resource_id, snapshot_id=1, columns=found)
+    statistics.put_columns(factory.home, [request])
+    stats = v1.TableStats(table_id=table.resource_id, snapshot_id=1, row_count=9)
+    statistics.add_to_history(factory.home, stats, found)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("", {"y"}), ("1", {"x", "box.in", "y"})])
+def test_profiles_that_ignored_defaults_are_not_used(
+    factory: ResourceFactory, defaulted: v1.Table, version: str, expected: set[str]
+) -> None:
+    store_profile(factory, defaulted, version)
+    request = v1.ListColumnStatsRequest(table_id=defaulted.resource_id, snapshot=NOW)
+    assert {each.column_name for each in statistics.list_columns(factory.home, request).columns} == expected
+    (past,) = statistics.statistics_history(factory.home, defaulted.resource_id.id)
+    assert {each.column_name for each in past.columns} == expected
+    facts, _ = known_facts(factory.home, defaulted)
+    assert facts.columns.keys() == expected & {"x", "y"}
+
+
+def test_rules_do_not_rely_on_profiles_that_ignored_defaults(factory: ResourceFactory, defaulted: v1.Table) -> None:
+    facts, _ = known_facts(factory.home, defaulted)
+    for check in (
+        v1.RuleCheck(range=v1.RangeCheck(column="x", min="50")),
+        v1.RuleCheck(null_share=v1.NullShareCheck(column="x", max=0.1)),
+    ):
+        assert judged(check, facts).status == v1.RST_UNKNOWN
+    assert judged(v1.RuleCheck(range=v1.RangeCheck(column="y", min="50")), facts).status == v1.RST_PASSED

@@ -11,18 +11,22 @@ import pyarrow as pa
 import pytest
 
 from formats.managed import LooseTable
+from lake.evolved_tables import Stage, add_catalogs, iceberg_table
+from lake.lakes import opened_lake
 from pipeline.lakes import SPARK, comparable, opened, write
 from pipeline.sample_profiles import file_table, row
 from pipeline.sample_profiles import profiles as profiles_of
 from skiway.formats import TableSchema
 from skiway.formats.iceberg.schema_changes import AddColumn, RenameColumn, evolve
 from skiway.formats.schemas import element_leaves, leaves, with_ids
+from skiway.metastore import statistics
 from skiway.metastore.statistics.validation import check_column
 from skiway.model import v1
 from skiway.pipeline.profile.elements import elements_of
 from skiway.pipeline.profile.job import profile
 from skiway.pipeline.profile.layouts import file_schemas, layout_of
 from skiway.pipeline.profile.merging import Merged, merge
+from skiway.pipeline.profile.snapshots import profile_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,6 +129,27 @@ class TestWithSpark:
             counted = duck.execute(f"SELECT v, count(*) FROM (SELECT {VALUES['counts.key']} AS v FROM t) GROUP BY v")
             assert dict(json.loads(stats.properties["top_values"])) == dict(counted.fetchall())
         assert stats.properties["quality.top_values"] == "exact"
+
+    def test_fields_that_were_added_in_lists_and_maps(self, spark: SparkSession, tmp_path: Path) -> None:
+        """The figures are those of the rows, and unknown for fields that have a default in older files."""
+        with opened_lake(tmp_path) as lake:
+            add_catalogs(lake)
+            table = iceberg_table(lake, "managed", Stage("nested", ("change", "append")), nested=True)
+            handle = table.handle
+            snapshot = handle.current()
+            assert snapshot is not None
+            report = profile_snapshot(lake.realm, table.id, snapshot, handle=handle, spark=lambda: spark)
+            assert not report.failed
+            found = statistics.column_statistics(lake.realm, table.id.id, snapshot.id)
+        stored = {each.column_name: each for each in found}
+        for column in ("items.element", "pairs.value"):
+            assert (stored[f"{column}.kept"].min, stored[f"{column}.kept"].max) == ("1", "3")
+            added = stored[f"{column}.added"]  # 5 in older files, which the profile does not count
+            assert not added.HasField("min")
+            assert "exact" not in {
+                added.properties.get(f"quality.{each}") for each in ("value_count", "ndv", "top_values")
+            }
+        assert (stored["pairs.key"].min, stored["pairs.key"].max) == ("a", "c")
 
     def test_renamed_and_added_lists_are_matched_by_id(self, spark: SparkSession, tmp_path: Path) -> None:
         """A file that is older than a list has no values of it; one that was renamed is found under its old name."""

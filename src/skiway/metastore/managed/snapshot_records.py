@@ -6,7 +6,7 @@ exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ def added(
     handle = opened()
     for snapshot in handle.snapshots():
         if snapshot.id not in known:
-            files = handle.files(snapshot)
+            files = handle.placed_files(snapshot)
             check_files(files["path"], table_files, handle.location)
             record = snapshot_record(realm, table.resource_id, handle, snapshot, files=files)
             yield from realm.all(SNAPSHOT).reservation(record)[1]
@@ -103,32 +103,43 @@ def _statistics(
     stored = file_table.written(stored_files(handle, snapshot, files))
     yield from realm.all(FILE_STATS).reservation(v1.FileStatsSet(arrow_file=stored, **facts))[1]
     data = data_files(files)
+    deleted, is_exact = _deleted_rows(files)
     stats = v1.TableStats(
         upstream=_stamp(realm, table, handle),
-        row_count=max(0, _total(data, "row_count") - _deleted_rows(files)),
+        row_count=max(0, _total(data, "row_count") - deleted),
         data_file_count=data.num_rows,
         total_size_bytes=_total(data, "size_bytes"),
-        properties={"quality.row_count": "bound"} if _deletes_by_equality(files) else None,
+        properties=None if is_exact else {"quality.row_count": "bound"},
         **facts,
     )
     yield from realm.all(TABLE_STATS).reservation(stats)[1]
 
 
-def _deleted_rows(files: pa.Table) -> int:
-    """The number of deleted rows, of those files that are deleted from by position.
+def _deleted_rows(files: pa.Table) -> tuple[int, bool]:
+    """How many rows are deleted at least, and whether that is their exact number. Delete files are not read here.
 
-    Position delete files count with all their rows, because they are not read here: writers delete no row twice.
+    Only the rows of a delete file for a single data file are surely rows of that file. Two delete files may have the same rows, and others
+    may have rows of files that are no longer there. The number of rows that are deleted by equality is unknown.
     """
     data = data_files(files)
     unknown = data.filter(pc.is_null(data["deleted_rows"]))
-    applied = files.filter(pc.is_in(files["ordinal"], value_set=pc.list_flatten(unknown["deletes"]).unique()))
-    by_position = applied.filter(pc.equal(applied["content"], Content.POSITION_DELETES))
-    return _total(data, "deleted_rows") + _total(by_position, "row_count")
+    total, is_exact = _total(data, "deleted_rows"), True
+    if not unknown.num_rows:
+        return total, is_exact
+    names = ["ordinal", "content", "row_count", "referenced", "path_from", "path_to"]
+    others = files.filter(pc.not_equal(files["content"], Content.DATA)).select(names)
+    deletes = {delete["ordinal"]: delete for delete in others.to_pylist()}
+    for path, applied in zip(unknown["path"].to_pylist(), unknown["deletes"].to_pylist(), strict=True):
+        own = [deletes[number]["row_count"] for number in applied if _is_of_file(deletes[number], path)]
+        total += max(own, default=0)
+        is_exact = is_exact and len(own) == len(applied) == 1
+    return total, is_exact
 
 
-def _deletes_by_equality(files: pa.Table) -> bool:
-    """Whether rows are deleted by equality: how many is unknown without reading them."""
-    return bool(pc.any(pc.equal(files["content"], Content.EQUALITY_DELETES), min_count=0).as_py())
+def _is_of_file(delete: Mapping[str, Any], path: str) -> bool:
+    """Whether a delete file has positions in a single data file, which is the one at this path."""
+    bounds = {delete["path_from"], delete["path_to"]}
+    return delete["content"] == Content.POSITION_DELETES and (delete["referenced"] == path or bounds == {path.encode()})
 
 
 def _total(files: pa.Table, column: str) -> int:

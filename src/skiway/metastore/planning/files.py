@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -147,8 +147,15 @@ class ColumnFacts:
 class FileFacts:
     """All files of a snapshot with their statistics by column. A column is prepared when it is first used."""
 
-    def __init__(self, files: pa.Table, spec: v1.PartitionSpecInfo | None = None) -> None:
+    def __init__(
+        self,
+        files: pa.Table,
+        spec: v1.PartitionSpecInfo | None = None,
+        names: Mapping[int, str | None] | None = None,
+    ) -> None:
+        """`names` has the present names of columns by id, and None for dropped ones; other columns have those of the statistics."""
         self.files = files.combine_chunks()
+        self._names = names or {}
         self._spec = spec or v1.PartitionSpecInfo()
         self._columns: dict[int, ColumnFacts] = {}
 
@@ -179,7 +186,7 @@ class FileFacts:
             return None
         (number,) = ids
         if number not in self._columns:
-            self._columns[number] = self._facts(number, name)
+            self._columns[number] = self._facts(number)
         return self._columns[number]
 
     # --- preparation --------------------------------------------------------------------------------------------------
@@ -196,7 +203,9 @@ class FileFacts:
         pairs = pa.table({"name": values.field("column_name"), "id": values.field("column_id")})
         found: dict[str, set[int]] = {}
         for row in pairs.group_by(["name", "id"]).aggregate([]).to_pylist():
-            found.setdefault(row["name"], set()).add(row["id"])
+            name = self._names.get(row["id"], row["name"])
+            if name is not None:
+                found.setdefault(name, set()).add(row["id"])
         return found
 
     @cached_property
@@ -206,7 +215,7 @@ class FileFacts:
             found.setdefault(name.casefold(), set()).update(ids)
         return found
 
-    def _facts(self, number: int, name: str) -> ColumnFacts:
+    def _facts(self, number: int) -> ColumnFacts:
         values, parents = self._flat
         places = np.flatnonzero(np.asarray(pc.equal(values.field("column_id"), number)))
         index = np.full(self.files.num_rows, -1, dtype=np.int64)
@@ -218,7 +227,8 @@ class FileFacts:
         if of is None:
             return ColumnFacts(None, **counts, min=None, max=None)
         low, high = (of.values(own.field(each)) for each in ("min", "max"))
-        return self._with_partitions(name, ColumnFacts(of, **counts, min=low, max=high))
+        stored = [name for name in pc.unique(own.field("column_name")).to_pylist() if name is not None]
+        return self._with_partitions(stored[0], ColumnFacts(of, **counts, min=low, max=high))
 
     def _with_partitions(self, name: str, facts: ColumnFacts) -> ColumnFacts:
         """Fill in missing bounds of a column that files are partitioned by: it has one value in each file."""

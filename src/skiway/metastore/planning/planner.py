@@ -84,8 +84,11 @@ class Planner:
 
     def facts(self, pinned: PinnedSnapshot) -> FileFacts:
         """The files of a pinned snapshot."""
-        key = f"{pinned.of.file_stats_uri} {pinned.of.snapshot_uri}"
-        return self._cache.get(key, lambda: FileFacts(pinned.files(), pinned.snapshot().partition_spec))
+        of = pinned.of
+        key = f"{of.file_stats_uri} {of.snapshot_uri} {of.table_uri if of.is_current else ''}"
+        return self._cache.get(
+            key, lambda: FileFacts(pinned.files(), pinned.snapshot().partition_spec, pinned.column_names())
+        )
 
 
 # --- predicates -------------------------------------------------------------------------------------------------------

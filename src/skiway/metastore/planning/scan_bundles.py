@@ -10,7 +10,7 @@ they apply.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.statistics import file_table
+from skiway.metastore.statistics.api import renamed
 from skiway.metastore.statistics.file_table import DELETED_ROWS
 from skiway.model import v1
 
@@ -116,7 +117,7 @@ def _info(pinned: PinnedSnapshot) -> v1.TableInfo:
     table, snapshot = pinned.table(), pinned.snapshot()
     return v1.TableInfo(
         table_id=table.resource_id,
-        schema_json=snapshot.schema_json or table.schema_json,
+        schema_json=pinned.schema_json(),
         partition_spec=snapshot.partition_spec,
         properties=table.properties,
         metadata_location=snapshot.metadata_location or table.metadata_location,
@@ -166,6 +167,7 @@ class _FileMessages:
 
     def __init__(self, pinned: PinnedSnapshot, request: v1.FetchScanBundleRequest) -> None:
         self._pinned = pinned
+        self._names = pinned.column_names()
         self._without = request.exclude_column_stats
         self._wanted = {name.casefold() for name in request.required_columns}
 
@@ -182,9 +184,12 @@ class _FileMessages:
                 yield self._file(stats)
 
     def _file(self, stats: v1.FileColumnStats) -> v1.ScanFile:
-        columns: Sequence[v1.ColumnStats] = stats.columns
-        if self._wanted:
-            columns = [each for each in columns if each.column_name.casefold() in self._wanted]
+        named = ((each, self._names.get(each.column_id, each.column_name)) for each in stats.columns)
+        columns = [
+            renamed(each, {each.column_id: name})
+            for each, name in named
+            if name is not None and (not self._wanted or name.casefold() in self._wanted)
+        ]
         return v1.ScanFile(
             file_path=stats.file_path,
             file_format=stats.file_format,

@@ -147,18 +147,13 @@ def _null_share(values: int, nulls: int | None, rows: Interval | None, *, is_exa
     return Interval(0.0, min(1.0, nulls / left) if left else 1.0)
 
 
-def _is_older(stats: v1.ColumnStats, version: int) -> bool:
-    """Whether an older version of the pipeline made these statistics. Those of other programs have no version."""
-    return "rows.profiled" in stats.properties and statistics.profile_version(stats) < version
-
-
 def _distinct(stats: v1.ColumnStats, kind: LogicalType) -> Interval | None:
     mode = stats.ndv.WhichOneof("mode")
     if mode is None:
         return None
     found = _estimated(stats.ndv.approx) if mode == "approx" else Interval(stats.ndv.exact, stats.ndv.exact)
     # Before version 1, the empty value was not counted. It is the smallest one.
-    may_lack_one = kind.name in ("STRING", "BINARY") and not stats.min and _is_older(stats, 1)
+    may_lack_one = kind.name in ("STRING", "BINARY") and not stats.min and statistics.is_older(stats, 1)
     return replace(found, high=found.high + 1) if may_lack_one and found.high is not None else found
 
 
@@ -187,7 +182,9 @@ def _quantiles(stats: v1.ColumnStats, kind: LogicalType) -> dict[float, Any]:
 
     Rounded ones decide nothing. Before version 1, any number that is not a double may have been rounded.
     """
-    if "quantiles.rounded" in stats.properties or (kind.name not in ("FLOAT", "DOUBLE") and _is_older(stats, 1)):
+    if "quantiles.rounded" in stats.properties or (
+        kind.name not in ("FLOAT", "DOUBLE") and statistics.is_older(stats, 1)
+    ):
         return {}
     found = {
         float(rank): bound(kind, text).value

@@ -216,6 +216,8 @@ def _range(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     most = _value(rule.max, column.type) if rule.HasField("max") else None
     if _is_empty(column):
         return _decided(True, facts, f"{rule.column} has no values", "")
+    if None in (column.least, column.most) and facts.method != v1.RMT_EXACT:  # for example, bounds that are too long
+        return Verdict(None, observed=f"the profile has no range of {rule.column}")
     low, high = (_known(each, facts, f"range of column {rule.column!r}") for each in (column.least, column.most))
     # A smaller value than the smallest is impossible, and a larger one than the largest.
     above, below = low.within(least, None), high.within(None, most)

@@ -27,8 +27,9 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import apply_batch, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.snapshots import STATISTICS, current, resolve
+from skiway.metastore.resources.snapshots import STATISTICS, current, current_id, resolve
 from skiway.metastore.statistics import file_table
+from skiway.metastore.statistics.api import field_names
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
 
@@ -117,6 +118,19 @@ class PinnedSnapshot:
         """The snapshot."""
         return v1.Snapshot.FromString(self._blob(self.of.snapshot_uri))
 
+    def schema_json(self) -> str:
+        """The columns that the query reads: those of the table if the snapshot was the current one, else those of the snapshot.
+
+        Columns are renamed and dropped without a new snapshot.
+        """
+        of_table, of_snapshot = self.table().schema_json, self.snapshot().schema_json
+        return of_table or of_snapshot if self.of.is_current else of_snapshot or of_table
+
+    def column_names(self) -> dict[int, str | None]:
+        """The names, by id, of the columns that the query reads; None for those that were dropped after the snapshot."""
+        names = field_names(self.schema_json())
+        return {**dict.fromkeys(field_names(self.snapshot().schema_json)), **names}
+
     def table_stats(self) -> v1.TableStats | None:
         """The statistics of the table, if there were any."""
         return v1.TableStats.FromString(self._blob(self.of.table_stats_uri)) if self.of.table_stats_uri else None
@@ -150,7 +164,9 @@ def _pin(realm: Realm, reads: list[Read], default: v1.SnapshotRef) -> Pin:
     snapshot = _snapshot(realm, table.value.resource_id.id, first)
     for other in others:
         _require_same(snapshot.value, _snapshot(realm, table.value.resource_id.id, other).value)
-    return stored(realm, table, snapshot, first)
+    pin = stored(realm, table, snapshot, first)
+    pin.stored.is_current = current_id(realm, table.value.resource_id.id) == snapshot.value.snapshot_id
+    return pin
 
 
 def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:

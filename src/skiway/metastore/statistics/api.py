@@ -57,6 +57,7 @@ __all__ = [
     "file_statistics",
     "get_table",
     "has_column_statistics",
+    "is_older",
     "is_row_bound",
     "lacks_profiles",
     "list_columns",
@@ -71,6 +72,7 @@ __all__ = [
     "renamed",
     "snapshot_of",
     "table_statistics",
+    "without_outdated",
 ]
 
 PAGE = 200
@@ -230,6 +232,7 @@ def named_as_now(
 
     Columns are renamed and dropped without a new snapshot. Statistics of other snapshots keep the names of their time.
     """
+    columns = without_outdated(columns, table.schema_json)
     names = field_names(table.schema_json)
     if all(names.get(each.column_id) == each.column_name for each in columns):
         return columns
@@ -251,24 +254,43 @@ def renamed(column: v1.ColumnStats, names: Mapping[int, str]) -> v1.ColumnStats:
     return shown
 
 
+def without_outdated(columns: Sequence[v1.ColumnStats], schema_json: str) -> Sequence[v1.ColumnStats]:
+    """The statistics without those that earlier versions made of columns with a default: as if it were NULL in older files."""
+    defaulted = _defaulted_fields(schema_json)
+    if not defaulted:
+        return columns
+    return [each for each in columns if each.column_id not in defaulted or not is_older(each, 1)]
+
+
+@lru_cache(maxsize=1000)
+def _defaulted_fields(schema_json: str) -> frozenset[int]:
+    """The ids of all columns and fields that have a value in files that are older than the column."""
+    try:
+        found = _fields(json.loads(schema_json), "")
+        return frozenset(field["id"] for _, _, field in found if field.get("initial-default") is not None)
+    except (ValueError, TypeError, LookupError):
+        return frozenset()
+
+
 @lru_cache(maxsize=1000)
 def field_names(schema_json: str) -> Mapping[int, str]:
     """The dotted names of all columns and fields of a schema in Iceberg's JSON format, by id; none if it is invalid."""
     try:
-        return dict(_named_fields(json.loads(schema_json), ""))
+        return {number: name for number, name, _ in _fields(json.loads(schema_json), "")}
     except (ValueError, TypeError, LookupError):
         return {}
 
 
-def _named_fields(of: Any, above: str) -> Iterator[tuple[int, str]]:
-    """The fields inside of a type, with the names that statistics have."""
+def _fields(of: Any, above: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """The fields inside of a type: their ids, the names that statistics have, and their JSON."""
     kind = of["type"] if isinstance(of, dict) else ""
-    inner = [(each["id"], each["name"], each["type"]) for each in of["fields"]] if kind == "struct" else []
+    inner = of["fields"] if kind == "struct" else []
     if kind in ("list", "map"):
-        inner = [(of[f"{part}-id"], part, of[part]) for part in ("element", "key", "value") if part in of]
-    for number, name, part in inner:
-        yield number, above + name
-        yield from _named_fields(part, f"{above}{name}.")
+        parts = [part for part in ("element", "key", "value") if part in of]
+        inner = [{"id": of[f"{part}-id"], "name": part, "type": of[part]} for part in parts]
+    for field in inner:
+        yield field["id"], above + field["name"], field
+        yield from _fields(field["type"], f"{above}{field['name']}.")
 
 
 def rename_as_now(realm: Realm, table: v1.Table, snapshot_id: int, columns: Any) -> None:
@@ -287,6 +309,11 @@ def counted_nulls(column: v1.ColumnStats) -> int | None:
 def profile_version(stats: v1.TableStats | v1.ColumnStats) -> int:
     """The version of the code that made these statistics of profiles."""
     return int(stats.properties.get(PROFILE_VERSION) or 0)
+
+
+def is_older(stats: v1.ColumnStats, version: int) -> bool:
+    """Whether an older version of the pipeline made these statistics. Those of other programs have no version."""
+    return "rows.profiled" in stats.properties and profile_version(stats) < version
 
 
 def lacks_profiles(stats: v1.TableStats, *, default: int) -> bool:

@@ -7,7 +7,7 @@ is longer than that of the table. It is bounded: the oldest snapshots are droppe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed
@@ -18,7 +18,14 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, sliced
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.statistics.api import field_names, is_row_bound, refuse_restricted, renamed
+from skiway.metastore.statistics.api import (
+    PROFILE_VERSION,
+    field_names,
+    is_row_bound,
+    refuse_restricted,
+    renamed,
+    without_outdated,
+)
 from skiway.model import v1
 
 __all__ = ["add_to_history", "list_history", "statistics_history"]
@@ -27,7 +34,7 @@ MAX_SNAPSHOTS: Final = 100
 MAX_BYTES: Final = 2 << 20
 MAX_TOP_VALUES: Final = 8
 PAGE: Final = 20
-_KEPT: Final = ("quantiles", "quantiles.rank_error", "counted", "rows.profiled", "rows.total")
+_KEPT: Final = ("quantiles", "quantiles.rank_error", "counted", "rows.profiled", "rows.total", PROFILE_VERSION)
 
 
 def add_to_history(realm: Realm, stats: v1.TableStats, columns: Iterable[v1.ColumnStats]) -> None:
@@ -50,15 +57,16 @@ def statistics_history(realm: Realm, table_id: str) -> Sequence[v1.ProfiledSnaps
     found = _repository(realm, table_id).named(keys.statistics_history(realm.account_id, table_id))
     if found is None:
         return ()
-    names = field_names(hierarchy.table(realm, v1.ResourceId(id=table_id)).value.schema_json)
-    return [_named_as_now(each, names) for each in reversed(found.snapshots)]
+    schema = hierarchy.table(realm, v1.ResourceId(id=table_id)).value.schema_json
+    return [_named_as_now(each, schema) for each in reversed(found.snapshots)]
 
 
-def _named_as_now(snapshot: v1.ProfiledSnapshot, names: Mapping[int, str]) -> v1.ProfiledSnapshot:
+def _named_as_now(snapshot: v1.ProfiledSnapshot, schema_json: str) -> v1.ProfiledSnapshot:
     """The statistics under the present names of the columns, without dropped ones; as they are if no column has an id of the table."""
-    if all(names.get(each.column_id) == each.column_name for each in snapshot.columns):
+    names, known = field_names(schema_json), without_outdated(snapshot.columns, schema_json)
+    if len(known) == len(snapshot.columns) and all(names.get(each.column_id) == each.column_name for each in known):
         return snapshot
-    kept = [renamed(each, names) for each in snapshot.columns if each.column_id in names] or list(snapshot.columns)
+    kept = [renamed(each, names) for each in known if each.column_id in names] or list(known)
     shown = copied(snapshot)
     del shown.columns[:]
     shown.columns.extend(kept)

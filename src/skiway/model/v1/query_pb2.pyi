@@ -378,12 +378,15 @@ class PinnedTable(_message.Message):
     TABLE_STATS_URI_FIELD_NUMBER: _builtins.int
     COLUMN_STATS_URI_FIELD_NUMBER: _builtins.int
     FILE_STATS_URI_FIELD_NUMBER: _builtins.int
+    IS_CURRENT_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
     table_uri: _builtins.str
     snapshot_uri: _builtins.str
     table_stats_uri: _builtins.str
     column_stats_uri: _builtins.str
     file_stats_uri: _builtins.str
+    is_current: _builtins.bool
+    """the snapshot was the current one, so it is read with the columns of the table"""
     @_builtins.property
     def table_id(self) -> _common_pb2.ResourceId: ...
     def __init__(
@@ -396,10 +399,11 @@ class PinnedTable(_message.Message):
         table_stats_uri: _builtins.str = ...,
         column_stats_uri: _builtins.str = ...,
         file_stats_uri: _builtins.str = ...,
+        is_current: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["column_stats_uri", b"column_stats_uri", "file_stats_uri", b"file_stats_uri", "snapshot_id", b"snapshot_id", "snapshot_uri", b"snapshot_uri", "table_id", b"table_id", "table_stats_uri", b"table_stats_uri", "table_uri", b"table_uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column_stats_uri", b"column_stats_uri", "file_stats_uri", b"file_stats_uri", "is_current", b"is_current", "snapshot_id", b"snapshot_id", "snapshot_uri", b"snapshot_uri", "table_id", b"table_id", "table_stats_uri", b"table_stats_uri", "table_uri", b"table_uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
