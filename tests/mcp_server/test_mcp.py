@@ -23,6 +23,7 @@ from httpx2 import AsyncClient
 from mcp import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from formats.odd_tables import write_delta
 from runtime.servers import Server, command, environment, launch, skiway, started
 from skiway.client import AirportClient, Metastore
 from web.explorers import token_of
@@ -171,6 +172,27 @@ def test_policies_hold(lake: Lake, url: str) -> None:
     assert CANARY not in str(found)
     assert found["sql"]["rows"] == [[1, None], [3, None], [5, None], [7, None]]
     assert all(row[1] == "EU" for row in found["sample"]["rows"])
+
+
+def test_table_that_cannot_be_read_has_its_reason(lake: Lake, url: str, tmp_path: Path) -> None:
+    """Callers whom policies restrict get it without the location."""
+    variant = {"name": "v", "type": "char(3)", "nullable": True, "metadata": {}}
+    write_delta(tmp_path / "bad", pa.table({"id": [1]}), also=(variant,))
+    with Metastore(lake.address, token=lake.tokens["ada"]) as metastore:
+        catalog = metastore.catalogs.create("odd")
+        filesystem = {"delta.source": "filesystem"}
+        metastore.connectors.create("odd", kind="delta", uri=str(tmp_path), catalog="odd", properties=filesystem)
+        metastore.connectors.capture("odd")
+        metastore.policies.create("odd", to=["user:reader"], on=[catalog], row_filter="true")
+    reason = "has a column of type char(3), which is not supported; drop the column, or copy the table"
+
+    async def describe(client: mcp.Client) -> Any:
+        return await called(client, "describe_table", name="odd.odd.bad")
+
+    assert over_http(url, lake.tokens["ada"], describe)["problem"] == f"table 'bad' at '{tmp_path}/bad' {reason}"
+    restricted = over_http(url, lake.tokens["reader"], describe)
+    assert restricted["problem"] == f"table 'bad' {reason}"
+    assert str(tmp_path) not in str(restricted)
 
 
 def test_callers_without_rights_see_nothing(lake: Lake, url: str) -> None:

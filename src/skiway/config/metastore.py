@@ -121,7 +121,9 @@ class CasGc:
 class PointerGc:
     """Garbage collection of dangling pointers."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweeps `pointer`, `secrets` and `events` on servers; `skiway gc` always does.")
+    enabled: bool = setting(
+        True, FLAG, "Run the sweeps `pointer`, `secrets` and `events` on servers; `skiway gc` always does."
+    )
     tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
     page_size: int = setting(500, COUNT, "Pointers examined per page.")
     min_age_ms: int = setting(
