@@ -54,7 +54,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     roles = {"ada": "administrator", "reader": "default", "eve": "member"}
     tokens = {name: token_of(home, name, role) for name, role in roles.items()}
     audit = home.parent / "audit"
-    with started(home, "--set", "auth.mode=token", "--set", f"audit.directory={audit}") as server:
+    readable = ("--set", f"sources.local_roots={home.parent / 'sources'}")
+    with started(home, "--set", "auth.mode=token", "--set", f"audit.directory={audit}", *readable) as server:
         with AirportClient(server.addresses["airport"], "lake", token=tokens["ada"]) as owner:
             owner.create_schema("sales")
             owner.create_table("sales.people", SCHEMA)
@@ -174,14 +175,15 @@ def test_policies_hold(lake: Lake, url: str) -> None:
     assert all(row[1] == "EU" for row in found["sample"]["rows"])
 
 
-def test_table_that_cannot_be_read_has_its_reason(lake: Lake, url: str, tmp_path: Path) -> None:
+def test_table_that_cannot_be_read_has_its_reason(lake: Lake, url: str) -> None:
     """Callers whom policies restrict get it without the location."""
-    variant = {"name": "v", "type": "char(3)", "nullable": True, "metadata": {}}
-    write_delta(tmp_path / "bad", pa.table({"id": [1]}), also=(variant,))
+    folder = lake.audit.parent / "sources"
+    column = {"name": "v", "type": "char(3)", "nullable": True, "metadata": {}}
+    write_delta(folder / "bad", pa.table({"id": [1]}), also=(column,))
     with Metastore(lake.address, token=lake.tokens["ada"]) as metastore:
         catalog = metastore.catalogs.create("odd")
         filesystem = {"delta.source": "filesystem"}
-        metastore.connectors.create("odd", kind="delta", uri=str(tmp_path), catalog="odd", properties=filesystem)
+        metastore.connectors.create("odd", kind="delta", uri=str(folder), catalog="odd", properties=filesystem)
         metastore.connectors.capture("odd")
         metastore.policies.create("odd", to=["user:reader"], on=[catalog], row_filter="true")
     reason = "has a column of type char(3), which is not supported; drop the column, or copy the table"
@@ -189,10 +191,10 @@ def test_table_that_cannot_be_read_has_its_reason(lake: Lake, url: str, tmp_path
     async def describe(client: mcp.Client) -> Any:
         return await called(client, "describe_table", name="odd.odd.bad")
 
-    assert over_http(url, lake.tokens["ada"], describe)["problem"] == f"table 'bad' at '{tmp_path}/bad' {reason}"
+    assert over_http(url, lake.tokens["ada"], describe)["problem"] == f"table 'bad' at '{folder}/bad' {reason}"
     restricted = over_http(url, lake.tokens["reader"], describe)
     assert restricted["problem"] == f"table 'bad' {reason}"
-    assert str(tmp_path) not in str(restricted)
+    assert str(folder) not in str(restricted)
 
 
 def test_callers_without_rights_see_nothing(lake: Lake, url: str) -> None:
