@@ -19,6 +19,7 @@ import pytest
 import typer
 
 from cli.conftest import Run
+from formats.odd_tables import iceberg_folder, write_delta
 from runtime.servers import Server, environment, launch, started
 from skiway.cli.jobs import JobRecord, report_end
 
@@ -358,3 +359,44 @@ def test_ctrl_c_keeps_the_job_and_prints_how_to_follow_it(run: Run, idle: Server
     assert f"job {queued_job} keeps running: follow it with `skiway jobs watch {queued_job}`" in err
     assert "Traceback" not in err
     assert run("jobs", "get", queued_job, "-o", "json").json["state"] == "queued"
+
+
+def test_tables_that_cannot_be_read_are_shown_with_their_reasons(run: Run, tmp_path: Path) -> None:
+    """The sync prints the reasons, and so do the commands for tables and for the connector. A taken name is a reason, too."""
+    one = pa.table({"id": pa.array([1], pa.int64())})
+    for name in ("good", "bad", "taken"):
+        write_delta(tmp_path / "source" / name, one, features=("timeTravelByMagic",) if name == "bad" else ())
+    run("sql", "CREATE SCHEMA lake.odd; CREATE TABLE lake.odd.taken AS SELECT 1 AS x")
+    made = run("connectors", "create", "odd", "--kind", "delta", "--uri", tmp_path / "source", "--namespace", "odd")
+    assert made.code == 0, made.err
+    synced = run("connectors", "sync", "odd", "--watch")
+    assert (synced.code, "in part" in synced.out, "3 tables, 1 changed, 2 failed" in synced.out) == (3, True, True)
+    reason = "needs the unsupported reader feature timeTravelByMagic; drop the feature, or copy the table"
+    taken = "taken cannot be mirrored as taken: another table or view has this name; rename that one"
+    assert re.search(rf"^  bad: .*{reason}$", synced.err, re.MULTILINE), synced.err
+    assert f"  taken: {taken}" in synced.err
+    listed = {each["name"]: each["problem"] for each in run("tables", "list", "lake.odd", "-o", "json").json}
+    assert listed["lake.odd.good"] is listed["lake.odd.taken"] is None
+    assert listed["lake.odd.bad"].endswith(reason)
+    for arguments in (("tables", "list", "lake.odd"), ("tables", "get", "lake.odd.bad")):
+        assert "timeTravelByMagic" in " ".join(run(*arguments).out.split()), arguments
+    described = run("tables", "describe", "lake.odd.bad")
+    assert (described.code, "the table cannot be read: " in described.err, reason in described.err) == (0, True, True)
+    shown = run("connectors", "get", "odd", "-o", "json").json
+    assert (shown["last_sync"], shown["last_errors"].keys()) == ("partial", {"bad", "taken"})
+    assert shown["last_errors"]["taken"].startswith(taken)
+    assert "taken cannot be mirrored" in " ".join(run("connectors", "get", "odd").out.split())
+
+
+def test_description_says_why_files_have_no_profile(run: Run, tmp_path: Path) -> None:
+    iceberg_folder(tmp_path / "source", "orc")
+    run("connectors", "create", "orc", "--kind", "iceberg", "--uri", tmp_path / "source", "--namespace", "orc")
+    first = run("connectors", "sync", "orc", "--watch")
+    assert (first.code, "rows in Avro and ORC are read, but not profiled" in first.err) == (0, True), first.err
+    again = run("connectors", "sync", "orc", "--watch")
+    assert (again.code, "profiled" in again.err) == (0, False)
+    table = "lake.orc.orc.account.table"
+    described = run("tables", "describe", table)
+    said = " ".join((described.out + described.err).split())
+    assert "1 of 1 data files are Avro or ORC, which are read, but not profiled" in said, said
+    assert run("tables", "describe", table, "-o", "json").json["files_not_profiled"] == 1

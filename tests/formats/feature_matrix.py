@@ -381,7 +381,8 @@ def matrix() -> str:
 def _delta_features() -> Iterator[str]:
     yield "### Reader features of Delta\n"
     yield f"- supported: {', '.join(f'`{name}`' for name in sorted(SUPPORTED_FEATURES))}"
-    yield f"- unsupported: {', '.join(f'`{name}`' for name in sorted(DELTA_UNSUPPORTED))}, and all that are not listed here\n"
+    unsupported = ", ".join(f"`{name}`" for name in sorted(DELTA_UNSUPPORTED))
+    yield f"- unsupported: {unsupported}, and all that are not listed here. Those of variants may be set if no column is one\n"
 
 
 def _tables() -> Iterator[str]:

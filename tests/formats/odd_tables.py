@@ -243,12 +243,13 @@ def delta_folder(folder: Path) -> dict[str, pa.Table | None]:
     log.write_text(with_types.replace('\\"integer\\"', '\\"interval year to month\\"'))
     tables["intervals"] = intervals  # as numbers of microseconds and months, as delta-rs and DuckDB read them
     write_delta(folder / "unknown_feature", one, features=("timeTravelByMagic",))
+    write_delta(folder / "catalog_managed", one, features=("catalogManaged",))
     write_delta(folder / "damaged", one)
     (folder / "damaged" / "_delta_log" / f"{0:020d}.json").write_text("{nonsense")
     write_delta(folder / "without_ids", one, mode="id")
     log = folder / "without_ids" / "_delta_log" / f"{0:020d}.json"
     log.write_text(log.read_text().replace("delta.columnMapping.id", "unknown"))
-    return tables | dict.fromkeys(["unknown_feature", "damaged", "without_ids"])
+    return tables | dict.fromkeys(["unknown_feature", "catalog_managed", "damaged", "without_ids"])
 
 
 NANOS: Final = pa.table(

@@ -109,11 +109,11 @@ def test_unknown_delta_feature_is_rejected(tmp_path: Path) -> None:
             action["protocol"] = {
                 "minReaderVersion": 3,
                 "minWriterVersion": 7,
-                "readerFeatures": ["variantType"],
-                "writerFeatures": ["variantType"],
+                "readerFeatures": ["catalogManaged"],
+                "writerFeatures": ["catalogManaged"],
             }
     log.write_text("\n".join(json.dumps(action) for action in actions))
-    with open_source("delta", str(tmp_path)) as source, pytest.raises(Unsupported, match=r"'t'.*variant"):
+    with open_source("delta", str(tmp_path)) as source, pytest.raises(Unsupported, match=r"'t'.* is catalog-managed"):
         source.load((), "t")
 
 

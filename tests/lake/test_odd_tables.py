@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from formats.engine_tables import delta_rs_folder, pyiceberg_folder
 from formats.odd_tables import delta_folder, iceberg_folder, parquet_folder, write_delta
 from formats.oracles import assert_same_rows
 from lake.lakes import KINDS, Lake, opened_lake
 from skiway.client import AirportClient
 from skiway.errors import PreconditionFailed
-from skiway.metastore import connectors, namespaces, tables
+from skiway.lake.policy_checks import PolicyChecks
+from skiway.metastore import connectors, namespaces, policies, tables
 from skiway.metastore.reconcile.outcomes import Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.pipeline.profile.snapshots import profile_snapshot
+from skiway.sql import QueryEngine
 
 FOLDERS: dict[str, Callable[[Path], dict[str, pa.Table | None]]] = {
     "delta": delta_folder,
@@ -100,18 +103,36 @@ def test_each_table_is_served_with_equal_rows_or_listed_with_a_reason(
 ) -> None:
     source = mirrored(kind)
     expected = FOLDERS[kind](source.folder)
-    outcome = source.sync()
-    unread = {name for name, rows in expected.items() if rows is None}
-    reasons = {name.partition(".")[0]: reason for name, reason in outcome.failures.items()}
-    assert reasons.keys() == unread
+    reasons = assert_served_or_listed(source, expected)
+    assert reasons.keys() == {name for name, rows in expected.items() if rows is None}
+    for name, reason in reasons.items():
+        assert ("corrupt" in reason) == (name == "damaged")
+
+
+@pytest.mark.parametrize(("kind", "write"), [("delta", delta_rs_folder), ("iceberg", pyiceberg_folder)])
+def test_tables_of_other_engines_are_served(
+    mirrored: Callable[[str], Mirrored], kind: str, write: Callable[[Path], Mapping[str, pa.Table]]
+) -> None:
+    source = mirrored(kind)
+    assert assert_served_or_listed(source, write(source.folder)) == {}
+
+
+def assert_served_or_listed(source: Mirrored, expected: Mapping[str, pa.Table | None]) -> dict[str, str]:
+    """Synchronise a source, and compare every table with its rows, unless it is listed with the reason why it has none.
+
+    Return these reasons. The counts of the sync add up, and a second one changes nothing.
+    """
+    outcome, kind = source.sync(), source.kind
+    names = {_case(name, kind): name for name in source.records()}
+    reasons = {_case(tuple(name.split(".")), kind): reason for name, reason in outcome.failures.items()}
+    assert names.keys() == expected.keys()
     for name, reason in reasons.items():
         assert "Error" not in reason, name
-        assert ("corrupt" in reason) == (name == "damaged")
         assert ";" in reason or "corrupt log" in reason, name  # what to do follows
     assert (outcome.scanned, outcome.changed, len(outcome.failures)) == (
         len(expected),
-        len(expected) - len(unread),
-        len(unread),
+        len(expected) - len(reasons),
+        len(reasons),
     )
     with source.lake.client("c") as db:
         listed = {(schema.name, each.name): each for schema in db.schemas() for each in schema.tables}
@@ -126,11 +147,11 @@ def test_each_table_is_served_with_equal_rows_or_listed_with_a_reason(
             case = _case(name, kind)
             rows, reason = expected[case], reasons.get(case)
             assert shown[name]["problem"] == reason
-            if rows is not None:
+            if reason is None:
+                assert rows is not None, case
                 assert_same_rows(rows_of(db, name), rows)
                 assert each.comment == ""
                 continue
-            assert reason is not None
             assert each.comment == f"table {name[1]!r} cannot be read: {reason}"
             with pytest.raises(PreconditionFailed) as refused:
                 db.scan(name).read_all()
@@ -138,11 +159,12 @@ def test_each_table_is_served_with_equal_rows_or_listed_with_a_reason(
             damage = [(row["column_name"], row["damage"]) for row in columns if row["table_name"] == name[1]]
             assert (None, reason) in damage
     assert source.sync().changed == 0
+    return reasons
 
 
-def _case(name: tuple[str, str], kind: str) -> str:
+def _case(name: tuple[str, ...], kind: str) -> str:
     """The feature of a table: LooseTable has folders of its own below the one that is named after it."""
-    return name[0].partition(".")[0] if kind == "iceberg" else name[1]
+    return name[0].partition(".")[0] if kind == "iceberg" and name[-1] == "table" else name[-1]
 
 
 @pytest.mark.parametrize("name", ["variant", "nanoseconds", "orc", "avro", "unknown", "geometry_plain"])
@@ -201,7 +223,7 @@ def test_table_that_becomes_unreadable_keeps_its_columns_and_shows_the_reason(
     write_delta(source.folder / "t", ONE)
     assert source.sync().failures == {}
     log = source.folder / "t" / "_delta_log" / f"{0:020d}.json"
-    log.write_text(log.read_text().replace('"readerFeatures": []', '"readerFeatures": ["variantType"]'))
+    log.write_text(log.read_text().replace('"readerFeatures": []', '"readerFeatures": ["timeTravelByMagic"]'))
     reason = source.sync().failures["t"]
     with source.lake.client("c") as db:
         (schema,) = (each for each in db.schemas() if each.name == "files")
@@ -260,3 +282,53 @@ def test_rest_clients_do_not_see_unreadable_tables_and_learn_the_reason(mirrored
             catalog.load_table(("hypercube", "account", "table"))
         with pytest.raises(NoSuchTableError, match="it has columns of type variant"):
             catalog.load_table(("variant", "account", "table"))
+
+
+def test_table_whose_name_is_taken_by_another_one_of_the_source_fails_and_leaves_that_one(
+    mirrored: Callable[[str], Mirrored],
+) -> None:
+    """Both names are equal after normalization."""
+    source = mirrored("delta")
+    for name in ("caf\u00e9", "cafe\u0301"):
+        write_delta(source.folder / name, ONE)
+    for _ in range(2):
+        outcome = source.sync()
+        (reason,) = outcome.failures.values()
+        assert "another table or view has this name; rename that one" in reason
+        assert (outcome.scanned, len(outcome.failures)) == (2, 1)
+        (record,) = source.records().values()
+        assert record.upstream.problem == ""
+    with source.lake.client("c") as db:
+        assert_same_rows(rows_of(db, ("files", "caf\u00e9")), ONE)
+
+
+def test_callers_restricted_by_policies_get_reasons_without_locations(
+    mirrored: Callable[[str], Mirrored], queries: QueryEngine
+) -> None:
+    source = mirrored("delta")
+    variant = {"name": "v", "type": "variant", "nullable": True, "metadata": {}}
+    write_delta(source.folder / "char", ONE, also=({**variant, "type": "char(3)"},))
+    write_delta(source.folder / "variant", ONE, also=(variant,), features=("variantType",))
+    write_delta(source.folder / "unlisted", ONE)
+    (source.folder / "unlisted" / "_delta_log" / f"{0:020d}.json").write_text("{nonsense")
+    source.sync()
+    records = source.records()
+    full = {name: record.upstream.problem for (name,), record in records.items()}
+    assert str(source.folder) in full["char"]
+    spec = v1.PolicySpec(
+        display_name="few rows",
+        subjects=["user:analyst"],
+        objects=[source.catalog.resource_id],
+        row_filter=v1.PolicyFilter(predicate="true"),
+    )
+    policies.create(source.lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    with source.lake.client("c", token="analyst") as db:
+        shown = {row["table_name"]: row["problem"] for row in db.scan("skiway.tables").read_all().to_pylist()}
+        comments = {table.name: table.comment for schema in db.schemas() for table in schema.tables}
+    assert shown == {
+        "char": full["char"].replace(f" at {str(source.folder / 'char')!r}", ""),
+        "variant": full["variant"],
+        "unlisted": full["unlisted"].replace(f" at {str(source.folder / 'unlisted')!r}", ""),
+    }
+    assert str(source.folder) not in str(shown) + str(comments)
+    assert "variantType" in shown["variant"]

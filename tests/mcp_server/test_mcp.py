@@ -23,6 +23,7 @@ from httpx2 import AsyncClient
 from mcp import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from formats.odd_tables import write_delta
 from runtime.servers import Server, add_swapped_columns, command, environment, launch, skiway, started
 from skiway.client import AirportClient, Metastore
 from web.explorers import token_of
@@ -53,7 +54,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     roles = {"ada": "administrator", "reader": "default", "eve": "member"}
     tokens = {name: token_of(home, name, role) for name, role in roles.items()}
     audit = home.parent / "audit"
-    with started(home, "--set", "auth.mode=token", "--set", f"audit.directory={audit}") as server:
+    readable = ("--set", f"sources.local_roots={home.parent / 'sources'}")
+    with started(home, "--set", "auth.mode=token", "--set", f"audit.directory={audit}", *readable) as server:
         with AirportClient(server.addresses["airport"], "lake", token=tokens["ada"]) as owner:
             owner.create_schema("sales")
             owner.create_table("sales.people", SCHEMA)
@@ -171,6 +173,28 @@ def test_policies_hold(lake: Lake, url: str) -> None:
     assert CANARY not in str(found)
     assert found["sql"]["rows"] == [[1, None], [3, None], [5, None], [7, None]]
     assert all(row[1] == "EU" for row in found["sample"]["rows"])
+
+
+def test_table_that_cannot_be_read_has_its_reason(lake: Lake, url: str) -> None:
+    """Callers whom policies restrict get it without the location."""
+    folder = lake.audit.parent / "sources"
+    column = {"name": "v", "type": "char(3)", "nullable": True, "metadata": {}}
+    write_delta(folder / "bad", pa.table({"id": [1]}), also=(column,))
+    with Metastore(lake.address, token=lake.tokens["ada"]) as metastore:
+        catalog = metastore.catalogs.create("odd")
+        filesystem = {"delta.source": "filesystem"}
+        metastore.connectors.create("odd", kind="delta", uri=str(folder), catalog="odd", properties=filesystem)
+        metastore.connectors.capture("odd")
+        metastore.policies.create("odd", to=["user:reader"], on=[catalog], row_filter="true")
+    reason = "has a column of type char(3), which is not supported; drop the column, or copy the table"
+
+    async def describe(client: mcp.Client) -> Any:
+        return await called(client, "describe_table", name="odd.odd.bad")
+
+    assert over_http(url, lake.tokens["ada"], describe)["problem"] == f"table 'bad' at '{folder}/bad' {reason}"
+    restricted = over_http(url, lake.tokens["reader"], describe)
+    assert restricted["problem"] == f"table 'bad' {reason}"
+    assert str(folder) not in str(restricted)
 
 
 def test_callers_without_rights_see_nothing(lake: Lake, url: str) -> None:

@@ -290,9 +290,10 @@ def test_failing_sweep_does_not_prevent_the_others(factory, monkeypatch):
     assert unused in [name for page in pages for name in page.result.removed]
 
 
-def test_disabled_sweeps_do_not_run(factory):
-    create_unused_blob(factory)
-    assert "cas" not in deleted_by_gc(factory, dry_run=False, gc__cas__enabled="false")
+def test_sweeps_that_servers_do_not_run_are_run_by_the_command(factory):
+    unused = create_unused_blob(factory)
+    assert not sweep_named(factory, "cas", gc__cas__enabled="false").enabled
+    assert deleted_by_gc(factory, dry_run=False, gc__cas__enabled="false")["cas"] == [unused]
 
 
 def sweep_named(factory: ResourceFactory, name: str, **flags: str) -> Sweep:

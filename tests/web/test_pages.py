@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from formats.odd_tables import write_delta
 from runtime.servers import Server, add_swapped_columns, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import PlannedTable
@@ -554,6 +555,37 @@ def test_sync_is_started_and_its_job_shown(visitor: Visitor, server: Server) -> 
     assert place in visitor.page("/")  # a failing job
     assert "there is nothing at" in visitor.data(place)["log"]
     assert "<h2>Log</h2>" in visitor.page(place)
+
+
+def test_tables_that_cannot_be_read_are_shown_with_their_reasons(
+    visitor: Visitor, server: Server, tmp_path: Path
+) -> None:
+    one = pa.table({"id": pa.array([1], pa.int64())})
+    write_delta(tmp_path / "good", one)
+    write_delta(tmp_path / "bad", one, features=("timeTravelByMagic",))
+    with Metastore(server.address) as lake:
+        lake.connectors.create(
+            "odd",
+            kind="delta",
+            uri=str(tmp_path),
+            catalog="lake",
+            namespace="odd",
+            properties={"delta.source": "filesystem"},
+        )
+        job = lake.jobs.wait(lake.connectors.sync("odd"), timeout_s=60)
+        table = lake.tables.get("lake.odd.bad")
+    reason = "needs the unsupported reader feature timeTravelByMagic; drop the feature, or copy the table"
+    assert (job.state, table.problem.endswith(reason), table.message.upstream.problem) == (
+        "partial",
+        True,
+        table.problem,
+    )
+    (listed,) = (each for each in visitor.data("/catalogs/lake/odd")["members"] if each["problem"])
+    assert (listed["path"], listed["problem"]) == (["lake", "odd", "bad"], table.problem)
+    for path in ("/catalogs/lake/odd", "/tables/lake/odd/bad", "/connectors/odd"):
+        assert reason in visitor.page(path), path
+    assert visitor.data("/connectors/odd")["last"]["errors"] == {"bad": table.problem}
+    assert reason not in visitor.page("/tables/lake/odd/good")
 
 
 def test_script_in_the_log_of_a_job_is_only_text(visitor: Visitor, server: Server, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -161,6 +161,8 @@ class ConnectorRecord:
     key_columns: tuple[str, ...] = ()
     cursor_column: str | None = None
     missed: tuple[str, ...] = ()
+    last_sync: str | None = None
+    last_errors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, connector: Connector, call: Call) -> ConnectorRecord:
@@ -209,8 +211,12 @@ def list_(call: Call, kind: Annotated[Kind | None, typer.Option(help="Only conne
 
 @command(app, "get")
 def get(call: Call, name: Name) -> None:
-    """Show a connector."""
-    call.print_record(ConnectorRecord.of(call.lake.connectors.get(name), call))
+    """Show a connector, and how its last sync ended."""
+    connector = call.lake.connectors.get(name)
+    record = ConnectorRecord.of(connector, call)
+    if last := next((job for job in call.lake.jobs(connector=connector.id) if job.is_over), None):
+        record = replace(record, last_sync=last.state, last_errors=last.errors)
+    call.print_record(record)
 
 
 @command(app, "create")

@@ -49,6 +49,7 @@ class Description:
     size_bytes: int | None
     columns: tuple[ColumnProfile, ...]
     problem: str | None = None
+    files_not_profiled: int | None = None
 
 
 def print_description(call: Call, name: str, at: int | None) -> None:
@@ -73,11 +74,13 @@ def print_description(call: Call, name: str, at: int | None) -> None:
         stats.total_size_bytes if stats else None,
         tuple(column_profiles(call.lake, record, at)),
         record.problem,
+        _number(stats, "files.other_formats"),
     )
     if not call.is_for_people:
         call.print_record(description)
         return
-    rendering.write_fields(dataclasses.replace(description, rows_quality=None, rows_profiled=None, sample_files=None))
+    hidden = dict.fromkeys(("rows_quality", "rows_profiled", "sample_files", "files_not_profiled"))
+    rendering.write_fields(dataclasses.replace(description, **hidden))
     typer.echo()
     _write_columns(description)
 
@@ -90,6 +93,9 @@ def _write_columns(table: Description) -> None:
     if not table.columns and table.problem:
         typer.echo(f"the table cannot be read: {table.problem}", err=True)
         return
+    if not table.columns and table.files_not_profiled:
+        typer.echo(_other_formats(table), err=True)
+        return
     if not table.columns:
         typer.echo(f"the columns are not profiled yet; profile them with: {_profile_command(table)}", err=True)
         return
@@ -101,7 +107,8 @@ def _write_columns(table: Description) -> None:
         ]
     )
     typer.echo()
-    for line in (_coverage(table), LEGEND, *([SAMPLE_LEGEND] if table.sample_files else [])):
+    more = [_other_formats(table)] if table.files_not_profiled else []
+    for line in (_coverage(table), *more, LEGEND, *([SAMPLE_LEGEND] if table.sample_files else [])):
         rendering.write_note(line)
 
 
@@ -169,6 +176,13 @@ def _profile_command(table: Description) -> str:
     if table.origin == "managed":
         return f"skiway stats profile {table.name} --watch"
     return f"skiway connectors sync {table.origin} --watch"
+
+
+def _other_formats(table: Description) -> str:
+    return (
+        f"{table.files_not_profiled:,} of {table.data_files:,} data files are Avro or ORC, which are read, but not profiled: rewrite "
+        "them as Parquet for statistics of all rows"
+    )
 
 
 def _coverage(table: Description) -> str:

@@ -139,8 +139,8 @@ def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_
             records = [GarbageRecord(noun, name) for name in result.removed]
             records += (GarbageRecord("file", name) for name in result.files)
             deleted.update({noun: len(result.removed) + result.unnamed, "file": len(result.files)})
-            problems += len(result.damaged) + (page.error is not None)
-            if records or result.damaged or page.error:
+            problems += len(result.damaged) + len(result.failed) + (page.error is not None)
+            if records or result.damaged or result.failed or page.error:
                 bar.end()
             if output is Output.table:
                 for record in records:
@@ -149,13 +149,15 @@ def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_
                 removed += records
             for name in result.damaged:
                 typer.echo(f"content is missing: {name}", err=True)
+            for text in result.failed:
+                typer.echo(f"the sweep {page.kind.name} continued without {text}", err=True)
             if page.error is not None:
                 typer.echo(f"the sweep {page.kind.name} failed: {_reason(page.error)}", err=True)
     if output is not Output.table:
         write_records(output, removed, ["kind", "name"], empty="")
-    disabled = [kind.name for kind in KINDS if not getattr(settings.gc, kind.section).enabled]
-    if disabled:
-        typer.echo(f"skipped, because the settings disable them: {', '.join(disabled)}", err=True)
+    if not settings.gc.warehouse.enabled:
+        skipped = ", ".join(kind.name for kind in KINDS if kind.needs_warehouse)
+        typer.echo(f"skipped, because gc.warehouse.enabled is false: {skipped}", err=True)
     counts = _join_counts((deleted[noun], noun) for noun in dict.fromkeys(kind.noun for kind in KINDS if kind.noun))
     typer.echo(f"{'would delete' if dry_run else 'deleted'} {counts}", err=True)
     if problems:

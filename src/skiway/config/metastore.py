@@ -95,7 +95,7 @@ class Events:
 class IdempotencyGc:
     """Garbage collection of expired idempotency records."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweep `idempotency`.")
+    enabled: bool = setting(True, FLAG, "Run the sweep `idempotency` on servers; `skiway gc` always does.")
     tick_every: timedelta = setting(timedelta(seconds=60), DURATION, "Interval between runs.")
     page_size: int = setting(500, COUNT, "Records examined per page.")
     batch_limit: int = setting(2_000, COUNT, "Maximum number of records deleted per run.")
@@ -107,7 +107,7 @@ class IdempotencyGc:
 class CasGc:
     """Garbage collection of unreferenced blobs."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweep `cas`.")
+    enabled: bool = setting(True, FLAG, "Run the sweep `cas` on servers; `skiway gc` always does.")
     tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
     page_size: int = setting(500, COUNT, "Blobs examined per page.")
     min_age_ms: int = setting(
@@ -121,7 +121,9 @@ class CasGc:
 class PointerGc:
     """Garbage collection of dangling pointers."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweeps `pointer`, `secrets` and `events`.")
+    enabled: bool = setting(
+        True, FLAG, "Run the sweeps `pointer`, `secrets` and `events` on servers; `skiway gc` always does."
+    )
     tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
     page_size: int = setting(500, COUNT, "Pointers examined per page.")
     min_age_ms: int = setting(
@@ -138,7 +140,7 @@ class PointerGc:
 class JobsGc:
     """Garbage collection of finished reconcile jobs."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweep `jobs`.")
+    enabled: bool = setting(True, FLAG, "Run the sweep `jobs` on servers; `skiway gc` always does.")
     tick_every: timedelta = setting(timedelta(minutes=10), DURATION, "Interval between runs.")
     page_size: int = setting(200, COUNT, "Jobs examined per page.")
     batch_limit: int = setting(1_000, COUNT, "Maximum number of jobs deleted per run.")
@@ -155,7 +157,7 @@ class JobsGc:
 class WarehouseGc:
     """Garbage collection of unreferenced files of managed tables."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweeps `transactions` and `warehouse`.")
+    enabled: bool = setting(True, FLAG, "Run the sweeps `transactions` and `warehouse` on servers and in `skiway gc`.")
     tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
     page_size: int = setting(20, COUNT, "Tables examined per page.")
     min_age_ms: int = setting(

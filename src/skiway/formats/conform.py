@@ -48,7 +48,7 @@ def converter(
         return _map(source.type, target.type, file, defaults)
     if is_list(source.type) and pa.types.is_list(target.type):
         return _list(source.type, target.type, file, defaults)
-    if not widens(_storage(source.type), target.type):
+    if not widens(_storage(source.type), target.type) and not _is_unsigned(source.type, target.type):
         raise Unsupported(
             f"column {target.name!r} is {target.type} in the table, but {source.type} in file {file!r}; this change of type "
             "is not supported, rewrite the file",
@@ -218,6 +218,12 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_floating(source) and pa.types.is_floating(target):
         return bool(source.bit_width <= target.bit_width)
     return any(kind(source) and kind(target) for kind in (pa.types.is_time, pa.types.is_date))
+
+
+def _is_unsigned(source: pa.DataType, target: pa.DataType) -> bool:
+    """Is `source` the unsigned type of the same width? PyIceberg writes such files. The cast fails if a value is too large."""
+    pairs = ((pa.uint32(), pa.int32()), (pa.uint64(), pa.int64()))
+    return (source, target) in pairs
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -19,8 +19,10 @@ from skiway.metastore.gc.warehouse import _old, sweep_warehouse
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.realm import timestamp
+from skiway.metastore.transactions.endings import expire
 from skiway.metastore.transactions.staged_writes import opened
 from skiway.model import v1
+from skiway.storage import Stores
 
 SECOND = timedelta(seconds=1)
 
@@ -174,3 +176,49 @@ def test_transactions_are_swept_in_slices_until_one_is_not_due(managed: ManagedT
     early = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=due[0])
     found = gc.sweep_transactions(stores, managed.warehouse, clock=lambda: early, size=2, dry_run=True)
     assert (len(found.removed), found.looked_at, found.next_token) == (1, 2, None), "those that follow are not due"
+
+
+def delete_blob(stores: Stores, key: str) -> None:
+    pointer = stores.pointers.get(key)
+    assert pointer is not None
+    stores.blobs.delete(pointer.blob_uri)
+
+
+def test_transaction_that_cannot_be_expired_does_not_stop_the_others(
+    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, start = managed.factory.stores, managed.factory.clock()
+    for number in range(4):
+        opened(managed.home, f"tx{number}", until=start + timedelta(minutes=number))
+    damaged, unreachable, *others = (each.key for each in stores.pointers.scan(keys.transaction_due()))
+    delete_blob(stores, damaged)
+
+    def expire_some(realm: Any, warehouse: Any, found: Any) -> None:
+        if found.value.transaction_id == "tx1":
+            raise OSError("the folder of its table cannot be reached")
+        expire(realm, warehouse, found)
+
+    monkeypatch.setattr("skiway.metastore.gc.warehouse.expire", expire_some)
+    swept = gc.sweep_transactions(stores, managed.warehouse, clock=lambda: start + timedelta(hours=1))
+    assert swept.removed == tuple(others)
+    assert [text.partition(": ")[0] for text in swept.failed] == [damaged, unreachable]
+    assert "the folder of its table cannot be reached" in swept.failed[1]
+
+
+def test_damaged_job_and_marker_do_not_stop_their_sweeps(factory: ResourceFactory) -> None:
+    stores, clock = factory.stores, factory.clock
+    for name in ("damaged", "old"):
+        job = v1.Job(
+            account_id="a1", job_id=name, state=v1.JS_FAILED, finished_at=timestamp(clock() - timedelta(days=8))
+        )
+        factory.home.all(JOB).create(job)
+    delete_blob(stores, keys.job("a1", "damaged"))
+    jobs = gc.sweep_jobs(stores, clock=clock)
+    assert (jobs.removed, [text.partition(": ")[0] for text in jobs.failed]) == (
+        (keys.job("a1", "old"),),
+        [keys.job("a1", "damaged")],
+    )
+    for name, marked in ("a", "no time"), ("b", "2020-01-01T00:00:00+00:00"):
+        stores.pointers.compare_and_set(keys.secret("a1", "c", name), marked, expect=0)
+    secrets = gc.sweep_secrets(stores, cast(Any, None), clock=clock, dry_run=True)
+    assert (secrets.removed, len(secrets.failed)) == ((keys.secret("a1", "c", "b"),), 1)

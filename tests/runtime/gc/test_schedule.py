@@ -274,6 +274,15 @@ def test_results_are_reported_and_logged(stores, clock, caplog):
     assert "the content of /accounts/a/tables/by-id/t is missing" in caplog.text
 
 
+def test_failed_records_are_logged_and_counted_as_an_error(stores, clock, caplog):
+    ticks = Ticks()
+    step = lambda token: Progress(20, 3, failed=("/transactions/due/1: its folder is away",))  # noqa: E731
+    schedule(stores, clock, sweep(step), observer=ticks).tick()
+    assert [(tick.progress.removed, tick.error) for tick in ticks] == [(3, "failed records")]
+    assert "gc pages: one record cannot be processed" in caplog.text
+    assert "/transactions/due/1: its folder is away" in caplog.text
+
+
 def test_stopping_ends_a_sweep_between_pages_and_then_the_thread(stores, clock):
     stop, pages = Event(), Pages(1000, clock)
 

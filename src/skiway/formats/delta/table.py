@@ -155,7 +155,7 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         return self._vectors.get(version, lambda: self._read_vectors(version))
 
     def _read_vectors(self, version: int) -> dict[str, pa.Array]:
-        if "deletionVectors" not in _features(self._at(version)):
+        if "deletionVectors" not in _required_features(self._at(version)):
             return {}
         check_vectors(self._files, self._place)
         with self._translated():
@@ -195,7 +195,7 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         check_log(self._files, self._place)
         with self._translated(version):
             table = deltalake.DeltaTable(_url(place), version=version, storage_options=_options(self._files))
-        unknown = sorted(_features(table) - SUPPORTED_FEATURES)
+        unknown = sorted(_required_features(table) - SUPPORTED_FEATURES)
         if unknown:
             raise Unsupported(
                 f"table {str(self.name)!r} needs the unsupported reader feature {', '.join(unknown)}; drop the feature, or "
@@ -240,9 +240,13 @@ class DeltaTable(TableHandle, DeltaUpkeep):
             raise unreadable(str(table), error, otherwise=advice) from error
 
 
+_VARIANT_FEATURES: Final = {"variantType", "variantType-preview"}
+_VARIANT_COLUMN: Final = re.compile(r'"(type|elementType|valueType)": ?"variant"')
+
 _DELTA_RS_REASONS: Final = {
     r"Unsupported Delta table type: '(.+?)'": "has a column of type {}, which is not supported; drop the column, or copy the table",
     r"Unsupported: Feature '(.+?)' is not supported": "needs the unsupported reader feature {}; drop the feature, or copy the table",
+    r"loading a (catalog-managed) table": "is {}, so that its files do not say which rows it has; mirror it from its catalog, or copy it",
     r"Column mapping is enabled but (.+)": "has invalid column mapping: {}; let its engine set delta.columnMapping.mode again",
 }
 """What delta-rs says about a valid log that it cannot read, and what we say."""
@@ -282,9 +286,12 @@ def _options(files: Files) -> dict[str, str]:
     return {**options, **proxy, "AWS_ALLOW_HTTP": "true", "AWS_SKIP_SIGNATURE": str(files.is_anonymous).lower()}
 
 
-def _features(table: deltalake.DeltaTable) -> set[str]:
+def _required_features(table: deltalake.DeltaTable) -> set[str]:
+    """The features that readers need. That of variants counts only if a column is one: delta-rs adds it to other tables."""
     protocol = table.protocol()
     named = set(protocol.reader_features or ())
+    if named & _VARIANT_FEATURES and _VARIANT_COLUMN.search(table.schema().to_json()) is None:
+        named -= _VARIANT_FEATURES
     return named | ({"columnMapping"} if protocol.min_reader_version == 2 else set())
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from skiway.errors import Conflict
+from skiway.errors import Conflict, SkiwayError
 from skiway.metastore.connectors.credentials import marked_at, removed_if_unused
 from skiway.metastore.events.feed import sequence_pending
 from skiway.metastore.jobs.queue import FINISHED
@@ -30,6 +31,7 @@ from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Po
 
 __all__ = [
     "Slice",
+    "noting_failure",
     "run",
     "sweep_blobs",
     "sweep_events",
@@ -46,7 +48,7 @@ WEEK_S = 7 * 24 * 3600.0
 class Slice:
     """The result of one step: how much it read, what it deleted or would delete, what is damaged, and where to
     continue. `sizes` are those of deleted files of tables. `files` were deleted with what is in `removed`; `unnamed` is the
-    number of deleted records whose names are unknown.
+    number of deleted records whose names are unknown. `failed` are records that could not be processed, with the reasons.
     """
 
     looked_at: int = 0
@@ -56,6 +58,7 @@ class Slice:
     sizes: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
     unnamed: int = 0
+    failed: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -72,6 +75,7 @@ class Slice:
             (*self.sizes, *other.sizes),
             (*self.files, *other.files),
             self.unnamed + other.unnamed,
+            (*self.failed, *other.failed),
         )
 
 
@@ -87,6 +91,15 @@ def run(
     while done.next_token is not None and monotonic() - started < seconds:
         done = done.followed_by(sweep(done.next_token))
     return done
+
+
+@contextmanager
+def noting_failure(key: str, failed: list[str]) -> Iterator[None]:
+    """Add the error of one record to `failed`, so that the sweep continues with the next one."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - reported with the result of the sweep
+        failed.append(f"{key}: {error.message if isinstance(error, SkiwayError) else repr(error)}")
 
 
 def sweep_expired(stores: Stores, *, limit: int = 2000) -> int:
@@ -161,19 +174,21 @@ def sweep_jobs(
     account, _, within = (token or "").partition(" ")
     looked_at = 0
     removed: list[str] = []
+    failed: list[str] = []
     for _ in range(accounts):
         account = account if within else _next_account(stores, account)
         if not account:
-            return Slice(looked_at, tuple(removed))
+            return Slice(looked_at, tuple(removed), failed=tuple(failed))
         page = stores.pointers.page(keys.jobs_below(account), size=size, token=within or None)
         for pointer in page.items:
-            batch = tuple(_finished(stores, pointer, before))
-            if batch and (dry_run or _applied(stores, batch)):
-                removed.append(pointer.key)
+            with noting_failure(pointer.key, failed):
+                batch = tuple(_finished(stores, pointer, before))
+                if batch and (dry_run or _applied(stores, batch)):
+                    removed.append(pointer.key)
         looked_at, within = looked_at + len(page.items), page.next_token or ""
         if looked_at >= size:
             break
-    return Slice(looked_at, tuple(removed), next_token=f"{account} {within}")
+    return Slice(looked_at, tuple(removed), next_token=f"{account} {within}", failed=tuple(failed))
 
 
 def _next_account(stores: Stores, account: str) -> str:
@@ -196,9 +211,13 @@ def sweep_secrets(
     """Delete secrets that no connector and no webhook has, left by processes that died while they changed some."""
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.pointers.page(keys.SECRETS, size=size, token=token)
-    old = (marker for marker in page.items if marked_at(marker) < oldest)
-    removed = [each.key for each in old if _remover(each)(stores, secrets, each, dry_run=dry_run)]
-    return Slice(len(page.items), tuple(removed), next_token=page.next_token)
+    removed: list[str] = []
+    failed: list[str] = []
+    for marker in page.items:
+        with noting_failure(marker.key, failed):
+            if marked_at(marker) < oldest and _remover(marker)(stores, secrets, marker, dry_run=dry_run):
+                removed.append(marker.key)
+    return Slice(len(page.items), tuple(removed), next_token=page.next_token, failed=tuple(failed))
 
 
 def _remover(marker: Pointer) -> Callable[..., bool]:

@@ -41,7 +41,7 @@ from skiway.metastore.gc.references import (
     pinned_files,
     unused_files,
 )
-from skiway.metastore.gc.sweeps import Slice
+from skiway.metastore.gc.sweeps import Slice, noting_failure
 from skiway.metastore.managed import locations, snapshot_records
 from skiway.metastore.managed.locations import folder_of, id_in
 from skiway.metastore.managed.places import files_of_table, places, release_place
@@ -115,20 +115,22 @@ def sweep_transactions(
     due = [each for each in page.items if keys.queue_time(each.key) <= int(clock().timestamp() * 1_000_000)]
     removed: list[str] = []
     files: list[str] = []
+    failed: list[str] = []
     for pointer in due:
-        found = Repository(stores, TRANSACTION).find_named(pointer.key)
-        if found is None:
-            continue
-        realm = Realm(stores, found.value.account_id, clock=clock)
-        unused = uncommitted_paths(realm, warehouse, found.value)
-        if not dry_run:
-            with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
-                expire(realm, warehouse, found)
-        removed.append(pointer.key)
-        files += unused
+        with noting_failure(pointer.key, failed):
+            found = Repository(stores, TRANSACTION).find_named(pointer.key)
+            if found is None:
+                continue
+            realm = Realm(stores, found.value.account_id, clock=clock)
+            unused = uncommitted_paths(realm, warehouse, found.value)
+            if not dry_run:
+                with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
+                    expire(realm, warehouse, found)
+            removed.append(pointer.key)
+            files += unused
     # The order is that of time, so what follows is not due either.
     next_token = page.next_token if len(due) == len(page.items) else None
-    return Slice(len(page.items), tuple(removed), next_token=next_token, files=tuple(files))
+    return Slice(len(page.items), tuple(removed), next_token=next_token, files=tuple(files), failed=tuple(failed))
 
 
 class _Folder(NamedTuple):

@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from typing import Final
 
 from skiway.errors import Cancelled, NotFound, PreconditionFailed, SkiwayError, Unsupported
-from skiway.formats import Snapshot, Source, TableHandle, open_source
+from skiway.formats import Snapshot, Source, TableHandle, TableName, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
@@ -380,8 +380,10 @@ class _Pass:
     def _just_created(self, namespace_id: v1.ResourceId, target: MirrorTarget) -> v1.Table | None:
         """The record of a table that this pass has created, after it listed the namespace."""
         found = tables.find(self.realm, namespace_id.id, target.name)
-        is_ours = found is not None and found.upstream.connector_id.id == self.connector.resource_id.id
-        return found if is_ours else None
+        if found is None or found.upstream.connector_id.id != self.connector.resource_id.id:
+            return None
+        name = TableName(tuple(found.upstream.namespace_path), found.upstream.table_display_name)
+        return found if name == target.source else None
 
     def _mirror_readable(self, source: Source, target: MirrorTarget) -> bool:
         handle = source.load(target.source.namespace, target.source.name)

@@ -75,11 +75,15 @@ def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:
 
 
 def problem_of(realm: Realm, table: v1.Table) -> str:
-    """Why a mirrored table cannot be read, without locations of files if policies restrict the caller; "" if it can."""
+    """Why a mirrored table cannot be read; "" if it can.
+
+    If policies restrict the caller, reasons that are about single files are not shown: they may contain locations and values.
+    """
     problem = table.upstream.problem
     if not problem or realm.policies is None or table.damage or realm.policies.of(table) is None:
         return problem
-    return "the last synchronisation could not read it"
+    shown = problem.replace(f" at {table.upstream.uri!r}", "")
+    return "the last synchronisation could not read it" if "/" in shown else shown
 
 
 def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:

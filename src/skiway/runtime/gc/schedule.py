@@ -125,6 +125,7 @@ class Progress:
     removed: int = 0
     damaged: tuple[str, ...] = ()
     next_token: str | None = None
+    failed: tuple[str, ...] = ()
 
     def followed_by(self, other: Progress) -> Progress:
         """The sum of both."""
@@ -133,6 +134,7 @@ class Progress:
             self.removed + other.removed,
             (*self.damaged, *other.damaged),
             other.next_token,
+            (*self.failed, *other.failed),
         )
 
 
@@ -150,7 +152,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A finished run of a sweep, for metrics. `error` is the class name of the exception, or None."""
+    """A finished run of a sweep, for metrics. `error` is the class name of the exception, `failed records`, or None."""
 
     sweep: str
     started_at: datetime
@@ -206,7 +208,8 @@ class Schedule:
                 return (lease.until - started_at).total_seconds()
             if self._observer is not None:
                 self._observer.began(sweep)
-            done, error = self._sweep(sweep, lease, stopping), None
+            done = self._sweep(sweep, lease, stopping)
+            error = "failed records" if done.failed else None
         except Exception as raised:  # noqa: BLE001 - whatever the store raised, the next tick retries
             done, error = Progress(), type(raised).__name__
             log.error("gc %s failed, retrying in %.0f s: %s", sweep.name, sweep.every_s, raised)
@@ -243,5 +246,7 @@ def _log(sweep: Sweep, done: Progress) -> None:
         log.error(
             "gc %s: the content of %s is missing: restore it from a backup, or delete the resource", sweep.name, key
         )
+    for text in done.failed:
+        log.error("gc %s: one record cannot be processed, and is tried again in the next run: %s", sweep.name, text)
     if done.removed:
         log.info("gc %s: deleted %d of %d", sweep.name, done.removed, done.looked_at)

@@ -30,7 +30,7 @@ class Page:
 
 
 def is_enabled(kind: SweepKind, settings: Gc, warehouse: Warehouse | None) -> bool:
-    """Whether the sweep runs with these settings."""
+    """Whether servers run the sweep with these settings."""
     return bool(_section(kind, settings).enabled) and not (kind.needs_warehouse and warehouse is None)
 
 
@@ -56,14 +56,14 @@ def once_round(
     warehouse: Warehouse | None = None,
     clock: Clock = utc_now,
 ) -> Iterator[Page]:
-    """Run every enabled sweep completely, page by page, independently of the schedule.
+    """Run every sweep completely, page by page, independently of the schedule and of which sweeps servers run.
 
-    A sweep that fails yields its error, and the next one runs. A dry run yields what would be deleted, except for expired
-    records, which are invisible already.
+    Those that need a warehouse run only if there is one. A sweep that fails yields its error, and the next one runs. A dry run
+    yields what would be deleted, except for expired records, which are invisible already.
     """
     work = _Work(stores, secrets, settings, clock, warehouse, dry_run=dry_run)
     for kind in KINDS:
-        if is_enabled(kind, settings, warehouse):
+        if warehouse is not None or not kind.needs_warehouse:
             yield from _pages(kind, work)
 
 
@@ -174,7 +174,7 @@ def _files(work: _Work, token: str | None) -> gc.Slice:
 
 
 def _progress(done: gc.Slice) -> Progress:
-    return Progress(done.looked_at, done.count, done.damaged, done.next_token)
+    return Progress(done.looked_at, done.count, done.damaged, done.next_token, done.failed)
 
 
 @dataclass(frozen=True, slots=True)

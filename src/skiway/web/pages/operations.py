@@ -33,8 +33,9 @@ def connectors(visit: Visit) -> Page:
         found = [_connector(each) for each in visit.lake.connectors()]
         return Page("connectors.html", "Connectors", {"connectors": found})
     connector = visit.lake.connectors.get(visit.name("connector"))
-    recent = islice(visit.lake.jobs(connector=connector.id, page_size=20), 20)
-    data = {"connector": _connector(connector), "jobs": [job_data(each) for each in recent]}
+    recent = list(islice(visit.lake.jobs(connector=connector.id, page_size=20), 20))
+    last = next((job_data(each) for each in recent if each.is_over), None)
+    data = {"connector": _connector(connector), "jobs": [job_data(each) for each in recent], "last": last}
     return Page("connector.html", connector.name, data)
 
 
