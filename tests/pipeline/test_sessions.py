@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -142,7 +142,7 @@ class StressedLake:
     def results(self, *, together: bool) -> list[Any]:
         """The results of the four jobs, which run again from the beginning, one after the other or all at once."""
         self._start = threading.Barrier(4) if together else None
-        requests = [
+        requests: list[Callable[[], Any]] = [
             *(
                 partial(connectors.trigger, self.home, v1.TriggerReconcileRequest(table_id=each, full_rescan=True))
                 for each in (table.table.resource_id for table in self.profiled)

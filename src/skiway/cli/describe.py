@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -79,7 +79,7 @@ def print_description(call: Call, name: str, at: int | None) -> None:
     if not call.is_for_people:
         call.print_record(description)
         return
-    hidden = dict.fromkeys(("rows_quality", "rows_profiled", "sample_files", "files_not_profiled"))
+    hidden: dict[str, Any] = dict.fromkeys(("rows_quality", "rows_profiled", "sample_files", "files_not_profiled"))
     rendering.write_fields(dataclasses.replace(description, **hidden))
     typer.echo()
     _write_columns(description)
