@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from skiway.metastore.ingest.changes import DatabaseSource
@@ -40,10 +41,14 @@ class SparkCopies:
             return open_airport(uri, options=options, credentials=credentials, access=access)
         from skiway.pipeline.ingest.databases import open_database
 
-        session = self.spark()  # with the driver
+        session = cache(self.spark)  # the driver is added to this one
+
+        def spark() -> SparkSession:
+            return joined(session())
+
         return open_database(
-            lambda: joined(session),
-            SparkDistribution(lambda: joined(session)),
+            spark,
+            SparkDistribution(spark),
             uri,
             options=options,
             credentials=credentials,
