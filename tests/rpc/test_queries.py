@@ -24,7 +24,7 @@ CODE = grpc.StatusCode
 @pytest.fixture
 def db(rpc_server: RpcServer) -> Iterator[Metastore]:
     sample = lake(rpc_server.factory)
-    files = [file(f"f{number:03d}", column("x", min=str(number), max=str(number))) for number in range(50)]
+    files = [file(f"f{number:03d}", column("name", min=str(number), max=str(number))) for number in range(50)]
     request = v1.PutFileColumnStatsRequest(table_id=sample.table.resource_id, snapshot_id=2, files=files)
     statistics.put_files(rpc_server.factory.home, [request])
     with Metastore(rpc_server.address, token="everybody") as client:
@@ -37,8 +37,8 @@ def test_query_is_begun_planned_renewed_and_ended(db: Metastore):
         assert list(query.snapshots.values()) == [2]
         before = query.expires_at
         assert query.renew(600) > before
-        predicate = v1.Predicate(column="x", op=v1.PO_GTE, values=["45"])
-        bundle = query.scan(people, predicates=[predicate], columns=["x"], tasks=2)
+        predicate = v1.Predicate(column="name", op=v1.PO_GTE, values=["45"])
+        bundle = query.scan(people, predicates=[predicate], columns=["name"], tasks=2)
         assert [each.file_path for each in bundle.data_files] == [f"f{number:03d}" for number in range(45, 50)]
         assert (bundle.report.files_total, bundle.report.files_kept, bundle.report.tasks) == (50, 5, 2)
         assert bundle.report.predicates[0].files_removed == 45
