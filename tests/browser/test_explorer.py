@@ -68,7 +68,7 @@ def test_query_is_run_drawn_and_downloaded(tab: Page, server_address: str, tmp_p
     tab.get_by_label("Query").fill("select name, count(*) as n from sales.people group by all order by all")
     tab.keyboard.press("Control+Enter")
     expect(tab.get_by_role("region", name="Result")).to_contain_text("600")
-    expect(tab.get_by_role("img", name="n: 3 bars")).to_be_visible()
+    expect(tab.get_by_role("img", name="n by name: 3 bars")).to_be_visible()
     with tab.expect_download() as download:
         tab.get_by_role("link", name="CSV").click()
     download.value.save_as(tmp_path / "result.csv")
