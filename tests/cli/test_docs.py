@@ -60,7 +60,8 @@ def test_settings_name_the_sweeps_that_they_enable():
     for section in (field.name for field in fields(Gc)):
         names = [f"`{kind.name}`" for kind in KINDS if kind.section == section]
         listed = f"sweep {names[0]}" if len(names) == 1 else f"sweeps {', '.join(names[:-1])} and {names[-1]}"
-        assert settings[f"gc.{section}.enabled"].startswith(f"Run the {listed} ")
+        where = "on servers and in `skiway gc`." if section == "warehouse" else "on servers; `skiway gc` always does."
+        assert settings[f"gc.{section}.enabled"] == f"Run the {listed} {where}"
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

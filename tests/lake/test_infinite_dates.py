@@ -54,13 +54,14 @@ NESTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("nest", NESTED.values(), ids=NESTED)
-def test_infinity_is_found_in_nested_values(nest: Any) -> None:
+@pytest.mark.parametrize("kind", NESTED)
+def test_infinity_is_found_in_nested_values(kind: str) -> None:
+    nest, path = NESTED[kind], "x.at" if "struct" in kind else "x"
     check_finite(nest(numbers(DATE, 1, 2, 3)), column="x")
     for place in range(3):
         values = [1, 2, 3]
         values[place] = MOST[DATE]
-        with pytest.raises(InvalidArgument, match=r"column 'x(\.at)?' has an infinite date"):
+        with pytest.raises(InvalidArgument, match=f"column '{path}' has an infinite date"):
             check_finite(nest(numbers(DATE, *values)), column="x")
 
 
