@@ -53,6 +53,7 @@ __all__ = [
     "column_statistics",
     "column_statistics_address",
     "counted_nulls",
+    "defaulted_fields",
     "field_names",
     "file_statistics",
     "get_table",
@@ -256,14 +257,14 @@ def renamed(column: v1.ColumnStats, names: Mapping[int, str]) -> v1.ColumnStats:
 
 def without_outdated(columns: Sequence[v1.ColumnStats], schema_json: str) -> Sequence[v1.ColumnStats]:
     """The statistics without those that earlier versions made of columns with a default: as if it were NULL in older files."""
-    defaulted = _defaulted_fields(schema_json)
+    defaulted = defaulted_fields(schema_json)
     if not defaulted:
         return columns
     return [each for each in columns if each.column_id not in defaulted or not is_older(each, 1)]
 
 
 @lru_cache(maxsize=1000)
-def _defaulted_fields(schema_json: str) -> frozenset[int]:
+def defaulted_fields(schema_json: str) -> frozenset[int]:
     """The ids of all columns and fields that have a value in files that are older than the column."""
     try:
         found = _fields(json.loads(schema_json), "")

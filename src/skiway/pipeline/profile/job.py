@@ -6,13 +6,12 @@ the query plan small. If the files are few and small, this process reads them it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ from skiway.errors import SkiwayError
 from skiway.formats import Content, PartitionSpec, TableSchema
 from skiway.formats.files import Files
 from skiway.formats.schemas import Leaf, element_leaves, leaves
+from skiway.metastore.statistics.api import defaulted_fields
 from skiway.pipeline.profile.figures import (
     ADDED_LATER,
     PROFILE,
@@ -183,7 +183,7 @@ class _Job:
         read = [leaf for leaf in self.columns if leaf.id in found] + constant
         parts, good = self._scan(files, read, constant)
         rows = good["row_count"].combine_chunks()
-        defaulted = _defaulted(json.loads(self.schema.json))
+        defaulted = defaulted_fields(self.schema.json)
         in_lists = self._in_lists
         present = {leaf.path[0] for leaf in self.columns if leaf.id in found or leaf.id in refused}
         reasons = refused | {leaf.id: f"Spark cannot read {leaf.type}" for leaf in self.unreadable}
@@ -240,16 +240,6 @@ class _Job:
 
 def _without(part: pa.Table, failures: pa.Table) -> pa.Table:
     return part.filter(pc.invert(pc.is_in(part["path"], value_set=failures["path"].combine_chunks())))
-
-
-def _defaulted(part: Any) -> set[int]:
-    """The ids of the fields that have a default, in a schema as JSON."""
-    if isinstance(part, list):
-        return set().union(*map(_defaulted, part)) if part else set()
-    if not isinstance(part, dict):
-        return set()
-    own = {part["id"]} if part.get("initial-default") is not None else set()
-    return own.union(*(_defaulted(inner) for inner in part.values()))
 
 
 def profile_session(spark: SparkSession) -> AbstractContextManager[SparkSession]:
