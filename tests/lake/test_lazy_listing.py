@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from lake.lakes import Lake, call_function, opened_lake
 from lake.policed_lake import PolicedLake, policed_lake
 from skiway.airport.wire.payloads import CatalogRequest, CatalogRoot, encode, unseal
 from skiway.client import AirportClient
+from skiway.lake import service
+from skiway.lake.context import Versions
 from skiway.metastore import grants, tables
 from skiway.model import v1
 from skiway.sql import QueryEngine
@@ -24,8 +28,9 @@ CALLERS = ("writer", "reader", "analyst", "nothing", "stranger")
 
 
 @pytest.fixture
-def policed(tmp_path: Path, queries: QueryEngine) -> Iterator[PolicedLake]:
-    """A lake whose schemas are lazy, however few tables it has."""
+def policed(tmp_path: Path, queries: QueryEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[PolicedLake]:
+    """A lake with lazy schemas, however few tables it has. Its version changes only with its contents, not every minute."""
+    monkeypatch.setattr(service, "Versions", partial(Versions, renewed_s=math.inf))
     with policed_lake(tmp_path, queries, max_listed_at_once=0) as lake:
         yield lake
 
