@@ -80,7 +80,7 @@ def test_threads_that_load_the_same_key_get_the_same_value() -> None:
     cache, barrier = Cache[str, object](8), threading.Barrier(4)
 
     def load() -> object:
-        barrier.wait(10)
+        barrier.wait(200)
         return object()
 
     with ThreadPoolExecutor(4) as threads:

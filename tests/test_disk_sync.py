@@ -15,7 +15,7 @@ from skiway.disk_sync import sync_paths, synced_together
 
 
 def test_paths_are_synced_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = Barrier(3, timeout=30)
+    together = Barrier(3, timeout=200)
     monkeypatch.setattr(os, "fsync", lambda _: together.wait())
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()
@@ -38,7 +38,7 @@ def test_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_block_syncs_everything_at_its_end_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, events = Barrier(3, timeout=30), list[str]()
+    together, events = Barrier(3, timeout=200), list[str]()
     monkeypatch.setattr(os, "fsync", lambda _: together.wait())
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()

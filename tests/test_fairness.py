@@ -20,32 +20,32 @@ def test_a_quiet_lane_does_not_wait_for_a_busy_one() -> None:
     quiet = threads.submit("quiet", lambda: order.append("quiet"))
     go.set()
     waited: list[Future[Any]] = [*blocked, *busy, quiet]
-    wait(waited, timeout=10)
+    wait(waited, timeout=200)
     assert order.index("quiet") <= 1
     threads.shutdown()
 
 
 def test_a_lane_never_uses_all_threads() -> None:
     threads, go = FairThreads(4, "test", per_lane=lane_share(4)), threading.Event()
-    busy = [threads.submit("busy", lambda: go.wait(10)) for _ in range(50)]
-    assert threads.submit("quiet", lambda: "answered").result(timeout=10) == "answered"
+    busy = [threads.submit("busy", lambda: go.wait(200)) for _ in range(50)]
+    assert threads.submit("quiet", lambda: "answered").result(timeout=200) == "answered"
     assert sum(each.running() for each in busy) == 3
     go.set()
-    wait(busy, timeout=10)
+    wait(busy, timeout=200)
     assert all(each.result() for each in busy)
     threads.shutdown(wait=True)
 
 
 def test_results_errors_and_cancellation_are_those_of_a_pool() -> None:
     threads, go = FairThreads(1, "test"), threading.Event()
-    first = threads.submit("a", lambda: go.wait(10))
+    first = threads.submit("a", lambda: go.wait(200))
     failing = threads.submit("a", lambda: 1 // 0)
     cancelled = threads.submit("b", lambda: "never")
     assert cancelled.cancel()
     go.set()
-    assert first.result(timeout=10) is True
+    assert first.result(timeout=200) is True
     with pytest.raises(ZeroDivisionError):
-        failing.result(timeout=10)
+        failing.result(timeout=200)
     threads.shutdown(wait=True)
     assert threads.submit("a", lambda: "late").cancelled()
 
@@ -60,7 +60,7 @@ def test_calls_beyond_a_full_lane_are_rejected_and_other_lanes_are_served() -> N
 
     def answer(data: bytes, _: object) -> bytes:
         started.release()
-        go.wait(10)
+        go.wait(200)
         return data
 
     handler: Any = grpc.unary_unary_rpc_method_handler(answer)
@@ -76,13 +76,13 @@ def test_calls_beyond_a_full_lane_are_rejected_and_other_lanes_are_served() -> N
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             call: Any = channel.unary_unary("/x/y")
-            first = call.future(b"0", metadata=(("caller", "busy"),), timeout=10)
-            assert started.acquire(timeout=10)
-            busy = [call.future(b"1", metadata=(("caller", "busy"),), timeout=10) for _ in range(10)]
+            first = call.future(b"0", metadata=(("caller", "busy"),), timeout=200)
+            assert started.acquire(timeout=200)
+            busy = [call.future(b"1", metadata=(("caller", "busy"),), timeout=200) for _ in range(10)]
             refused = [each for each in busy if _settled(each) is grpc.StatusCode.RESOURCE_EXHAUSTED]
             assert len(refused) == 7
-            quiet = call.future(b"2", metadata=(("caller", "quiet"),), timeout=10)
-            assert started.acquire(timeout=10)
+            quiet = call.future(b"2", metadata=(("caller", "quiet"),), timeout=200)
+            assert started.acquire(timeout=200)
             go.set()
             assert quiet.result() == b"2"
             assert first.result() == b"0"
@@ -107,31 +107,31 @@ def test_parked_calls_leave_their_places_to_others() -> None:
     def wait_parked() -> bool:
         with threads.parked() as is_parked:
             parked.release()
-            return go.wait(10) and is_parked
+            return go.wait(200) and is_parked
 
     waiting = [threads.submit("a", wait_parked) for _ in range(3)]
-    assert all(parked.acquire(timeout=10) for _ in waiting), "each leaves its place to the next"
-    assert threads.submit("a", lambda: "answered").result(timeout=10) == "answered"
+    assert all(parked.acquire(timeout=200) for _ in waiting), "each leaves its place to the next"
+    assert threads.submit("a", lambda: "answered").result(timeout=200) == "answered"
     fourth = threads.submit("a", wait_parked)
-    assert parked.acquire(timeout=10)
+    assert parked.acquire(timeout=200)
     assert threads.submit("b", lambda: "late").cancel(), "a lane parks three quarters; its fourth call keeps its place"
     go.set()
-    assert [each.result(timeout=10) for each in waiting] == [True] * 3
-    assert fourth.result(timeout=10) is False
-    assert threads.submit("a", lambda: "answered").result(timeout=10) == "answered"
+    assert [each.result(timeout=200) for each in waiting] == [True] * 3
+    assert fourth.result(timeout=200) is False
+    assert threads.submit("a", lambda: "answered").result(timeout=200) == "answered"
     blocked, done = threading.Event(), threading.Event()
 
     def block() -> bool:
         blocked.set()
-        return done.wait(10)
+        return done.wait(200)
 
     busy = threads.submit("a", block)
-    assert blocked.wait(10)
+    assert blocked.wait(200)
     second = threads.submit("a", lambda: None)
     assert not second.running(), "places are counted as before"
     done.set()
-    assert busy.result(timeout=10)
-    second.result(timeout=10)
+    assert busy.result(timeout=200)
+    second.result(timeout=200)
     threads.shutdown(wait=True)
 
 
@@ -144,6 +144,6 @@ def test_errors_end_parking() -> None:
 
     for _ in range(10):
         with pytest.raises(LookupError):
-            threads.submit("a", fail).result(timeout=10)
-    assert threads.submit("a", lambda: "answered").result(timeout=10) == "answered"
+            threads.submit("a", fail).result(timeout=200)
+    assert threads.submit("a", lambda: "answered").result(timeout=200) == "answered"
     threads.shutdown(wait=True)

@@ -75,7 +75,7 @@ def test_scan_beyond_the_budget_of_a_server_is_rejected_and_the_running_one_cont
     def t(_scan: ScanOptions) -> Iterator[pa.RecordBatch]:
         yield batch
         held.append(bytearray(b"x" * (256 * MIB)))
-        go.wait(10)
+        go.wait(200)
         yield batch
 
     pa.default_memory_pool().release_unused()  # as the server does before it rejects a scan

@@ -68,7 +68,7 @@ def test_threads_of_a_scan_know_its_request(threads: Any, lazy: bool) -> None:
 
 
 def test_one_function_runs_in_several_threads_at_once() -> None:
-    both = Barrier(2, timeout=10)
+    both = Barrier(2, timeout=200)
 
     def meet(_: int) -> str:
         both.wait()

@@ -269,7 +269,7 @@ def test_outputs_of_any_size_are_marked_at_the_end_of_each_chunk(raw: Raw, sizes
     exchange.half_close()
     assert [answer.to_pydict() for answer in exchange.chunks() if answer.num_rows] == [{"n": [300]}]
     assert list(exchange.call) == []
-    assert Sizes.closed.wait(5)
+    assert Sizes.closed.wait(200)
 
 
 def test_function_finishes_without_input(raw: Raw) -> None:
@@ -283,7 +283,7 @@ def test_call_is_closed_when_the_client_disconnects(raw: Raw) -> None:
     exchange.send(pa.record_batch({"x": [1]}))
     list(exchange.chunks())
     exchange.call.cancel()
-    assert Sizes.closed.wait(10)
+    assert Sizes.closed.wait(200)
 
 
 def test_function_may_reject_its_input_rows(raw: Raw) -> None:

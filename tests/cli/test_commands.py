@@ -211,7 +211,7 @@ def test_token_is_printed_once_and_only_its_hash_is_stored(home):
 def test_tokens_created_concurrently_are_all_stored(home):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = [launch("tokens", "new", f"t{n}", "--account", "default", "--home", home, **quiet) for n in range(4)]
-    assert [each.wait(60) for each in running] == [0, 0, 0, 0]
+    assert [each.wait(200) for each in running] == [0, 0, 0, 0]
     assert sorted(re.findall(r'name = "(\w+)"', (home / "tokens.toml").read_text())) == ["t0", "t1", "t2", "t3"]
 
 
@@ -312,7 +312,7 @@ def test_serve_prints_next_steps_on_a_terminal(home):
             addresses = json.loads((home / "ready.json").read_text())
             assert addresses["rpc"] in message
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(200) == 0
         finally:
             process.kill()
             os.close(controller)

@@ -299,7 +299,7 @@ def test_terminal_gets_an_interactive_prompt(lake: Server) -> None:
             os.write(controller, b"SELECT nope;\n")
             assert "error: " in _read_until(controller, "skiway> ")
             os.write(controller, b"exit\n")
-            assert process.wait(30) == 0
+            assert process.wait(200) == 0
         finally:
             process.kill()
             os.close(controller)

@@ -53,7 +53,7 @@ class Serving:
     def ended(self, number: signal.Signals) -> int:
         """Send the signal and return the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(200)
 
 
 @contextmanager

@@ -236,7 +236,7 @@ if EVERY_EXTRA:
                 assert "lake" in listed.stdout
                 assert _synchronized(with_lake, address, tmp_path / "data") == "['people']\n"
                 server.send_signal(signal.SIGTERM)
-                assert server.wait(60) == 0
+                assert server.wait(200) == 0
             finally:
                 server.kill()
 

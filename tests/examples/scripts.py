@@ -51,7 +51,7 @@ class Running:
         self.process.send_signal(number)
         assert self.process.stdout is not None
         self.log.extend(self._stderr())  # not communicate(), which would miss lines that were already read
-        return self.process.wait(timeout=30), self.process.stdout.read(), "".join(self.log)
+        return self.process.wait(timeout=200), self.process.stdout.read(), "".join(self.log)
 
     def _stderr(self) -> IO[str]:
         assert self.process.stderr is not None

@@ -130,7 +130,7 @@ def test_half_open_connections_are_ended(tmp_path: Path) -> None:
         with TcpProxy(address).serving() as proxy:
             client = threading.Thread(target=insert, args=(f"grpc://{proxy.address}",))
             client.start()
-            assert sent.wait(20)
+            assert sent.wait(200)
             proxy.freeze()
             assert not running.writer.insert(), "the only exchange of the quota is still open"
             assert isinstance(running.writer.errors[-1], LimitExceeded)

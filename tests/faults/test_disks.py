@@ -49,7 +49,7 @@ def test_locked_database_delays_writes_and_no_reads(tmp_path: Path) -> None:
         assert writing.is_alive(), "the statement must wait for the lock"
         other.execute("COMMIT")
         other.close()
-        writing.join(30)
+        writing.join(200)
         assert done == [True]
 
 

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.received.append(event["sequence"])
-        if self.server.answers.wait(60):
+        if self.server.answers.wait(200):
             self.send_response(204)
             self.end_headers()
 

@@ -40,7 +40,7 @@ class Counters:
 def test_all_items_are_returned_in_order() -> None:
     counters = Counters(depth=300)
     assert list(read_ahead("abcd", counters.draw)) == [f"{name}{number}" for name in "abcd" for number in range(300)]
-    assert all(each.wait(10) for each in counters.closed.values())
+    assert all(each.wait(200) for each in counters.closed.values())
 
 
 def test_no_sources_yield_no_items() -> None:
@@ -56,8 +56,8 @@ def test_only_the_next_source_is_started_while_the_first_is_read() -> None:
     assert counters.reaches("b", 2)
     assert counters.drawn == {"a": 3, "b": 2}
     items.close()  # type: ignore[attr-defined]
-    assert counters.closed["a"].wait(10)
-    assert counters.closed["b"].wait(10)
+    assert counters.closed["a"].wait(200)
+    assert counters.closed["b"].wait(200)
     assert set(counters.drawn) == {"a", "b"}
 
 
@@ -78,8 +78,8 @@ def test_dropping_the_iterator_ends_the_threads() -> None:
     items = read_ahead("ab", counters.draw)
     next(items)
     del items
-    assert counters.closed["a"].wait(10)
-    assert counters.closed["b"].wait(10)
+    assert counters.closed["a"].wait(200)
+    assert counters.closed["b"].wait(200)
 
 
 def test_read_ahead_is_bounded() -> None:
@@ -88,5 +88,5 @@ def test_read_ahead_is_bounded() -> None:
     assert counters.reaches("a", 4)  # three waiting, one being produced
     assert counters.drawn == {"a": 4}
     ahead.close()
-    assert counters.closed["a"].wait(10)
+    assert counters.closed["a"].wait(200)
     assert counters.drawn["a"] <= 5

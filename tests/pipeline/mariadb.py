@@ -55,7 +55,7 @@ class MariaDb:
             yield
             client.stdin.write("COMMIT;\n")
             client.stdin.close()
-            assert client.wait(60) == 0
+            assert client.wait(200) == 0
 
     def rows(self, sql: str, database: str) -> list[tuple[str, ...]]:
         """The rows of a query as text, sorted."""

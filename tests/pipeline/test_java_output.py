@@ -66,7 +66,7 @@ def logged(write: Callable[[int], None], caplog: pytest.LogCaptureFixture) -> li
         write(sink)
     finally:
         os.close(sink)
-        reader.join(10)
+        reader.join(200)
     return [(each.name, each.levelname, each.getMessage(), getattr(each, "stack", "")) for each in caplog.records]
 
 
@@ -130,7 +130,7 @@ def test_output_of_the_java_that_is_started_is_in_the_json_log(
     try:
         launch_java({"spark.app.name": "test"})
         for reader in set(enumerate_threads()) - before:
-            reader.join(10)
+            reader.join(200)
     finally:
         undo()
     assert initialized == ["gateway"]

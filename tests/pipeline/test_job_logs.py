@@ -155,7 +155,7 @@ def test_token_of_an_optimization_is_masked() -> None:
 
 def test_jobs_that_run_at_once_have_separate_logs(live_lake: ResourceFactory) -> None:
     ids = [triggered(live_lake, name) for name in ("one", "two")]
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=200)
 
     def run(job: v1.Job, _control: Control) -> Outcome:
         together.wait()

@@ -164,7 +164,7 @@ def shell(script: str, log: Path, *, until: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(200)
 
 
 def for_one_machine(text: str, **more: str) -> str:

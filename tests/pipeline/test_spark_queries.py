@@ -154,7 +154,7 @@ def test_endless_query_ends_with_its_client(spark_server: SparkServer) -> None:
         reader.start()
         eventually(lambda: scans() > planned, within_s=120)  # Spark runs the query
         assert (len(spark_server.folders()), spark_server.processes() != []) == (1, True)
-    reader.join(60)
+    reader.join(200)
     assert not reader.is_alive()
     eventually(lambda: spark_server.processes() == [], within_s=60)
     eventually(lambda: spark_server.folders() == [])

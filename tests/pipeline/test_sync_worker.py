@@ -130,7 +130,7 @@ def test_lease_is_renewed_during_the_work(live_lake: ResourceFactory):
     job_id, begun = triggered(live_lake), threading.Event()
     quick = JobRules(lease_s=0.6)
     with worker(live_lake, waiting(begun), quick):
-        begun.wait(10)
+        begun.wait(200)
         first = job(live_lake, job_id).lease_expires_at.ToDatetime(UTC)
         until(lambda: job(live_lake, job_id).lease_expires_at.ToDatetime(UTC) > first + timedelta(seconds=0.7))
         assert job(live_lake, job_id).attempt == 1
@@ -139,7 +139,7 @@ def test_lease_is_renewed_during_the_work(live_lake: ResourceFactory):
 def test_cancelled_job_stops_at_the_next_renewal(live_lake: ResourceFactory):
     job_id, begun = triggered(live_lake), threading.Event()
     with worker(live_lake, waiting(begun), JobRules(lease_s=0.6)):
-        begun.wait(10)
+        begun.wait(200)
         jobs.cancel(live_lake.home, v1.CancelReconcileJobRequest(job_id=job_id))
         until(lambda: job(live_lake, job_id).state == v1.JS_CANCELLED, seconds=5)
 
@@ -148,7 +148,7 @@ def test_stopping_worker_releases_its_job(live_lake: ResourceFactory):
     job_id, begun = triggered(live_lake), threading.Event()
     working = worker(live_lake, waiting(begun))
     working.start()
-    begun.wait(10)
+    begun.wait(200)
     assert working.stop()
     given_back = job(live_lake, job_id)
     assert (given_back.state, given_back.attempt) == (v1.JS_QUEUED, 0)
@@ -167,7 +167,7 @@ def test_worker_runs_the_configured_number_of_concurrent_jobs(live_lake: Resourc
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
-        barrier.wait(20)  # blocks unless this many jobs run at once
+        barrier.wait(200)  # blocks unless this many jobs run at once
         with lock:
             now[0] -= 1
         return Outcome(1, 1)
@@ -189,14 +189,14 @@ def test_stopping_worker_releases_all_its_jobs(live_lake: ResourceFactory):
     busy = threading.Barrier(3)
 
     def run(job: v1.Job, control: Control) -> Outcome:
-        busy.wait(20)
+        busy.wait(200)
         while True:
             control.check()
             time.sleep(0.005)
 
     working = Worker(JobQueue(live_lake.stores, rules=RULES), run, name="w", poll_s=0.01, at_once=2)
     working.start()
-    busy.wait(20)
+    busy.wait(200)
     assert working.stop()
     states = [(each.state, each.attempt) for each in jobs.list_(live_lake.home, v1.ListReconcileJobsRequest()).jobs]
     assert states == [(v1.JS_QUEUED, 0)] * 2
@@ -208,12 +208,12 @@ def test_worker_releases_jobs_that_do_not_stop_in_time(live_lake: ResourceFactor
 
     def run(job: v1.Job, control: Control) -> Outcome:
         begun.set()
-        end.wait(20)
+        end.wait(200)
         return Outcome(7, 7)
 
     working = worker(live_lake, run)
     working.start()
-    begun.wait(10)
+    begun.wait(200)
     assert not working.stop(patience_s=0.1)
     assert (job(live_lake, job_id).state, job(live_lake, job_id).attempt) == (v1.JS_QUEUED, 0)
     assert worker(live_lake, lambda *_: Outcome(1, 1)).work_once()
@@ -233,7 +233,7 @@ def test_progress_is_stored_during_the_work(live_lake: ResourceFactory, monkeypa
                 stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), Amounts(10, 1000, 5000), Amounts(4, 400, 2000)),
             )
         )
-        assert may_end.wait(20)
+        assert may_end.wait(200)
         return Outcome(3, 2)
 
     with worker(live_lake, run):

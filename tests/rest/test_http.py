@@ -593,14 +593,14 @@ def test_concurrent_identical_calls_run_once(shop: RestServer, monkeypatch: pyte
 
     def slowly(*arguments: Any) -> Any:
         inside.set()
-        assert may_go.wait(20)
+        assert may_go.wait(200)
         return create(*arguments)
 
     monkeypatch.setattr(namespaces, "create", slowly)
     body = {"namespace": ["new"]}
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(shop.call, "POST", "/v1/lake/namespaces", body, idempotency_key="k")
-        assert inside.wait(20)
+        assert inside.wait(200)
         second = shop.call("POST", "/v1/lake/namespaces", body, idempotency_key="k")
         may_go.set()
         assert (second.status_code, first.result().status_code) == (503, 200)
@@ -666,7 +666,7 @@ def test_calls_beyond_the_queue_limit_are_rejected_and_the_event_loop_keeps_runn
     free = threading.Event()
 
     def realm_of(caller: Any) -> Realm:
-        assert free.wait(20)
+        assert free.wait(200)
         return Realm(stores, caller.account_id)
 
     options = RestOptions(workers=1, waiting=1)
@@ -688,7 +688,7 @@ def test_calls_of_one_account_leave_places_for_others(stores: Stores, tmp_path: 
     free.set()
 
     def realm_of(caller: Any) -> Realm:
-        assert caller.account_id != "a1" or free.wait(20)
+        assert caller.account_id != "a1" or free.wait(200)
         return Realm(stores, caller.account_id)
 
     options = RestOptions(workers=4, waiting=4)

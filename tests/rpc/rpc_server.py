@@ -117,7 +117,7 @@ class Client:
     def as_(self, caller: str) -> Client:
         return Client(self.channel, caller)
 
-    def __call__(self, operation: str, request: Any = None, *, timeout: float | None = 20, **headers: str) -> Answer:
+    def __call__(self, operation: str, request: Any = None, *, timeout: float | None = 200, **headers: str) -> Answer:
         """`request` is a message, or bytes, or a list of either for a client-streaming method."""
         call = self.begin(operation, request, timeout=timeout, **headers)
         try:
@@ -132,7 +132,7 @@ class Client:
             _plain(call.trailing_metadata()),
         )
 
-    def begin(self, operation: str, request: Any = None, *, timeout: float | None = 20, **headers: str) -> Any:
+    def begin(self, operation: str, request: Any = None, *, timeout: float | None = 200, **headers: str) -> Any:
         """Start the call without waiting for its result."""
         service, name = operation.split("/")
         path = f"/{service if '.' in service else f'skiway.v1.{service}'}/{name}"

@@ -123,7 +123,7 @@ class Gate:
 
     def authenticate(self, headers):
         self.reached.set()
-        assert self.open.wait(20)
+        assert self.open.wait(200)
         return principal("ada", "catalog.write", "catalog.read")
 
 
@@ -140,7 +140,7 @@ def gate() -> Gate:
 def test_call_cancelled_before_the_write_changes_nothing(stores, gate, metrics):
     with opened(stores, authenticator=gate, metrics=metrics) as rpc_server:
         call = rpc_server.client.begin(CREATE, new("lake"))
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(200)
         call.cancel()
         until(lambda: not rpc_server.active)
         gate.open.set()
@@ -152,7 +152,7 @@ def test_call_cancelled_before_the_write_changes_nothing(stores, gate, metrics):
 def test_call_with_deadline_exceeded_before_the_write_changes_nothing(stores, gate, metrics):
     with opened(stores, authenticator=gate, metrics=metrics) as rpc_server:
         call = rpc_server.client.begin(CREATE, new("lake"), timeout=1)
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(200)
         deadline = time.time() + 1  # the server counts from when the request arrived, so its deadline is not later
         assert call.code() is CODE.DEADLINE_EXCEEDED
         until(lambda: not rpc_server.active)
@@ -165,7 +165,7 @@ def test_call_with_deadline_exceeded_before_the_write_changes_nothing(stores, ga
 def test_call_that_timed_out_while_queued_changes_nothing(stores, gate):
     with opened(stores, authenticator=gate, workers=1) as rpc_server:
         first = rpc_server.client.begin(LIST)
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(200)
         second = rpc_server.client.begin(CREATE, new("lake"), timeout=0.5)
         assert second.code() is CODE.DEADLINE_EXCEEDED
         gate.open.set()
@@ -179,11 +179,11 @@ def test_lost_race_is_not_retried_for_a_cancelled_call(stores):
 
     def sleep(seconds: float) -> None:
         sleeping.set()
-        assert wake.wait(20)
+        assert wake.wait(200)
 
     with opened(stores, services=serving(CREATE, act), retries=Retries(sleep=sleep)) as rpc_server:
         call = rpc_server.client.begin(CREATE, new("lake"))
-        assert sleeping.wait(20)
+        assert sleeping.wait(200)
         call.cancel()
         until(lambda: not rpc_server.active)
         wake.set()

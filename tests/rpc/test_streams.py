@@ -124,7 +124,7 @@ class Feed:
 
     def __iter__(self):
         yield from self._first
-        self._more.wait(20)
+        self._more.wait(200)
 
     def end(self) -> None:
         self._more.set()
@@ -177,10 +177,10 @@ def test_stream_of_a_killed_client_stores_no_incomplete_step(stores):
         sample = lake(rpc_server.factory)
         message = column_stats(sample, 1).SerializeToString().hex()
         client = subprocess.Popen([sys.executable, "-c", KILLED_CLIENT, rpc_server.address, message])
-        assert received.wait(20)
+        assert received.wait(200)
         client.kill()
         client.wait()
-        assert finished.wait(20)
+        assert finished.wait(200)
     assert stored(rpc_server, sample) == []
 
 
@@ -208,7 +208,7 @@ def test_stream_beyond_the_limit_is_rejected_and_the_next_is_served(stores):
         sample = lake(rpc_server.factory)
         feed = Feed(column_stats(sample, 1))
         call = rpc_server.client.begin(PUT_COLUMNS, feed)
-        assert inside.wait(20)
+        assert inside.wait(200)
         rejected = rpc_server.client(PUT_COLUMNS, [column_stats(sample, 2)])
         assert (rejected.code, rejected.error.message_key) == (CODE.RESOURCE_EXHAUSTED, "streams.limit")
         assert rpc_server.client("CatalogService/ListCatalogs").code is CODE.OK

@@ -23,8 +23,8 @@ from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
 
-START_S = 60.0
-END_S = 30.0
+START_S = 300.0
+END_S = 200.0
 SWEEPS = ("idempotency", "cas", "pointer", "reconcile_jobs", "warehouse")
 NO_GC = tuple(f"gc.{sweep}.enabled=false" for sweep in SWEEPS)
 """Settings that turn a server's gc off, so that a call always performs the same operations."""

@@ -33,7 +33,7 @@ def test_requests_wait_until_the_application_is_made() -> None:
     may_make = threading.Event()
 
     def make() -> Any:
-        assert may_make.wait(60)
+        assert may_make.wait(200)
         return echo
 
     app = LateApp(make)
@@ -58,7 +58,7 @@ def test_application_is_made_once_and_before_the_block_ends() -> None:
     is_leaving = threading.Event()
 
     def make() -> Any:
-        assert is_leaving.wait(60)
+        assert is_leaving.wait(200)
         made.append(threading.current_thread().name)
         return echo
 

@@ -104,7 +104,7 @@ def changes_by_airport(lake: Lake, writer: int, barrier: threading.Barrier) -> A
     account, shared = Account(), -1 - writer
     with lake.airport(writer) as db:
         assert db.count(TABLE) == WRITERS  # connect before the race starts
-        barrier.wait(60)
+        barrier.wait(200)
         for round_ in range(ROUNDS):
             state = {"state": f"round {round_}"}
             account.until_accepted(lambda: db.update(TABLE, state, where=col("id") == shared))  # noqa: B023
@@ -123,7 +123,7 @@ def appends_by_rest(lake: Lake, writer: int, barrier: threading.Barrier) -> Acco
     account = Account()
     with lake.rest(writer) as catalog:
         table = catalog.load_table(TABLE)
-        barrier.wait(60)
+        barrier.wait(200)
 
         def append(added: pa.Table) -> None:
             table.refresh()

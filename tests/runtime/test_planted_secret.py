@@ -85,7 +85,7 @@ def watched(evidence: Evidence, home: Path, *arguments: str) -> Iterator[Server]
         errors: Future[str] = pool.submit(server.process.stderr.read)
         yield server
         server.stop()
-        evidence.add("error stream", errors.result(30))
+        evidence.add("error stream", errors.result(200))
 
 
 def settings_file(folder: Path, **values: str) -> tuple[str, str]:

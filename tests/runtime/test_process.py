@@ -110,7 +110,7 @@ def test_running_call_finishes_while_new_calls_are_refused(home):
         assert not running.done()
         stream.send(columns(table_id, 2))
         stream.end()
-        assert running.result(30).upserted == 2
+        assert running.result(200).upserted == 2
         assert server.ended() == 0
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
         stored = [each for each in stores.pointers.scan() if each.key.endswith("/stats/columns")]

@@ -110,7 +110,7 @@ class Process:
         def messages() -> Iterator[bytes]:
             if sending:
                 yield sending
-            done.wait(10)
+            done.wait(200)
 
         sent = {
             "authorization": f"Bearer {token}",

@@ -39,7 +39,7 @@ class Parts:
             raise self.error
 
     def readiness(self, **options: Any) -> Readiness:
-        checks = {"store": self.store, "worker": lambda: self.hangs.wait(10)}
+        checks = {"store": self.store, "worker": lambda: self.hangs.wait(200)}
         return Readiness(checks, clock=lambda: self.now, **options)
 
 

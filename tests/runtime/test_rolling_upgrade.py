@@ -167,7 +167,7 @@ class Writers:
         """Let the last writes finish."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(200)
             assert not thread.is_alive()
 
     def wait_for_writes(self, *servers: int) -> None:

@@ -69,7 +69,7 @@ class Pair:
         def write(number: int) -> T:
             with self.client(number) as lake:
                 lake.catalogs.get("lake")  # connect before the race starts
-                ready.wait(60)
+                ready.wait(200)
                 return work(lake, number)
 
         with ThreadPoolExecutor(len(numbers)) as pool:

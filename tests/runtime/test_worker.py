@@ -57,7 +57,7 @@ def test_stopped_worker_returns_its_job_to_the_queue(lake: Metastore, tmp_path: 
     with bad_catalog(tables=200, pause_s=0.2) as upstream, worker(tmp_path / "home") as process:
         lake.connectors.create("slow", kind="iceberg", uri=upstream.uri, catalog="lake", source=SALES)
         job = lake.connectors.sync("slow")
-        assert upstream.loading.wait(60)
+        assert upstream.loading.wait(200)
         assert lake.jobs.get(job).state == "running"
         process.send_signal(number)
         assert process.wait(END_S) == 0

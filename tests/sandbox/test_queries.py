@@ -218,7 +218,7 @@ def test_scan_ends_with_its_query(queries: Queries) -> None:
     assert found is not None
     next(found[1])
     process.close()
-    assert ended.wait(20)
+    assert ended.wait(200)
 
 
 def test_no_descriptors_are_left_open(queries: Queries) -> None:

@@ -49,7 +49,7 @@ def test_call_with_a_known_key_waits_for_a_running_refresh(publisher: Publisher)
     keys.get_signing_key("one")
     keys.cooldown_duration = 0
     fetching, proceed, found = Event(), Event(), Event()
-    publisher.before_keys = lambda: (fetching.set(), proceed.wait(10))
+    publisher.before_keys = lambda: (fetching.set(), proceed.wait(200))
 
     def refresh() -> None:
         with pytest.raises(jwt.PyJWKClientError):
@@ -61,12 +61,12 @@ def test_call_with_a_known_key_waits_for_a_running_refresh(publisher: Publisher)
 
     refreshing = Thread(target=refresh)
     refreshing.start()
-    assert fetching.wait(10)
+    assert fetching.wait(200)
     finding = Thread(target=find)
     finding.start()
     assert not found.wait(0.3)
     proceed.set()
-    assert found.wait(10)
+    assert found.wait(200)
     refreshing.join()
     finding.join()
 

@@ -127,10 +127,10 @@ def test_error_shows_a_truncated_key_id(publisher, sign_in):
 def test_old_keys_are_refreshed_in_the_background(publisher, stopwatch, sign_in):
     sign_in()
     fetched, proceed = Event(), Event()
-    publisher.before_keys = lambda: (fetched.set(), proceed.wait(10))
+    publisher.before_keys = lambda: (fetched.set(), proceed.wait(200))
     stopwatch.now += 300
     assert sign_in().subject == "ada"  # while the new ones are still being fetched
-    assert fetched.wait(10)
+    assert fetched.wait(200)
     publisher.keys = [jwk(rsa_key("next"), "two")]
     proceed.set()
     assert sign_in(rsa_key("next"), kid="two").subject == "ada"  # waits for the running fetch
@@ -141,10 +141,10 @@ def test_old_keys_are_refreshed_in_the_background(publisher, stopwatch, sign_in)
 def fifty_calls(publisher):
     """Make fifty concurrent calls; the provider responds only when all of them have started."""
     barrier, arrived = Barrier(50), Semaphore(0)
-    publisher.before_keys = lambda: [arrived.acquire(timeout=10) for _ in range(50)]
+    publisher.before_keys = lambda: [arrived.acquire(timeout=200) for _ in range(50)]
 
     def start_call(call):
-        barrier.wait(10)
+        barrier.wait(200)
         arrived.release()
         return call()
 
@@ -203,7 +203,7 @@ def test_unreachable_provider_is_distinguished_from_an_invalid_token(stopwatch, 
 
 def test_hanging_provider_does_not_block_calls(publisher, stopwatch):
     fetching = Event()
-    publisher.before_keys = lambda: (fetching.set(), publisher.closing.wait(30))
+    publisher.before_keys = lambda: (fetching.set(), publisher.closing.wait(200))
     keys = PublishedKeys(keys_by_url(f"{publisher.url}/keys", timeout_s=30), wait_s=0.2, monotonic=stopwatch)
     started = time.monotonic()
     for _ in range(2):
@@ -212,13 +212,13 @@ def test_hanging_provider_does_not_block_calls(publisher, stopwatch):
         assert rejection.value.key == "token.keys.unavailable"
         stopwatch.now += 15  # another fetch is due, but one is still running
     assert time.monotonic() - started < 10
-    assert fetching.wait(30)  # on a busy machine, the request may arrive later than the calls give up
+    assert fetching.wait(200)  # on a busy machine, the request may arrive later than the calls give up
     assert publisher.requests == {KEYS: 1}
 
 
 def test_hanging_provider_does_not_slow_down_calls_with_known_keys(publisher, stopwatch, sign_in):
     sign_in()
-    publisher.before_keys = lambda: publisher.closing.wait(30)
+    publisher.before_keys = lambda: publisher.closing.wait(200)
     stopwatch.now += 301
     started = time.monotonic()
     assert [sign_in().subject for _ in range(20)] == ["ada"] * 20
@@ -229,7 +229,7 @@ def test_hanging_provider_does_not_slow_down_calls_with_known_keys(publisher, st
 
 
 def test_request_times_out(publisher):
-    publisher.before_keys = lambda: publisher.closing.wait(30)
+    publisher.before_keys = lambda: publisher.closing.wait(200)
     started = time.monotonic()
     with pytest.raises(Unavailable, match="ReadTimeout"):
         keys_by_url(f"{publisher.url}/keys", timeout_s=0.2)()

@@ -40,7 +40,7 @@ def test_threads_do_not_see_each_others_calls():
         with serving(CallContext(f"call-{number}")):
             seen = []
             for _ in range(50):
-                barrier.wait(10)
+                barrier.wait(200)
                 call = current_call()
                 assert call is not None
                 seen.append(call.correlation_id)

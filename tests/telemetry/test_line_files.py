@@ -70,7 +70,7 @@ def test_lines_of_concurrent_processes_are_not_lost_or_torn_during_rotation(tmp_
     for process in processes:
         assert process.stdin is not None
         process.stdin.close()
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(200) for process in processes] == [0, 0, 0]
     assert_complete(path, 3, 200)
 
 

@@ -44,7 +44,7 @@ def test_receiver_gets_the_metrics_on_close(receiver: Receiver):
     for seconds in (0.0004, 0.3, 1000):
         metrics.record(definitions.GC_PAUSE, seconds, collector="cas")
     metrics.close()
-    path, headers, body = receiver.received.get(timeout=10)
+    path, headers, body = receiver.received.get(timeout=200)
     assert (path, headers["authorization"], headers["x-b"]) == ("/v1/metrics", "Bearer t", "c")
     (sent,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
     attributes = {each.key: each.value.string_value for each in sent.resource.attributes}
@@ -72,7 +72,7 @@ def test_metrics_are_delivered_periodically(receiver: Receiver):
     metrics = Metrics.start(settings(receiver.endpoint, every=timedelta(milliseconds=20)))
     metrics.add(definitions.GC_REMOVED, collector="cas")
     for _ in range(3):
-        assert receiver.received.get(timeout=10)[0] == "/v1/metrics"
+        assert receiver.received.get(timeout=200)[0] == "/v1/metrics"
     metrics.close()
 
 
@@ -81,7 +81,7 @@ def test_receiver_gets_the_spans(receiver: Receiver):
     with traces.span("rpc", "Get", headers={}):
         pass
     traces.close()
-    path, headers, body = receiver.received.get(timeout=10)
+    path, headers, body = receiver.received.get(timeout=200)
     assert (path, headers["authorization"]) == ("/v1/traces", "Bearer t")
     (sent,) = ExportTraceServiceRequest.FromString(body).resource_spans
     (span,) = sent.scope_spans[0].spans

@@ -21,12 +21,12 @@ def all_at_once(work: Callable[[int], None], count: int = WRITERS) -> None:
     gate = threading.Barrier(count)
 
     def run(number: int) -> None:
-        gate.wait(timeout=60)
+        gate.wait(timeout=200)
         work(number)
 
     with ThreadPoolExecutor(count) as threads:
         for done in [threads.submit(run, number) for number in range(count)]:
-            done.result(timeout=60)
+            done.result(timeout=200)
 
 
 def test_fifty_concurrent_inserts_lose_no_row() -> None:
@@ -75,7 +75,7 @@ def test_readers_only_see_complete_statements() -> None:
         finally:
             done.set()
         for reader in reading:
-            reader.result(timeout=60)
+            reader.result(timeout=200)
     assert torn == []
     assert table.row_count() == WRITERS * 10
 

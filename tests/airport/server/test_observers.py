@@ -133,14 +133,14 @@ def test_a_client_learns_that_its_rows_are_committed_after_the_observers_are_don
         yield
         if call.operation == "insert":
             observed.set()
-            assert leave.wait(20)
+            assert leave.wait(200)
 
     catalog = MemoryCatalog("scratch", schemas=["s"])
     with Server(catalog, port=0, observers=[observe]) as server, AirportClient(server.location, "scratch") as db:
         db.create_table("s.people", ROWS.schema)
         with ThreadPoolExecutor(1) as threads:
             inserted = threads.submit(db.insert, "s.people", ROWS)
-            assert observed.wait(20)
+            assert observed.wait(200)
             assert not inserted.done()
             leave.set()
-            assert inserted.result(20).count == 3
+            assert inserted.result(200).count == 3

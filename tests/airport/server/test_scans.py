@@ -271,7 +271,7 @@ def test_reader_is_closed_when_the_client_stops_early() -> None:
         next(frames)
         next(frames)
         frames.cancel()  # type: ignore[attr-defined]
-        assert closed.wait(10)
+        assert closed.wait(200)
 
 
 def test_data_of_a_finished_scan_is_released() -> None:

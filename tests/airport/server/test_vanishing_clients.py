@@ -126,7 +126,7 @@ def test_updates_up_to_the_exchange_limit_scan_concurrently(recorder: Recorder) 
         recording(AirportService(filled(), limits=limits), recorder) as location,
         AirportClient(location, "m", timeout_s=60) as db,
     ):
-        meeting = threading.Barrier(together, timeout=30)
+        meeting = threading.Barrier(together, timeout=200)
 
         def update(writer: int) -> int:
             def met(v: pa.Array) -> pa.Array:

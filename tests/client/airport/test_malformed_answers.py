@@ -257,7 +257,7 @@ def test_message_over_the_limit_is_refused(server: Scripted) -> None:
 
 def test_silent_server_times_out(server: Scripted) -> None:
     def silent(_data: bytes) -> Iterator[bytes]:
-        released.wait(20)
+        released.wait(200)
         yield from ()
 
     released = threading.Event()

@@ -375,7 +375,7 @@ def test_call_that_takes_too_long_times_out_and_is_not_retried(server: Server) -
     release = threading.Event()
 
     def act(truly: Act, realm: Realm, request: Any) -> Any:
-        release.wait(20)
+        release.wait(200)
         return truly(realm, request)
 
     server.disturb("ResolveCatalog", act)

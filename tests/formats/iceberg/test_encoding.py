@@ -31,7 +31,7 @@ class Gate:
 
         def waiting(file: ParquetFile, rows: pa.Table) -> None:
             self.threads.append(threading.current_thread().name)
-            assert self.opened.wait(20)
+            assert self.opened.wait(200)
             write(file, rows)
 
         monkeypatch.setattr(ParquetFile, "write", waiting)
@@ -65,7 +65,7 @@ def test_writer_waits_when_the_buffer_is_full(tmp_path: Path, monkeypatch: pytes
         thread.start()
         assert not taken.wait(0.2), "16,008 bytes would be in memory"
         gate.opened.set()
-        thread.join(20)
+        thread.join(200)
         assert taken.is_set()
         assert writer._rows_in_memory() <= 16_000
         assert sum(file.record_count for file in writer.close()) == 2001
@@ -81,7 +81,7 @@ def test_abort_waits_for_the_thread_before_it_deletes_the_file(tmp_path: Path, m
     assert aborting.is_alive()
     assert list(tmp_path.rglob("*.parquet"))
     gate.opened.set()
-    aborting.join(20)
+    aborting.join(200)
     assert not list(tmp_path.rglob("*.parquet"))
 
 

@@ -146,20 +146,20 @@ def test_threads_can_share_a_source(service: HiveService, folder: Path, monkeypa
 
     def waiting(database: str) -> list[str]:
         began[database].set()
-        assert ends[database].wait(30)
+        assert ends[database].wait(200)
         return names(database)
 
     monkeypatch.setattr(service, "get_all_tables", waiting)
     with opened(service, folder) as source, ThreadPoolExecutor(2) as threads:
         source.namespaces()
         first = threads.submit(source.tables, ("default",))
-        assert began["default"].wait(30)
+        assert began["default"].wait(200)
         second = threads.submit(source.tables, ("sales",))
-        assert began["sales"].wait(30)
+        assert began["sales"].wait(200)
         ends["default"].set()
-        assert first.result(30) == []
+        assert first.result(200) == []
         ends["sales"].set()
-        assert "orders" in second.result(30)
+        assert "orders" in second.result(200)
 
 
 def test_tables_that_were_not_asked_for_are_not_listed(

@@ -86,7 +86,7 @@ def test_second_loss_gives_the_client_a_turn_in_which_others_wait(client: MakeCl
     assert is_held(waiting)
     assert other.attempts == 0
     first.win()
-    waiting.result(10)
+    waiting.result(200)
 
 
 def test_clients_are_called_in_the_order_of_their_losses(
@@ -103,10 +103,10 @@ def test_clients_are_called_in_the_order_of_their_losses(
     third = started(pool, three.lose)
     assert is_held(third)
     one.win()
-    second.result(10)
+    second.result(200)
     assert is_held(third)
     two.win()
-    third.result(10)
+    third.result(200)
     three.win()
 
 
@@ -117,11 +117,11 @@ def test_client_that_waited_and_lost_is_called_next(client: MakeClient, pool: Th
     waiting = started(pool, late.lose)
     assert is_held(waiting)
     first.win()
-    waiting.result(10)
+    waiting.result(200)
     held = started(pool, another.win)
     assert is_held(held), "it is the turn of the client that waited"
     late.win()
-    held.result(10)
+    held.result(200)
 
 
 def test_client_that_loses_in_its_turn_lets_others_go_on(client: MakeClient, pool: ThreadPoolExecutor) -> None:
@@ -142,17 +142,17 @@ def test_client_that_loses_in_the_turn_of_another_waits_for_it(
     def commit() -> None:
         with turns.taken(factory.home, "t", 1):
             running.set()
-            proceed.wait(10)
+            proceed.wait(200)
             raise Conflict("another was faster", key="commit.failed")
 
     losing = pool.submit(commit)
-    assert running.wait(10)
+    assert running.wait(200)
     other.lose()
     proceed.set()
     assert is_held(losing)
     other.win()
     with pytest.raises(Conflict):
-        losing.result(10)
+        losing.result(200)
 
 
 def test_client_that_fails_for_another_reason_lets_others_go_on(
@@ -169,7 +169,7 @@ def test_client_that_fails_for_another_reason_lets_others_go_on(
     failing = started(pool, fail)
     assert is_held(failing)
     first.win()
-    failing.result(10)
+    failing.result(200)
     at_once(pool, client(3).win)
 
 
@@ -199,7 +199,7 @@ def test_turn_of_a_client_that_vanished_ends(client: MakeClient, clock: Clock, p
     waiting = started(pool, other.win)
     assert is_held(waiting)
     clock.advance(TURN_S + 0.1)
-    waiting.result(10)
+    waiting.result(200)
 
 
 def test_request_is_held_for_a_limited_time(
@@ -209,7 +209,7 @@ def test_request_is_held_for_a_limited_time(
     slow = client(1)
     slow.lose()
     slow.lose()
-    started(pool, client(2).win).result(10)  # the clock stands still, so the turn does not end
+    started(pool, client(2).win).result(200)  # the clock stands still, so the turn does not end
 
 
 def test_commits_without_a_snapshot_take_no_turns(client: MakeClient, pool: ThreadPoolExecutor) -> None:
@@ -238,7 +238,7 @@ def test_servers_share_the_line(factory: ResourceFactory, pool: ThreadPoolExecut
     waiting = started(pool, other.win)
     assert is_held(waiting)
     first.win()
-    waiting.result(10)
+    waiting.result(200)
 
 
 def test_statements_wait_for_the_line(client: MakeClient, factory: ResourceFactory, clock: Clock) -> None:

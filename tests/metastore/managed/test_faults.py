@@ -114,7 +114,7 @@ def test_commit_syncs_its_files_together(tmp_path: Path, monkeypatch: pytest.Mon
     with open_stores("memory://", (tmp_path / "blobs").as_uri()) as stores:
         managed = ManagedTableFactory.at(ResourceFactory(stores), tmp_path)
         table = managed.create()
-        together = Barrier(4, timeout=30)
+        together = Barrier(4, timeout=200)
         monkeypatch.setattr(os, "fsync", lambda _: together.wait())
         monkeypatch.setattr(stores.blobs, "_synced", Everything())
         managed_tables.commit(

@@ -86,7 +86,7 @@ def test_many_migrations_at_once_do_the_work_once(open_store: Callable[[], Point
     handles = [open_store() for _ in range(count)]
 
     def run(pointers: PointerStore) -> list[int]:
-        barrier.wait(30)
+        barrier.wait(200)
         return run_all(pointers)
 
     with ThreadPoolExecutor(count) as pool:

@@ -84,7 +84,7 @@ class SlowSources:
             with self._lock:
                 self._now += 1
                 self.most = max(self.most, self._now)
-            self._meeting.wait(20)
+            self._meeting.wait(200)
             with self._lock:
                 self._now -= 1
             return load(*name)

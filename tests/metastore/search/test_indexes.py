@@ -219,13 +219,13 @@ def test_answers_say_that_the_index_is_being_built_and_contain_what_is_known(
         for entry in read(realm, namespace_id, tags):
             if entry.name == "late":
                 reached.set()
-                assert go_on.wait(30)
+                assert go_on.wait(200)
             yield entry
 
     monkeypatch.setattr("skiway.metastore.search.indexes.relations_in", slowly)
     first = search.search(searching.factory.home, v1.SearchRequest(text="early"), indexes=searching.indexes)
     assert first.incomplete.is_temporary
-    assert reached.wait(30)
+    assert reached.wait(200)
     request = v1.SearchRequest(text="lake")
     started = time.monotonic()
     second = search.search(searching.factory.home, request, indexes=searching.indexes)
@@ -279,13 +279,13 @@ def test_calls_do_not_number_many_events(searching: Searching, monkeypatch: pyte
     def slowly(*of: Any) -> int:
         callers.append(threading.current_thread().name)
         reached.set()
-        assert go_on.wait(30)
+        assert go_on.wait(200)
         return numbering(*of)
 
     monkeypatch.setattr(feed, "sequence_pending", slowly)
     answer = search.search(factory.home, v1.SearchRequest(text="t4"), indexes=searching.indexes)
     assert "updated" in answer.incomplete.reason
-    assert reached.wait(30)
+    assert reached.wait(200)
     (caller,) = callers
     assert caller.startswith("search-index")
     go_on.set()
@@ -413,12 +413,12 @@ def test_index_that_is_forgotten_while_it_is_built_takes_no_room(
 
     def slowly(*of: Any) -> int:
         reached.set()
-        assert go_on.wait(30)
+        assert go_on.wait(200)
         return head(*of)
 
     monkeypatch.setattr(feed, "head", slowly)
     search.search(searching.factory.home, v1.SearchRequest(text="orders"), indexes=searching.indexes)
-    assert reached.wait(30)
+    assert reached.wait(200)
     shut_down = searching.indexes._threads.shutdown
 
     def go_on_and_shut_down(**how: Any) -> None:

@@ -295,7 +295,7 @@ def test_stopping_ends_a_sweep_between_pages_and_then_the_thread(stores, clock):
     both = sweep(step), Sweep("others", others, every_s=EVERY_S, slice_s=SLICE_S)
     thread = Thread(target=schedule(stores, clock, *both).run, args=(stop,))
     thread.start()
-    thread.join(30)
+    thread.join(200)
     assert not thread.is_alive()
     assert pages.swept == [0, 1, 2]
     assert others.swept == []

@@ -66,7 +66,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.server.headers.append(str(self.headers))
         self.rfile.read(int(self.headers.get("content-length") or 0))
         if path not in self.server.answers:
-            self.server.silent.wait(30)
+            self.server.silent.wait(200)
         status, headers, body = self.server.answers.get(path, (404, {}, {}))
         data = json.dumps(body).encode()
         self.send_response(status)

@@ -150,6 +150,16 @@ class IcebergTable(TableHandle):
             size_of=lambda table: table.nbytes,
         )
 
+    def new_manifests(self, snapshot: Snapshot) -> list[str]:
+        """The manifest list of a snapshot, and the manifests that were written for it."""
+        from skiway.formats.iceberg.manifest_files import manifests
+
+        listed = manifests(self._snapshot(snapshot), self._io)
+        return [
+            snapshot.manifest_list,
+            *(each.manifest_path for each in listed if each.added_snapshot_id == snapshot.id),
+        ]
+
     def _measured(self, schema: pa.Schema) -> pa.Schema:
         """The columns that statistics are about: the bounds of variants are not those of their JSON."""
         paths = field_paths(schema)

@@ -225,6 +225,17 @@ class TableFiles(Files):
         if place.scheme == "file":
             sync_paths((place.path, place.parent.path), within=lambda: self.translated(place))
 
+    def seal_all(self, uris: Iterable[str], folder: str) -> None:
+        """Sync files that another program wrote, and the folders that it may have created below `folder`."""
+        table = location(folder)
+        for place in map(location, uris):
+            if place.scheme == "file":
+                paths = [place.path]
+                while place.is_within(table) and place != table:
+                    place = place.parent
+                    paths.append(place.path)
+                sync_paths((*paths, place.parent.path), missing_ok=True, within=lambda: self.translated(table))
+
     def write(self, uri: str, data: bytes, *, sealed: bool = True) -> None:
         """Write a new file. Unless it is `sealed`, call `seal` before anything refers to it."""
         place = self.owned(location(uri))

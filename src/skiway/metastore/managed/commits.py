@@ -307,7 +307,7 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     version = version_of(base.metadata_location) + 1
     location = write_metadata(base.files, metadata, version=version, text=text, sealed=False)
     written.insert(0, location)  # deleted first: it must not exist without the files that it references
-    return NewState(base, metadata, location, text)
+    return NewState(base, metadata, location, text, synced=bool(made.written))
 
 
 def _moved(

@@ -147,13 +147,15 @@ def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> Managed
 class NewState:
     """The state that a table gets if it is still in the `expected` one. Its metadata is in the file at `location`.
 
-    Publishing it syncs this file to disk, together with the records.
+    Publishing it syncs this file to disk, together with the records and, unless they are `synced`, the files of its new
+    snapshots.
     """
 
     expected: ManagedTable
     metadata: TableMetadata
     location: str
     json: str = field(default="", repr=False)
+    synced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,13 @@ def _prepare(realm: Realm, state: NewState) -> _Prepared:
     operations = [
         *replacement.operations,
         *snapshot_records.added(
-            realm, published.table, metadata, base.metadata, base.files, opened=lambda: published.handle
+            realm,
+            published.table,
+            metadata,
+            base.metadata,
+            base.files,
+            opened=lambda: published.handle,
+            synced=state.synced,
         ),
         *snapshot_records.current(realm, base.id, metadata),
     ]

@@ -1,0 +1,173 @@
+"""After a power failure, everything that was acknowledged is there: rows, tables, catalogs, connectors and their credentials."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from faults.changes import connector_spec
+from faults.contents import integrity_errors
+from faults.power import Disk, Log, compiled, snapshot_of
+from faults.tables import SCHEMA, Doors, connected, rows
+from metastore.resource_factory import key
+from rpc.rpc_server import Client
+from runtime.servers import Server, started
+from skiway.metastore import Realm, connectors
+from skiway.metastore.connectors.credentials import credentials
+from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT
+from skiway.model import v1
+from skiway.security import open_secrets
+from skiway.storage import open_stores
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+
+STATEMENTS = 60
+FAILURES = 30
+
+
+@dataclass
+class History:
+    """What clients sent and what the server acknowledged, each with the size of the log at that moment."""
+
+    log: Path
+    sent: list[tuple[int, str]] = field(default_factory=list)
+    acknowledged: list[tuple[int, str]] = field(default_factory=list)
+
+    def run(self, what: str, call: Callable[[], object]) -> None:
+        self.sent.append((self.log.stat().st_size, what))
+        call()
+        self.acknowledged.append((self.log.stat().st_size, what))
+
+    def at(self, position: int) -> tuple[set[str], set[str]]:
+        """The statements that are certainly and possibly done if the power fails at this position of the log."""
+        certain = {what for end, what in self.acknowledged if end <= position}
+        return certain, {what for begin, what in self.sent if begin <= position}
+
+
+def test_acknowledged_statements_survive_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, log_file = tmp_path / "home", tmp_path / "changes"
+    home.mkdir(mode=0o700)
+    top = home.stat().st_ino
+    log_file.touch()
+    history = History(log_file)
+    with monkeypatch.context() as preloading:
+        preloading.setenv("LD_PRELOAD", str(compiled(tmp_path)))
+        preloading.setenv("RECORDER_ROOT", str(home))
+        preloading.setenv("RECORDER_LOG", str(log_file))
+        with started(home, fresh=True) as server, closing(RestWriter(server)) as rest:
+            preloading.delenv("LD_PRELOAD")
+            run_statements(server, rest, history)
+    recorded = Log(log_file)
+    assert replayed_completely(recorded, home, top, tmp_path / "copy") == snapshot_of(home), "a change was not recorded"
+    first = history.acknowledged[0][0]
+    positions = random.Random(1).sample(range(first, log_file.stat().st_size), FAILURES)
+    for number, position in enumerate(sorted(positions)):
+        disk = Disk(home, top)
+        disk.replay(recorded.until(position))
+        chance = random.Random(number)
+        shutil.rmtree(home)
+        disk.root.write(home, (lambda: False) if number % 2 else (lambda: chance.random() < 0.5))  # noqa: B023
+        check(home, *history.at(position))
+
+
+def replayed_completely(log: Log, home: Path, top: int, copy: Path) -> dict[str, bytes]:
+    disk = Disk(home, top)
+    disk.replay(log.records)
+    disk.root.write(copy, lambda: True)
+    return snapshot_of(copy)
+
+
+class RestWriter:
+    """A process with PyIceberg, which writes files itself and does not sync them."""
+
+    SCRIPT = """
+import sys, pyarrow as pa
+from pyiceberg.catalog.rest import RestCatalog
+catalog = RestCatalog("lake", uri=sys.argv[1] + "/iceberg", warehouse="lake")
+for line in sys.stdin:
+    table = catalog.load_table("s.t")
+    table.append(pa.table({"id": [int(line)], "word": ["old " + line.strip()]}))
+    print("done", flush=True)
+"""
+
+    def __init__(self, server: Server) -> None:
+        command = [sys.executable, "-c", self.SCRIPT, server.addresses["http"]]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def append(self, number: int) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(number, file=self._process.stdin, flush=True)
+        assert self._process.stdout.readline() == "done\n"
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def run_statements(server: Server, rest: RestWriter, history: History) -> None:
+    """One statement after another: inserts over both doors, new and dropped tables, connectors with credentials."""
+    with connected(server.addresses) as doors, grpc.insecure_channel(server.addresses["rpc"]) as channel:
+        rpc = Client(channel, caller="")
+        history.run("schema", lambda: doors.db.create_schema("s"))
+        history.run("table", lambda: doors.db.create_table("s.t", SCHEMA))
+        for number in range(1, STATEMENTS + 1):
+            history.run(f"row {number}", partial(insert, doors, rest, number))
+            if number % 5 == 0:
+                history.run(f"table {number}", partial(doors.db.create_table, f"s.t{number}", SCHEMA))
+            if number % 10 == 0:
+                history.run(f"dropped {number}", partial(doors.db.drop_table, f"s.t{number}"))
+                history.run(f"connector {number}", partial(create_connector, rpc, number))
+
+
+def insert(doors: Doors, rest: RestWriter, number: int) -> None:
+    if number % 3:
+        doors.db.insert("s.t", rows(number))
+    else:
+        rest.append(number)
+
+
+def create_connector(rpc: Client, number: int) -> None:
+    request = v1.CreateConnectorRequest(spec=connector_spec(f"connector {number}"), idempotency=key(f"{number}"))
+    answer = rpc("ConnectorService/CreateConnector", request, x_skiway_account=DEFAULT_ACCOUNT)
+    assert answer.message is not None, answer
+
+
+def check(home: Path, certain: set[str], possible: set[str]) -> None:
+    """Start a server on what the disk contains, and compare it with what was acknowledged and sent."""
+    with started(home) as server, connected(server.addresses) as doors:
+        found: set[str] = {"schema"} if ("s",) in doors.catalog.list_namespaces() else set()
+        state = doors.state() if found else {}
+        if "s.t" in state:
+            found |= {"table"} | {f"row {row['id']}" for row in state["s.t"]}
+            assert len(state["s.t"]) == len({row["id"] for row in state["s.t"]}), "a row is there twice"
+        found |= {f"table {name.removeprefix('s.t')}" for name in state if name != "s.t"}
+    numbers = {what.partition(" ")[2] for what in certain if what.startswith("dropped ")}
+    assert not {f"table {number}" for number in numbers} & found, "a dropped table is back"
+    found |= {f"connector {number}" for number in connectors_with_credentials(home)}
+    dropped = {f"table {what.partition(' ')[2]}" for what in possible if what.startswith("dropped ")}
+    expected = {what for what in certain - dropped if not what.startswith("dropped ")}
+    assert expected <= found, f"lost: {sorted(expected - found)}"
+    assert found <= possible, f"never sent: {sorted(found - possible)}"
+
+
+def connectors_with_credentials(home: Path) -> list[str]:
+    """The numbers of all connectors, which must have their credentials; the stores must be without defects."""
+    with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
+        assert integrity_errors(stores) == []
+        realm, secrets = Realm(stores, DEFAULT_ACCOUNT), open_secrets((home / "secrets").as_uri())
+        listed = connectors.list_(realm, v1.ListConnectorsRequest()).connectors
+        for each in listed:
+            found = credentials(realm, secrets, each.resource_id.id)
+            assert found is not None
+            assert found.bearer.token == f"the token of {each.display_name}"
+    return [each.display_name.removeprefix("connector ") for each in listed]
