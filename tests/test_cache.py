@@ -111,3 +111,22 @@ def test_loads_are_timed() -> None:
     cache.get("a", lambda: 1)
     assert len(seconds) == 1
     assert seconds[0] >= 0
+
+
+def test_entries_that_are_not_used_are_removed() -> None:
+    now = 0.0
+    cache = Cache[str, int](100, idle_s=10, clock=lambda: now)
+    cache.put("used", 1)
+    cache.put("idle", 2)
+    for now in (6.0, 12.0, 18.0, 24.0):
+        assert cache.get("used", lambda: pytest.fail("it was removed")) == 1
+        cache.put(f"new at {now}", 3)
+    assert cache.get("idle", lambda: 4) == 4
+    assert len(cache) == len({"used", "idle", "new at 18.0", "new at 24.0", "new at 12.0"})
+
+
+def test_keys_of_evicted_entries_are_forgotten() -> None:
+    cache = Cache[int, int](10)
+    for number in range(5000):
+        cache.put(number, number)
+    assert len(cache._used) < 1100

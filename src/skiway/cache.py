@@ -3,8 +3,9 @@
     blobs = Cache[str, bytes](256 << 20, weigh=len)
     content = blobs.get(uri, lambda: store.read(uri))
 
-A cache only ever holds values that stay valid for as long as their key, such as what was read from an immutable file.
-Entries do not expire. A caller that caches values which can become invalid must `discard` them itself.
+A cache only ever holds values that stay valid for as long as their key, such as what was read from an immutable file. A
+caller that caches values which can become invalid must `discard` them itself. Entries that were not used for some minutes
+are removed, so a cache does not keep the metadata of every old snapshot until it is full.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _MISSING: Final[Any] = object()
+IDLE_S: Final = 300.0
+"""Entries are removed after they were not used for this time, or up to twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Cache(Generic[K, V]):
 
     `max_weight` limits the sum of `weigh(value)` over all entries; by default every value weighs 1, so that it limits
     their number. `max_entries` limits the number in addition. A value heavier than `max_entry_weight`, by default
-    `max_weight`, is returned but not stored. `on_load` is called with the seconds that each load took.
+    `max_weight`, is returned but not stored. `on_load` is called with the seconds that each load took. Entries that were
+    not used for `idle_s` are removed when another value is stored.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class Cache(Generic[K, V]):
         max_entries: int | None = None,
         max_entry_weight: int | None = None,
         on_load: Callable[[float], None] | None = None,
+        idle_s: float = IDLE_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._weigh = weigh
         self._max_entries = max_entries
@@ -61,6 +67,9 @@ class Cache(Generic[K, V]):
         self._on_load = on_load
         self._lock = Lock()
         self._entries: LRUCache[K, V] = LRUCache(max_weight, getsizeof=weigh)
+        self._idle_s, self._clock = idle_s, clock
+        self._used: set[K] = set()
+        self._checked_at = clock()
         self._hits = self._misses = self._errors = 0
 
     def get(self, key: K, load: Callable[[], V]) -> V:
@@ -73,6 +82,7 @@ class Cache(Generic[K, V]):
             found: V = self._entries.get(key, _MISSING)
             if found is not _MISSING:
                 self._hits += 1
+                self._used.add(key)
                 return found
             self._misses += 1
         value = self._load(load)
@@ -85,10 +95,21 @@ class Cache(Generic[K, V]):
             if found is not _MISSING:
                 return found
             if self._weigh(value) <= self._max_entry_weight:
+                self._remove_idle()
                 self._entries[key] = value
+                self._used.add(key)
                 if self._max_entries is not None and len(self._entries) > self._max_entries:
                     self._entries.popitem()
         return value
+
+    def _remove_idle(self) -> None:
+        now = self._clock()
+        if now - self._checked_at >= self._idle_s:
+            for key in [key for key in self._entries if key not in self._used]:
+                del self._entries[key]
+            self._used, self._checked_at = set(), now
+        elif len(self._used) > 2 * len(self._entries) + 1000:  # keys that were evicted since
+            self._used.intersection_update(self._entries)
 
     def discard(self, key: K) -> None:
         """Remove the entry of `key`, if there is one."""
