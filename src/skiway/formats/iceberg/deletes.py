@@ -103,7 +103,8 @@ def _deleted_rows(path: str, deletes: list[Mapping[str, Any]]) -> int | None:
 def _is_distinct(delete: Mapping[str, Any], path: str) -> bool:
     """Whether our own writer made a delete file, for this data file only."""
     is_of_file = delete["referenced"] == path or delete["path_from"] == delete["path_to"] == path.encode()
-    return is_of_file and delete["content"] == Content.POSITION_DELETES and delete["path"].endswith(OWN_POSITIONS)
+    is_own = delete["content"] == Content.POSITION_DELETES and delete["path"].endswith(OWN_POSITIONS)
+    return bool(is_of_file and is_own)
 
 
 class _Index:
