@@ -114,6 +114,32 @@ def test_nan_is_the_greatest_number_as_in_duckdb(run: Run, table: str) -> None:
     assert then.json == [{"x": 9.0}, {"x": "nan"}]
 
 
+def test_conditions_on_moments_compare_all_values_as_in_duckdb(run: Run, table: str) -> None:
+    """Lists of them do not need Python's values, which have neither nanoseconds nor years before Christ."""
+    values = {
+        "TIMESTAMPTZ": ("2024-01-01 00:00:00+00", "2024-01-01 00:00:01+00", "2024-01-01 00:00:02+00"),
+        "TIMESTAMP_NS": ("2024-01-01 00:00:00.000000001", "2024-01-01 00:00:00.000000002", "2024-01-01 00:00:01"),
+        "DATE": ("0044-03-15 (BC)", "2024-01-01", "2024-01-02"),
+    }
+    columns = ", ".join(f"unnest({list(some)}::{of}[]) AS c{place}" for place, (of, some) in enumerate(values.items()))
+    table += "_moments"
+    created = run("sql", f"CREATE TABLE {table} AS SELECT unnest([1, 2, 3]) AS id, {columns}")
+    assert created.code == 0, created.err
+    for place, (of, some) in enumerate(values.items()):
+        one, two, three = (f"'{value}'::{of}" for value in some)
+        conditions = {
+            f"= {two}": [2],
+            f"<> {two}": [1, 3],
+            f"IN ({one}, {two})": [1, 2],
+            f"NOT IN ({one}, {two})": [3],
+            f"BETWEEN {two} AND {three}": [2, 3],
+            f"IN (SELECT unnest([{one}, {three}]))": [1, 3],
+        }
+        for condition, ids in conditions.items():
+            found = run("sql", f"SELECT id FROM {table} WHERE c{place} {condition} ORDER BY id", "-o", "json").json
+            assert found == [{"id": each} for each in ids], (of, condition)
+
+
 def test_long_result_is_truncated_with_a_notice_for_people(run: Run) -> None:
     cut = run("sql", "SELECT id FROM lake.raw.orders", "--max-rows", "10")
     assert len(cut.lines) == 11

@@ -20,6 +20,7 @@ from skiway.metastore import Realm, catalogs, grants, policies, statistics, tran
 from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.statistics.api import field_names
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
 from skiway.sandbox.queries import Queries
@@ -610,9 +611,12 @@ def test_statistics_tell_nothing_about_hidden_values(policed: PolicedLake, analy
 def test_history_of_statistics_shows_columns_that_are_not_masked(
     policed: PolicedLake, analyst: AirportClient, owner: AirportClient
 ) -> None:
+    owner.add_column("s.people", pa.field("tags", pa.list_(pa.string())))
+    owner.insert("s.people", ROWS.slice(0, 1).append_column("tags", pa.array([["x"]])))
+    element = next(number for number, name in field_names(policed.table.schema_json).items() if name == "tags.element")
     columns = [
         v1.ColumnStats(column_id=number, column_name=name, value_count=9, properties={"top_values": '[["x", 9]]'})
-        for name, number in (("id", 1), ("email", 4))
+        for name, number in (("id", 1), ("email", 4), ("tags.element", element))
     ]
     [table] = read(owner, "skiway.tables")
     stats = v1.TableStats(table_id=v1.ResourceId(id=table["table_id"]), snapshot_id=table["current_snapshot_id"])
@@ -623,9 +627,11 @@ def test_history_of_statistics_shows_columns_that_are_not_masked(
 
     top = [{"value": "x", "count": 9}]
     assert shown(owner) == shown(analyst) == [(each.column_name, top) for each in columns]
+    policed.mask(["tags"], name="no tags")
+    assert shown(analyst) == [("id", top), ("email", top)]
     policed.mask()
     assert shown(analyst) == [("id", top)]
-    assert len(shown(owner)) == 2
+    assert len(shown(owner)) == 3
     policed.filter()
     assert shown(analyst) == []
 

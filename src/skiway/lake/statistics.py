@@ -60,11 +60,8 @@ def _weight(found: _ByName) -> int:
 def _all_columns(
     realm: Realm, table_id: str, snapshot: Snapshot, columns: pa.Schema, handle: TableHandle
 ) -> dict[str, ColumnStatistics]:
-    profiled = {
-        each.column_id: each
-        for each in statistics.column_statistics(realm, table_id, snapshot.id)
-        if each.column_id not in handle.defaults or statistics.profile_version(each) > 0  # version 0 ignored defaults
-    }
+    known = statistics.column_statistics(realm, table_id, snapshot.id)
+    profiled = {each.column_id: each for each in statistics.without_outdated(known, handle.defaults)}
     numbers = {field.name: field_id(field) for field in columns if _has_bounds(field.type)}
     merged = None
     if not profiled.keys() >= set(numbers.values()):

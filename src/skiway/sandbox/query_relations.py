@@ -59,23 +59,24 @@ def _shown(column: Mapping[str, Any], *, has_schema: bool) -> str:
 
 
 def scan_columns(schema: pa.Schema) -> str:
-    """The columns of a scan.
+    """The columns of an Arrow scan, in which DuckDB compares the values itself unless Arrow does the same.
 
-    DuckDB would leave comparisons to Arrow, which fails for extension types and does not treat NaN as the greatest number. To hand over a
-    list of timestamps with a time zone, it needs a library that is not installed.
-    Wrapping a column in a list and taking it out again makes DuckDB compare the values itself.
+    DuckDB leaves conditions on plain columns to Arrow, those of joins as well, and hands over the values as Python objects. Arrow does not
+    treat NaN as the greatest number, and Python lacks nanoseconds, infinite and very old dates, and a library for time zones.
+    Expressions are not left to Arrow. Of those that return the column itself, `coalesce` is fast, and a list has all types.
     """
-    return ", ".join(
-        f"[{quoted(field.name)}][1] AS {quoted(field.name)}" if _is_compared_here(field.type) else quoted(field.name)
-        for field in schema
-    )
+    return ", ".join(map(_compared, schema))
 
 
-def _is_compared_here(data_type: pa.DataType) -> bool:
-    children = (data_type.field(i).type for i in range(data_type.num_fields))
-    extension = isinstance(data_type, pa.BaseExtensionType)
-    zoned = pa.types.is_timestamp(data_type) and data_type.tz is not None
-    return extension or zoned or pa.types.is_floating(data_type) or any(map(_is_compared_here, children))
+def _compared(field: pa.Field) -> str:
+    name = quoted(field.name)
+    kinds, of = pa.types, field.type
+    is_text = kinds.is_string(of) or kinds.is_large_string(of) or kinds.is_string_view(of)
+    is_number = (kinds.is_integer(of) and not kinds.is_uint64(of)) or kinds.is_decimal128(of)
+    if is_text or is_number or kinds.is_boolean(of):
+        return name
+    has_parts = of.num_fields > 0 or kinds.is_dictionary(of) or isinstance(of, pa.BaseExtensionType)
+    return f"[{name}][1] AS {name}" if has_parts else f"coalesce({name}, {name}) AS {name}"
 
 
 class ServerScan(ds.Dataset):  # type: ignore[misc]  # which has no types

@@ -100,6 +100,20 @@ def test_vector_replaces_position_deletes_but_not_equality_deletes() -> None:
     assert table(rows[0])["deletes"].to_pylist() == [[]]
 
 
+def test_counts_of_position_deletes_are_known_for_files_of_our_own_writer() -> None:
+    """It deletes no row twice. Others may, and their files may have rows of several data files."""
+    data = row("a", Content.DATA, 1)
+    one, two = (
+        row(f"{name}-skiway-deletes.parquet", Content.POSITION_DELETES, 2, path_from=b"a", path_to=b"a", row_count=rows)
+        for name, rows in (("1", 3), ("2", 4))
+    )
+    named = {**two, "path_from": None, "path_to": None, "referenced": "a"}
+    assert table(data, one, two)["deleted_rows"][0].as_py() == 7
+    assert table(data, one, named)["deleted_rows"][0].as_py() == 7
+    for other in ({"path": "2-deletes.parquet"}, {"path_to": None}, {"content": Content.EQUALITY_DELETES}):
+        assert table(data, one, {**two, **other})["deleted_rows"][0].as_py() is None, other
+
+
 @pytest.mark.parametrize("positions", [[], [0], [1, 5, 2**40], list(range(5000))])
 def test_vectors_are_decoded(positions: list[int]) -> None:
     blob = encoded_vector(np.array(positions, dtype=np.int64))

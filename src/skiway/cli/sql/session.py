@@ -19,6 +19,7 @@ from skiway.cli.sql.engine import INTERRUPTED, Answer, Engine, quoted
 from skiway.cli.sql.scans import LakeName, LakeScan, Source
 from skiway.client import Rows
 from skiway.errors import InvalidArgument, NotFound
+from skiway.sandbox.query_relations import scan_columns
 from skiway.sql.pushdown import pushdown_filter
 
 if TYPE_CHECKING:
@@ -251,16 +252,9 @@ class Session:
         self._views.append(str(name))
 
     def _register(self, source: Source, scan: str) -> None:
-        """Register a scan in DuckDB.
-
-        DuckDB would leave comparisons of numbers to Arrow, which does not treat NaN as the greatest one. Wrapping a column in
-        a list and taking it out again makes DuckDB compare the values itself.
-        """
+        """Register a scan in DuckDB."""
         self.duckdb.register(f"{scan}_rows", LakeScan(source, self.engine.failures))
-        columns = ", ".join(
-            f"[{quoted(field.name)}][1] AS {quoted(field.name)}" if _may_have_nan(field.type) else quoted(field.name)
-            for field in source.schema
-        )
+        columns = scan_columns(source.schema)
         self.duckdb.execute(f"CREATE OR REPLACE TEMP VIEW {scan} AS SELECT {columns} FROM {scan}_rows")  # noqa: S608
 
     def _replace_with_scan(self, node: exp.Table, source: Source, scan: str) -> None:
@@ -297,11 +291,6 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _may_have_nan(data_type: pa.DataType) -> bool:
-    children = (data_type.field(i).type for i in range(data_type.num_fields))
-    return pa.types.is_floating(data_type) or any(map(_may_have_nan, children))
 
 
 def _cast(name: str, field: pa.Field) -> str:

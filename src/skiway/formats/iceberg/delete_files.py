@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.data_files import data_folder
-from skiway.formats.iceberg.deletes import FILE_PATH_ID, POSITIONS, encoded_vector
+from skiway.formats.iceberg.deletes import FILE_PATH_ID, OWN_POSITIONS, POSITIONS, encoded_vector
 from skiway.formats.iceberg.puffin import Blob, puffin_file
 from skiway.formats.iceberg.warehouse import TableFiles
 
@@ -94,7 +94,7 @@ class DeleteFileWriter:
             self.abort()
 
     def _write_vectors(self) -> None:
-        uri = self._location("puffin")
+        uri = self._location("-deletes.puffin")
         blobs = [
             Blob(_VECTOR, data, [_ROW_POSITION], properties={"referenced-data-file": path, "cardinality": str(rows)})
             for path, data, rows in self._vectors
@@ -109,7 +109,7 @@ class DeleteFileWriter:
     def _write_positions(self, path: str, positions: np.ndarray) -> None:
         from pyarrow.parquet import write_table
 
-        uri = self._location("parquet")
+        uri = self._location(OWN_POSITIONS)
         paths = pa.repeat(pa.scalar(path), len(positions))
         rows = pa.Table.from_arrays([paths, pa.array(positions, pa.int64())], schema=_WRITTEN)
         with self._files.translated(uri), self._files.create(uri) as sink:
@@ -119,7 +119,7 @@ class DeleteFileWriter:
         self._made.append(delete_entry(uri, path, rows=len(positions), size=size))
 
     def _location(self, suffix: str) -> str:
-        uri = f"{self._folder}/{len(self._written):05d}-{self._name}-deletes.{suffix}"
+        uri = f"{self._folder}/{len(self._written):05d}-{self._name}{suffix}"
         self._written.append(uri)
         return uri
 

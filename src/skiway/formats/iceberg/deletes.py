@@ -22,6 +22,7 @@ from skiway.formats.source import FILE_COLUMNS, Content
 
 __all__ = [
     "FILE_PATH_ID",
+    "OWN_POSITIONS",
     "PLACES",
     "POSITIONS",
     "deletion_vector",
@@ -58,6 +59,9 @@ POSITIONS: Final = pa.schema(
 )
 """The columns of a position delete file."""
 
+OWN_POSITIONS: Final = "-skiway-deletes.parquet"
+"""How the names of the position delete files end that our own writer makes."""
+
 
 def with_deletes(files: pa.Table, *, unpartitioned: Set[int]) -> pa.Table:
     """Fill the columns `deletes` and `deleted_rows`; `unpartitioned` are the ids of specs without fields."""
@@ -75,7 +79,8 @@ def with_deletes(files: pa.Table, *, unpartitioned: Set[int]) -> pa.Table:
             index.add(row, partition)
     applied = [list(index.of(row, partition)) for row, partition in zip(rows, partitions, strict=True)]
     files = _set(files, "deletes", [[one["ordinal"] for one in found] for found in applied])
-    return _set(files, "deleted_rows", [_deleted_rows(found) for found in applied])
+    counts = [_deleted_rows(row["path"], found) for row, found in zip(rows, applied, strict=True)]
+    return _set(files, "deleted_rows", counts)
 
 
 def _set(files: pa.Table, name: str, values: list[Any]) -> pa.Table:
@@ -83,12 +88,23 @@ def _set(files: pa.Table, name: str, values: list[Any]) -> pa.Table:
     return files.set_column(files.schema.get_field_index(name), field, pa.array(values, field.type))
 
 
-def _deleted_rows(deletes: list[Mapping[str, Any]]) -> int | None:
-    """Known for deletion vectors only: other deletes may be duplicates, or of other files."""
-    if not deletes:
-        return 0
+def _deleted_rows(path: str, deletes: list[Mapping[str, Any]]) -> int | None:
+    """How many rows of the data file at `path` are deleted, if that is known without reading the deletes.
+
+    It is for deletion vectors, and for files of our own writer, which deletes no row twice. Other delete files may have the same rows
+    as another one, or rows of other files.
+    """
     vectors = [one for one in deletes if one["blob_offset"] is not None]
-    return vectors[0]["row_count"] if len(deletes) == len(vectors) == 1 else None
+    if vectors:
+        return vectors[0]["row_count"] if len(deletes) == len(vectors) == 1 else None
+    return sum(one["row_count"] for one in deletes) if all(_is_distinct(one, path) for one in deletes) else None
+
+
+def _is_distinct(delete: Mapping[str, Any], path: str) -> bool:
+    """Whether our own writer made a delete file, for this data file only."""
+    is_of_file = delete["referenced"] == path or delete["path_from"] == delete["path_to"] == path.encode()
+    is_own = delete["content"] == Content.POSITION_DELETES and delete["path"].endswith(OWN_POSITIONS)
+    return bool(is_of_file and is_own)
 
 
 class _Index:

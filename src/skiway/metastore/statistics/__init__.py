@@ -26,6 +26,7 @@ from skiway.metastore.statistics.api import (
     put_files,
     put_table,
     table_statistics,
+    without_outdated,
 )
 from skiway.metastore.statistics.history import add_to_history, list_history, statistics_history
 from skiway.metastore.statistics.partitions import list_partitions, partition_statistics
@@ -60,4 +61,5 @@ __all__ = [
     "size_of",
     "statistics_history",
     "table_statistics",
+    "without_outdated",
 ]

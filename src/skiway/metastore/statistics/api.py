@@ -7,7 +7,7 @@ large the table is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -233,7 +233,7 @@ def named_as_now(
 
     Columns are renamed and dropped without a new snapshot. Statistics of other snapshots keep the names of their time.
     """
-    columns = without_outdated(columns, table.schema_json)
+    columns = without_outdated(columns, defaulted_fields(table.schema_json))
     names = field_names(table.schema_json)
     if all(names.get(each.column_id) == each.column_name for each in columns):
         return columns
@@ -255,11 +255,11 @@ def renamed(column: v1.ColumnStats, names: Mapping[int, str]) -> v1.ColumnStats:
     return shown
 
 
-def without_outdated(columns: Sequence[v1.ColumnStats], schema_json: str) -> Sequence[v1.ColumnStats]:
-    """The statistics without those that earlier versions made of columns with a default: as if it were NULL in older files."""
-    defaulted = defaulted_fields(schema_json)
-    if not defaulted:
-        return columns
+def without_outdated(columns: Sequence[v1.ColumnStats], defaulted: Container[int]) -> Sequence[v1.ColumnStats]:
+    """The statistics without those that earlier versions made of columns with a default: as if it were NULL in older files.
+
+    `defaulted` are the ids of the columns that have one.
+    """
     return [each for each in columns if each.column_id not in defaulted or not is_older(each, 1)]
 
 

@@ -20,6 +20,7 @@ from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.statistics.api import (
     PROFILE_VERSION,
+    defaulted_fields,
     field_names,
     is_row_bound,
     refuse_restricted,
@@ -63,7 +64,7 @@ def statistics_history(realm: Realm, table_id: str) -> Sequence[v1.ProfiledSnaps
 
 def _named_as_now(snapshot: v1.ProfiledSnapshot, schema_json: str) -> v1.ProfiledSnapshot:
     """The statistics under the present names of the columns, without dropped ones; as they are if no column has an id of the table."""
-    names, known = field_names(schema_json), without_outdated(snapshot.columns, schema_json)
+    names, known = field_names(schema_json), without_outdated(snapshot.columns, defaulted_fields(schema_json))
     if len(known) == len(snapshot.columns) and all(names.get(each.column_id) == each.column_name for each in known):
         return snapshot
     kept = [renamed(each, names) for each in known if each.column_id in names] or list(known)
