@@ -9,7 +9,6 @@ import pytest
 from metastore.resource_factory import expect_error
 from skiway.errors import PreconditionFailed
 from skiway.metastore.ingest.cursors import (
-    OVERLAP_S,
     CursorFacts,
     CursorRange,
     Transactions,
@@ -159,15 +158,15 @@ def test_rows_below_the_overlap_are_an_error():
 @pytest.mark.parametrize("every_s", [60, 600, 86_400])
 def test_overlap_lasts_at_least_an_hour_and_moves_on(every_s):
     """Values are times of the source. A load reads again what was new up to an hour before the last load, and not much more."""
-    start = 1_000_000
+    start, hour = 1_000_000, 3600
     position = CursorRange(
         "at", None, str(start), more={"from": "0", "below": 0, "marks": [[str(start), start]]}
     ).position(1)
-    for now in range(start + every_s, start + 40 * every_s + 4 * OVERLAP_S, every_s):
+    for now in range(start + every_s, start + 40 * every_s + 4 * hour, every_s):
         facts = CursorFacts(str(now), known=position["rows"], below=position["below"], content="changed", at=now)
         found = cursor_range("t", "at", position, facts)
         assert found is not None
-        assert int(found.overlap) <= now - min(OVERLAP_S, now - start)
+        assert int(found.overlap) <= now - every_s - min(hour, now - every_s - start)
         position = found.position(1)
-        assert len(position["marks"]) <= 2 + OVERLAP_S // 300 + 1
-    assert int(overlap_starts(position)[0]) >= now - 2 * OVERLAP_S - 3 * every_s
+        assert len(position["marks"]) <= 2 + hour // 300 + 1
+    assert int(overlap_starts(position)[0]) >= now - 2 * hour - 3 * every_s
