@@ -14,12 +14,12 @@ from sqlglot import exp
 
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats import TableName
-from skiway.metastore.managed.view_dialects import DUCKDB, SPARK, spark_sql
 from skiway.metastore.pipelines.inputs import LakeTables
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.queries import Query, other_table, parse_query
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, spark_sql
 from skiway.model import v1
 
 __all__ = ["with_views"]
