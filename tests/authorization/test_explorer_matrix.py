@@ -23,14 +23,14 @@ import pytest
 from starlette.responses import Response
 
 from authorization.callers import CALLERS, RESTRICTED, ROLES_ONLY, Caller, Least
-from authorization.worlds import SCHEMA, World, Worlds, copied, unchanged
+from authorization.worlds import RUNNING_QUERY, SCHEMA, World, Worlds, copied, unchanged
 from rpc.requests import CLEAN, FILES, ROWS, SIGNING, URL, connector_spec
 from skiway.client import AirportClient
 from skiway.config import Settings
 from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
 from skiway.lake import Handles, Sources, airport_service
 from skiway.mcp.server import mcp_server
-from skiway.metastore import Realm, connectors, jobs, quality, queries, tables, webhooks
+from skiway.metastore import Realm, connectors, jobs, quality, tables, webhooks
 from skiway.metastore.pipelines import api as pipelines
 from skiway.metastore.pipelines.owners import Owner, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -210,17 +210,13 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     connector = connectors.create(realm, v1.CreateConnectorRequest(spec=spec), secrets=secrets).connector
     job = connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
     jobs.enqueue_maintenance(realm, people.resource_id, CLEAN)
-    inputs = [v1.QueryInput(table_id=people.resource_id)]
-    begun = queries.begin(
-        replace(realm, caller="ann"), v1.BeginQueryRequest(default_catalog_id=catalog.value.resource_id, inputs=inputs)
-    )
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
     webhooks.create(realm, v1.CreateWebhookRequest(spec=hook), secrets=secrets, access=None)
     ann = owner_realm(realm, Owner("ann", frozenset({ADMINISTRATOR})))
     pipelines.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
     rule = v1.QualityRuleSpec(display_name="canary rule", table_id=people.resource_id, check=ROWS)
     quality.create(realm, v1.CreateRuleRequest(spec=rule))
-    return {"job": job.job_id, "query": begun.query.query_id}
+    return {"job": job.job_id, "query": RUNNING_QUERY}
 
 
 def settings_in(folder: Path) -> Settings:
@@ -357,7 +353,7 @@ def test_forms_need_the_token_of_their_page(site: Site) -> None:
     """A page of another site must not send them."""
 
     async def sent() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(explorer(site.clients))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(explorer(site.clients))
         async with httpx.AsyncClient(transport=transport, base_url="http://lake") as client:
             paths = ["/".join([kind, *map(site.filled, row.names)]) for (kind, _), row in FORM_ROWS.items()]
             posted = zip(paths, FORM_ROWS, strict=True)
