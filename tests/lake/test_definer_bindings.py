@@ -277,6 +277,11 @@ def test_name_of_a_common_table_expression_stays_one(lake: Lake, db: AirportClie
     create_view(db, "shared.v", "WITH x AS (SELECT id FROM open.t) SELECT id FROM x", rights="definer")
     db.create_table("shared.x", SECRET.schema)
     assert ids(db, "shared.v") == [1, 2]
+    sql = "SELECT id FROM (WITH y AS (SELECT id FROM open.t) SELECT id FROM y) UNION ALL SELECT id FROM y"
+    saved(lake, sql, name="w")
+    db.create_table("shared.y", SECRET.schema)  # the second y was missing, and is not in the scope of the first one
+    with pytest.raises(SkiwayError, match="y does not exist"):
+        ids(db, "shared.w")
 
 
 def test_object_that_did_not_exist_is_refused(lake: Lake, db: AirportClient, attacker: AirportClient) -> None:
@@ -293,7 +298,7 @@ def test_system_tables_are_read_without_an_id(lake: Lake, db: AirportClient, att
 def saved(lake: Lake, sql: str, **more: Any) -> v1.View:
     space = namespace_of(lake, "shared")
     spec = v1.ViewSpec(
-        display_name="v",
+        display_name=more.pop("name", "v"),
         catalog_id=space.catalog_id,
         namespace_id=space.resource_id,
         rights=v1.VR_DEFINER,

@@ -217,6 +217,7 @@ def _created(
         checks = hierarchy.entering(realm, view)
 
         def publish() -> Stored[v1.View]:
+            set_definer(realm, view)
             return writer(realm, VIEW).create(view, also=lambda _: checks)
 
         return _published(realm, warehouse, view, metadata, publish, existing=existing)

@@ -42,11 +42,12 @@ Name = tuple[str, str, str]
 
 
 def set_definer(realm: Realm, view: v1.View) -> None:
-    """Record who defines the view, if it has definer rights: the caller. Bind it to what it reads now."""
+    """Record the caller as the editor of the view and, if it has definer rights, as its definer. Bind it to what it reads now."""
     view.ClearField("definer")
+    subject = None if realm.policies is None else realm.policies.subject
+    view.editor = "" if subject is None else subject.name
     if view.rights != v1.VR_DEFINER:
         return
-    subject = None if realm.policies is None else realm.policies.subject
     if subject is None or not subject.name:
         raise failure(InvalidArgument, "view.definer.missing", field="rights")
     view.definer.subject = subject.name

@@ -192,6 +192,7 @@ class View(_message.Message):
     METADATA_LOCATION_FIELD_NUMBER: _builtins.int
     RIGHTS_FIELD_NUMBER: _builtins.int
     DEFINER_FIELD_NUMBER: _builtins.int
+    EDITOR_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     damage: _builtins.str
@@ -202,6 +203,8 @@ class View(_message.Message):
     """
     metadata_location: _builtins.str
     rights: Global___ViewRights.ValueType
+    editor: _builtins.str
+    """who changed it then, whatever its rights; set by the server"""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -246,10 +249,11 @@ class View(_message.Message):
         metadata_location: _builtins.str = ...,
         rights: Global___ViewRights.ValueType = ...,
         definer: Global___ViewDefiner | None = ...,
+        editor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "definer", b"definer", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "definer", b"definer", "description", b"description", "display_name", b"display_name", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "rights", b"rights", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "definer", b"definer", "description", b"description", "display_name", b"display_name", "editor", b"editor", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "rights", b"rights", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
