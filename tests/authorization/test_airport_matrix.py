@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.message import Message
 
 from authorization.callers import RESTRICTED, ROLES_ONLY, SOME, Caller, Least
-from authorization.worlds import SCHEMA, Worlds, unchanged
+from authorization.worlds import RUNNING_QUERY, SCHEMA, Worlds, unchanged
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.call_handlers import METHODS
 from skiway.airport.server.exchange import EXCHANGES
@@ -101,6 +101,10 @@ def function_info(db: AirportClient) -> Any:
     return calls(db)._catalog_action("table_function_flight_info", b"\x80")
 
 
+def command(db: AirportClient) -> Any:
+    return db.take_flight("SELECT name FROM sales.people", headers={headers.CATALOG: "lake"})
+
+
 def exchange(operation: str) -> Callable[[AirportClient], list[bytes]]:
     def run(db: AirportClient) -> list[bytes]:
         duplex = calls(db).exchange(db._session.trace(PATH), operation, returning=False)
@@ -165,13 +169,14 @@ def current_snapshot(db: AirportClient) -> int:
 TICKET_ROWS: Final[dict[str, Row]] = {
     "table": read(lambda db: db.scan(PEOPLE).read_all(), with_rows=True),
     "databases": Row(lambda db: db.databases(), least=ANYWHERE, own=True),
+    "command": read(lambda db: command(db).read_all(), with_rows=True),
 }
 FUNCTION_ROWS: Final[dict[str, Row]] = {
     "query": read(lambda db: db.call("skiway.query", "SELECT name FROM sales.people").read_all(), with_rows=True),
     "explain": read(lambda db: db.call("skiway.explain", "SELECT name FROM sales.people").read_all(), with_rows=True),
     "histogram": read(lambda db: db.call("skiway.histogram", PEOPLE, "name").read_all(), with_rows=True),
     "end_query": Row(
-        lambda db: db.call("skiway.end_query", "unknown").read_all(), supported=False, because="query.not_found"
+        lambda db: db.call("skiway.end_query", RUNNING_QUERY).read_all(), "grant.manage", ROLES_ONLY, changes=True
     ),
     "create_view": write(
         lambda db: db.call("skiway.create_view", "sales.v", "SELECT 1 AS a").read_all(),
@@ -186,12 +191,7 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
     ),
     "tag": write(lambda db: db.call("skiway.tag", PEOPLE, "x").read_all(), with_rows=True),
     "branch": write(lambda db: db.call("skiway.branch", PEOPLE, "x").read_all(), with_rows=True),
-    "undrop": write(
-        lambda db: db.call("skiway.undrop", "sales.dropped").read_all(),
-        WRITE_NAMESPACE,
-        supported=False,
-        because="table.not_dropped",
-    ),  # no table was dropped
+    "undrop": write(lambda db: db.call("skiway.undrop", "sales.dropped").read_all(), WRITE_NAMESPACE),
     "partition_by": write(lambda db: db.call("skiway.partition_by", PEOPLE, "name").read_all()),
     "sort_by": write(lambda db: db.call("skiway.sort_by", PEOPLE, "name").read_all()),
     "merge": write(lambda db: db.call("skiway.merge", PEOPLE, "SELECT 'x' AS name", "false").read_all()),
@@ -234,6 +234,7 @@ ROWS_BY_CALL: Final = {
     **{("DoAction", name): row for name, row in ACTION_ROWS.items()},
     **{("DoExchange", name): row for name, row in EXCHANGE_ROWS.items()},
     **{(name, ""): row for name, row in METHOD_ROWS.items()},
+    ("GetFlightInfo", "command"): read(command),
     **{("DoGet", name): row for name, row in (TICKET_ROWS | FUNCTION_ROWS).items()},
     **{("DoGet", f"skiway.{name}"): system_table(name) for name in SYSTEM_TABLES},
 }
@@ -371,6 +372,7 @@ ALLOWED_BY_POLICIES: Final = {
     "undrop",
     "refresh",
     "profile",
+    "end_query",
 }
 """The changes that a caller can make whom policies restrict on the table."""
 

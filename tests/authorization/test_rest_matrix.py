@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import httpx
@@ -91,9 +91,9 @@ ROWS: Final = {
     ),
     "DropTable": Row(PEOPLE, WRITE_TABLE),
     "PlanTableScan": Row(f"{PEOPLE}/plan", READ_TABLE, {}),
-    "FetchPlanningResult": Row(f"{PEOPLE}/plan/unknown", READ_TABLE, answers=[404]),
-    "CancelPlanning": Row(f"{PEOPLE}/plan/unknown", READ_TABLE, answers=[404]),
-    "FetchScanTasks": Row(f"{PEOPLE}/tasks", READ_TABLE, {"plan-task": "unknown"}, answers=[404]),
+    "FetchPlanningResult": Row(f"{PEOPLE}/plan/$plan", READ_TABLE),
+    "CancelPlanning": Row(f"{PEOPLE}/plan/$plan", READ_TABLE),
+    "FetchScanTasks": Row(f"{PEOPLE}/tasks", READ_TABLE, {"plan-task": "$plan.1"}, answers=[404]),  # it has one part
     "LoadCredentials": Row(f"{PEOPLE}/credentials", READ_TABLE),
     "SignRequest": Row(f"{PEOPLE}/sign", READ_TABLE, SIGNED, answers=[406]),  # the table is not in S3
     "ReportMetrics": Row(f"{PEOPLE}/metrics", READ_TABLE, {"report-type": "scan-report"}),
@@ -173,10 +173,21 @@ def sent(app: Starlette, method: str, row: Row, callers: list[Caller]) -> list[h
     return asyncio.run(send())
 
 
+def planned(app: Starlette, row: Row, caller: Caller) -> Row:
+    """The row with the id of a plan of the caller, if it is about one; if the caller may not plan, one of another caller."""
+    if "$plan" not in f"{row.path} {row.body}":
+        return row
+    administrator = next(each for each in CALLERS if each.name == "administrator")
+    answers = sent(app, "POST", ROWS["PlanTableScan"], [caller, administrator])
+    made = next(answer for answer in answers if answer.status_code == 200)
+    body = json.dumps(row.body).replace("$plan", made.json()["plan-id"])
+    return replace(row, path=row.path.replace("$plan", made.json()["plan-id"]), body=json.loads(body))
+
+
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_row(route: Any, app: Starlette, worlds: Worlds) -> None:
-    row = ROWS[route.name]
     for caller in SOME:
+        row = planned(app, ROWS[route.name], caller)
         by_role = caller.has_role_for([PERMISSION_OF.get(route.name, "")]) or caller.has_grant_for(row.least)
         allowed = row.is_open or (caller.account_id == "a1" and by_role)
         with unchanged(worlds, allowed=allowed, changes=route.changes):
@@ -200,7 +211,8 @@ REFUSED_BY_POLICIES: Final = {
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_restricted_caller(route: Any, app: Starlette, worlds: Worlds) -> None:
-    row, before = ROWS[route.name], worlds.now.state()
+    row = planned(app, ROWS[route.name], RESTRICTED)
+    before = worlds.now.state()
     (answer,) = sent(app, route.method, row, [RESTRICTED])
     if route.name in REFUSED_BY_POLICIES:
         assert answer.status_code == 403, answer.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from skiway.formats.iceberg.metadata import new_metadata, write_metadata
 from skiway.formats.iceberg.types import iceberg_schema
 from skiway.formats.iceberg.view_metadata import ViewVersion, new_view, view_json
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import Realm, managed
+from skiway.metastore import Realm, managed, queries
 from skiway.model import v1
 from skiway.requests import Access
 from skiway.security import PermissionAuthorizer, Principal
@@ -25,6 +25,7 @@ from skiway.storage import Stores, open_stores
 from skiway.storage.pointers.memory import MemoryPointerStore
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "small": pa.int32()})
+RUNNING_QUERY = "of-ann"
 LEFT_BY_READING = ("/events/", "/expected/", "/folders/", "/usage/")
 
 
@@ -54,6 +55,9 @@ class World:
             "adults", namespace=sales, output_columns=[v1.SchemaColumn(name="id", logical_type="BIGINT")]
         )
         factory.namespace("empty", catalog=catalog)
+        managed.drop(realm, warehouse, _table(realm, warehouse, sales, "dropped").resource_id)
+        begin = v1.BeginQueryRequest(default_catalog_id=catalog.resource_id, query_id=RUNNING_QUERY, ttl_seconds=3600)
+        queries.begin(replace(realm, caller="ann"), begin)
         add_grants(realm, objects)
         add_policies(realm, people.resource_id)
         add_view_policy(realm, adults.resource_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skiway.errors import InvalidArgument
-from skiway.metastore.managed.view_dialects import duckdb_sql
+from skiway.metastore.resources.view_dialects import duckdb_sql
 from skiway.model import v1
 
 

@@ -21,7 +21,11 @@ from skiway.model import v1
 from skiway.sql import Query
 
 COLUMNS = pa.schema({"id": pa.int32(), "name": pa.string()})
-RECORD = v1.View(display_name="v", sql_definitions=[v1.ViewSql(sql="SELECT id, name FROM t", dialect="duckdb")])
+RECORD = v1.View(
+    display_name="v",
+    sql_definitions=[v1.ViewSql(sql="SELECT id, name FROM t", dialect="duckdb")],
+    definer=v1.ViewDefiner(catalog="c", schema="s"),
+)
 ROWS = pa.record_batch({"id": pa.array([1, 2, 3], pa.int32()), "name": ["a", "b", "c"]}, schema=COLUMNS)
 
 
@@ -42,7 +46,7 @@ def context(engine: Engine) -> Context:
         require=lambda *_: None,
         principal=principal,
         authenticated=principal,
-        acting_as=lambda _principal, rows: copy_context().run(lambda: iter(list(rows()))),
+        acting_as=lambda _principal, _bound, rows: copy_context().run(lambda: iter(list(rows()))),
     )
     return cast(Context, SimpleNamespace(callers=callers, queries=engine))
 
@@ -111,7 +115,9 @@ def test_definers_views_are_nested_up_to_a_limit() -> None:
     def nested(depth: int) -> Table:
         if depth == 0:
             return Inner()
-        record = v1.View(display_name=f"v{depth}", resource_id=v1.ResourceId(id=f"id{depth}"))
+        record = v1.View(
+            display_name=f"v{depth}", resource_id=v1.ResourceId(id=f"id{depth}"), definer=v1.ViewDefiner(catalog="c")
+        )
         view = DefinerView(context(Engine()), record, ("c", "s"), lambda *_: None)
         view._view = cast(LakeView, nested(depth - 1))
         return view

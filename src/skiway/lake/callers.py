@@ -20,6 +20,7 @@ from skiway.errors import PermissionDenied
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.policies import Restriction
+from skiway.metastore.resources.definers import BoundNames
 from skiway.model import v1
 from skiway.requests import Access, Call, Kind, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
@@ -58,6 +59,8 @@ _KINDS: Final[dict[str, Kind]] = {
 _call: ContextVar[Call | None] = ContextVar("skiway_lake_call", default=None)
 _acting: ContextVar[Call | None] = ContextVar("skiway_lake_acting", default=None)
 """The call with the rights of the definer of a view, while the view is read."""
+_bound: ContextVar[BoundNames | None] = ContextVar("skiway_lake_bound", default=None)
+"""What the names in that view mean."""
 
 
 @lru_cache(maxsize=1000)
@@ -143,8 +146,13 @@ class Callers:
         """The principal that permissions are checked for: the caller or, while a view with definer rights is read, its definer."""
         return _principal(_acting.get() or _call.get())
 
-    def acting_as(self, principal: Principal, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """What `rows` yields with the rights of another one in the same account."""
+    @property
+    def bound(self) -> BoundNames | None:
+        """What names mean while a view with definer rights is read; None for names that the caller chose."""
+        return _bound.get()
+
+    def acting_as(self, principal: Principal, bound: BoundNames, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What `rows` yields with the rights of another one in the same account, who chose the names that it looks up."""
         call = _call.get()
         assert call is not None, "the Airport server enters `observe` before a view is read"
         assert principal.account_id == self.authenticated.account_id, "rights end with the account"
@@ -153,6 +161,7 @@ class Callers:
         acting.realm = acting.rights = None
         context = copy_context()
         context.run(_acting.set, acting)
+        context.run(_bound.set, bound)
         found = context.run(rows)
         try:
             while True:

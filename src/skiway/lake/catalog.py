@@ -142,10 +142,14 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
             if other is None:
                 return None
             owner = LakeCatalog(self._context, other.value)
-        found = owner.schema(schema)
+        found, bound = owner.schema(schema), self._context.callers.bound
+
+        def admits(record: v1.Table | v1.View | v1.Catalog) -> bool:
+            return bound is None or bound.admits((catalog, schema, name), record)
+
         if isinstance(found, LakeSchema):
-            return found.table(name, bind=False)
-        return None if found is None else found.table(name)
+            return found.table(name, bind=False, admits=admits)
+        return found.table(name) if isinstance(found, SystemSchema) and admits(owner.record) else None
 
     def _namespace(self, name: str) -> v1.Namespace | None:
         try:

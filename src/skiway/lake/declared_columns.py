@@ -15,13 +15,10 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from skiway.airport.wire.duckdb_sql import identifier
-from skiway.metastore import managed
+from skiway.metastore.resources.view_dialects import QUERY_NAMES, is_translated
 from skiway.model import v1
 
 __all__ = ["DeclaredColumns", "declared_columns"]
-
-QUERY_NAMES: Final = "spark.query-column-names"
-"""The property in which Spark keeps the names of the columns of the query, separated by commas."""
 
 _REMEMBERED: Final = 2000
 
@@ -57,7 +54,7 @@ class DeclaredColumns:
 def declared_columns(view: v1.View, sql: str) -> DeclaredColumns | None:
     """The declared columns of a view, and `sql` is its query for DuckDB. None if DuckDB's own columns are valid."""
     columns = view.output_columns
-    if not columns or not managed.is_translated(view.sql_definitions):
+    if not columns or not is_translated(view.sql_definitions):
         return None
     names, types = [each.name for each in columns], [each.logical_type for each in columns]
     selected = _selected(sql)

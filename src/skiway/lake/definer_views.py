@@ -1,8 +1,10 @@
 """Views with definer rights: they show their readers what their definer may read.
 
 The rights are those that the definer has when the view is read: its grants, the policies that restrict it, and the permissions of
-the roles that it had when it defined the view. Conditions of the reader are applied to the rows of the view, never below its
-query, so that they cannot probe rows that the view hides. Errors of the query may quote values, so only the definer sees them.
+the roles that it had when it defined the view. The objects are those that the view read when its definer saved it.
+
+Conditions of the reader are applied to the rows of the view, never below its query, so that they cannot probe rows that the view
+hides. Errors of the query may quote values, so only the definer sees them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayErr
 from skiway.lake.context import Context
 from skiway.lake.policies import may_be_shown
 from skiway.lake.views import LakeView
+from skiway.metastore.resources.definers import BoundNames
 from skiway.model import v1
 from skiway.security import Principal, Roles
 from skiway.sql import Find
@@ -44,7 +47,7 @@ class DefinerView(Table):
     def __init__(self, context: Context, record: v1.View, place: tuple[str, str], find: Find) -> None:
         self.name, self.comment = record.display_name, record.description
         self.record = record
-        self._context = context
+        self._context, self._place = context, place
         self._view = LakeView(context, record, place, find)
 
     @cached_property
@@ -93,7 +96,8 @@ class DefinerView(Table):
             return rows()
 
         try:
-            yield from self._context.callers.acting_as(self._definer, inside)
+            bound = BoundNames(self.record, self._place)
+            yield from self._context.callers.acting_as(self._definer, bound, inside)
         except (PermissionDenied, NotFound) as error:
             raise PermissionDenied(
                 f"view {self.name!r} has the rights of its definer, {self.record.definer.subject!r}, who may not read "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -83,14 +83,21 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
         realm = self._context.callers.realm()
         return views.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
 
-    def table(self, name: str, *, bind: bool = True) -> WritableTable | ViewTable | None:
-        """The table or view with this name, or None. Queries, which bind views themselves, do not `bind` it."""
+    def table(
+        self, name: str, *, bind: bool = True, admits: Callable[[v1.Table | v1.View], bool] = lambda _: True
+    ) -> WritableTable | ViewTable | None:
+        """The table or view with this name, or None. Queries, which bind views themselves, do not `bind` it.
+
+        One that `admits` does not admit is treated as missing.
+        """
         record = self._readable(name)
         if record is None:
             view = self._view(name)
             if view is not None:
-                return self._view_table(view, bind=bind)
+                return self._view_table(view, bind=bind) if admits(view) else None
             self._context.callers.require("table.read")
+            return None
+        if not admits(record):
             return None
         if (error := self._schema_error(record)) is not None:
             raise error

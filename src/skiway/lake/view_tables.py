@@ -12,9 +12,10 @@ from skiway.errors import SkiwayError, Unavailable
 from skiway.lake.context import Context
 from skiway.lake.definer_views import DefinerView
 from skiway.lake.policies import RestrictedRows, masked_columns, with_optional
-from skiway.lake.views import LakeView, view_sql
+from skiway.lake.views import LakeView
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.policies import Restriction
+from skiway.metastore.resources.view_dialects import view_sql
 from skiway.model import v1
 from skiway.sql import Find, SqlView, simple_view
 

@@ -16,17 +16,11 @@ from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import PreconditionFailed
 from skiway.lake.context import Context
 from skiway.lake.declared_columns import declared_columns
-from skiway.metastore import managed
+from skiway.metastore.resources.view_dialects import view_sql
 from skiway.model import v1
 from skiway.sql import Find, Query, SqlView, including, simple_view
 
-__all__ = ["LakeView", "view_sql"]
-
-
-def view_sql(record: v1.View, catalog: str) -> str:
-    """The query of a view in a catalog, in DuckDB's dialect."""
-    catalogs = {catalog, managed.default_catalog(record) or ""}
-    return managed.duckdb_sql(record.sql_definitions, namespace=record.creation_search_path, catalogs=catalogs)
+__all__ = ["LakeView"]
 
 
 class LakeView(Table, SqlView):

@@ -106,7 +106,7 @@ class PipelineLake:
         project = read_project({"pipeline.yml": head, **files})
         reconciler = Reconciler(MemorySecrets(), warehouse=self.lake.warehouse)
         allows_python = self.functions is not None
-        tables = LakeTables(self.realm or self.lake.home, reconciler, self.lake.home, catalog, allows_python)
+        tables = LakeTables(self.realm or self.lake.home, catalog, reconciler, self.lake.home, allows_python)
         return PipelineRun(project, "p1", tables, again)
 
     def run(self, *, again: bool = False, engine: QueryEngine | None = None, control: Control | None = None) -> Outcome:

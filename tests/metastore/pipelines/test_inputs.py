@@ -15,9 +15,14 @@ from metastore.pipelines.pipeline_lake import ORDERS, PipelineLake
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import connector, iceberg, iceberg_connector, parquet, run
 from skiway.formats import TableName
+from skiway.metastore import Realm, managed
+from skiway.metastore.pipelines import api
+from skiway.metastore.pipelines.inputs import PipelineArea
 from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import grants, policies, views
 from skiway.model import v1
+from skiway.security import MemorySecrets
 
 COPY = {"copy": "SELECT id, n FROM upstream.people"}
 
@@ -267,6 +272,50 @@ def test_a_view_with_the_rights_of_its_definer_is_refused(lake: PipelineLake) ->
     views.create(ann, v1.CreateViewRequest(spec=spec))
     lake.queries = {"ids": "SELECT * FROM v"}
     assert "has the rights of its definer" in lake.run().failures["sales.ids"]
+
+
+def test_a_view_that_another_caller_changes_is_refused(lake: PipelineLake) -> None:
+    """Otherwise that caller would choose what is read with the rights of the owner."""
+    orders = lake.create()
+    lake.append(orders, (1, "eu", 3))
+    lake.append(lake.create("hidden"), (666, "eu", 3))
+    view(lake, "below", "SELECT id FROM orders")
+    some = view(lake, "some", "SELECT id FROM below")
+    ann, bob = (owner_realm(lake.lake.home, Owner(name, frozenset({"administrator"}))) for name in ("ann", "bob"))
+    files = {
+        "pipeline.yml": f"name: p\ncatalog: {lake.lake.factory.first_catalog().display_name}\nnamespace: sales\n",
+        "ids.sql": "SELECT * FROM some",
+        "others.sql": "SELECT id FROM orders",
+    }
+    made = api.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=files))).pipeline
+    assert not made.owner.views, "they are ids of objects that other callers may not see"
+    area = PipelineArea(Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse))
+
+    def planned() -> dict[str, str]:
+        found = api.plan(ann, v1.PlanPipelineRequest(pipeline_id=made.resource_id), area=area).tables
+        return {each.table: each.reason if each.action == "fail" else each.action for each in found}
+
+    def change(realm: Realm, view_id: v1.ResourceId, sql: str) -> None:
+        spec = v1.ViewSpec(sql_definitions=[v1.ViewSql(sql=sql, dialect="spark")])
+        request = v1.UpdateViewRequest(view_id=view_id, spec=spec)
+        request.update_mask.paths.append("sql_definitions")
+        views.update(realm, request)
+
+    assert planned() == {"sales.ids": "replace", "sales.others": "replace"}
+    change(bob, some.resource_id, "SELECT id FROM hidden")
+    assert "was changed by 'bob', since 'ann' applied the pipeline" in planned()["sales.ids"]
+    change(ann, some.resource_id, "SELECT id FROM below WHERE id > 0")
+    assert planned()["sales.ids"] == "replace"
+    managed.drop(lake.lake.home, lake.lake.warehouse, orders.table.resource_id)
+    space = lake.lake.factory.first_namespace()
+    spec = v1.ViewSpec(display_name="orders", catalog_id=space.catalog_id, namespace_id=space.resource_id)
+    spec.sql_definitions.add(sql="SELECT id FROM hidden", dialect="spark")
+    views.create(bob, v1.CreateViewRequest(spec=spec))
+    assert all("was changed by 'bob'" in reason for reason in planned().values())
+    again = v1.UpdatePipelineRequest(pipeline_id=made.resource_id, spec=v1.PipelineSpec(files=files))
+    again.update_mask.paths.append("files")
+    api.update(ann, again)
+    assert planned() == {"sales.ids": "replace", "sales.others": "replace"}
 
 
 @pytest.mark.parametrize("restricted", ["view", "table"])

@@ -12,8 +12,8 @@ from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from skiway.lake.system.effects import EffectFunction, Place
 from skiway.metastore import tables, views
-from skiway.metastore.managed.view_dialects import DUCKDB, duckdb_sql
 from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.resources.view_dialects import DUCKDB, duckdb_sql
 from skiway.model import v1
 from skiway.schema_names import namespace_path
 from skiway.sql import Query, SqlView, including

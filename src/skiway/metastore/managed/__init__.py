@@ -2,7 +2,7 @@
 
 `tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
 `commits` changes one or several of them, in `client_turns` if clients compete. `views` does the same for views, and
-`view_dialects` translates their SQL, and `view_columns` the types of their columns.
+`view_columns` translates the types of their columns.
 """
 
 from skiway.metastore.managed.client_turns import ClientTurns
@@ -28,12 +28,10 @@ from skiway.metastore.managed.tables import (
     rename,
     require_addressable,
 )
-from skiway.metastore.managed.view_dialects import duckdb_sql, is_translated
 from skiway.metastore.managed.views import (
     IcebergView,
     commit_view,
     create_view,
-    default_catalog,
     drop_view,
     has_columns,
     load_view,
@@ -59,14 +57,11 @@ __all__ = [
     "create_requested",
     "create_staged",
     "create_view",
-    "default_catalog",
     "drop",
     "drop_unused",
     "drop_view",
     "dropped_tables",
-    "duckdb_sql",
     "has_columns",
-    "is_translated",
     "load",
     "load_view",
     "open_current",

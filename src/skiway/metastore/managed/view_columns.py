@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from skiway.metastore.managed.view_dialects import DUCKDB
+from skiway.metastore.resources.view_dialects import DUCKDB
 from skiway.model import v1
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ that follows from its record, and no file.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ from skiway.metastore.managed.places import check_approved
 from skiway.metastore.managed.states import is_certainly_undone
 from skiway.metastore.managed.tables import require_addressable, required_place
 from skiway.metastore.managed.view_columns import duckdb_columns, iceberg_columns
-from skiway.metastore.managed.view_dialects import DUCKDB, SPARK, is_translated, spark_sql, tables_in
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
 from skiway.metastore.records.names import exact_name
@@ -36,9 +34,10 @@ from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, views
-from skiway.metastore.resources.definers import set_definer
+from skiway.metastore.resources.definers import query_digest, set_definer
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.resources.ownership import writable_id, writer
+from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, is_translated, spark_sql, tables_in
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ __all__ = [
     "IcebergView",
     "commit_view",
     "create_view",
-    "default_catalog",
     "drop_view",
     "has_columns",
     "load_view",
@@ -75,16 +73,6 @@ class IcebergView:
 def has_columns(view: v1.View) -> bool:
     """Whether the columns of a view are known, which Iceberg clients need."""
     return bool(view.iceberg_metadata or view.output_columns)
-
-
-def default_catalog(view: v1.View) -> str | None:
-    """The name by which the creator of a view knows its catalog, if that is known."""
-    if not view.iceberg_metadata:
-        return None
-    metadata = json.loads(view.iceberg_metadata)  # not as a model, which would take longer for each view of a listing
-    current = (each for each in metadata["versions"] if each["version-id"] == metadata["current-version-id"])
-    found: str | None = next(current).get("default-catalog")
-    return found
 
 
 def load_view(realm: Realm, warehouse: Warehouse, view: v1.View) -> IcebergView:
@@ -169,12 +157,11 @@ def commit_view(
             return base
         desired = copied(current.value)
         desired.updated_at.CopyFrom(realm.now())
-        if _definitions(metadata) != _definitions(
-            base.metadata
-        ):  # nobody may change what is read with the rights of another
-            set_definer(realm, desired)
 
         def publish() -> Stored[v1.View]:
+            is_other = query_digest(desired) != query_digest(current.value)
+            if is_other or _definitions(metadata) != _definitions(base.metadata):
+                set_definer(realm, desired)  # a caller may not change what is read with the rights of another
             try:
                 return writer(realm, VIEW).update(current, desired)
             except SkiwayError as error:
@@ -230,6 +217,7 @@ def _created(
         checks = hierarchy.entering(realm, view)
 
         def publish() -> Stored[v1.View]:
+            set_definer(realm, view)
             return writer(realm, VIEW).create(view, also=lambda _: checks)
 
         return _published(realm, warehouse, view, metadata, publish, existing=existing)

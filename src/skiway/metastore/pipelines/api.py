@@ -13,10 +13,11 @@ from skiway.formats.iceberg.snapshots import summary_properties
 from skiway.metastore import jobs
 from skiway.metastore.pipelines.column_lineage import read_lineage
 from skiway.metastore.pipelines.graph import in_order
-from skiway.metastore.pipelines.inputs import PipelineArea
+from skiway.metastore.pipelines.inputs import LakeNames, PipelineArea
 from skiway.metastore.pipelines.projects import Project, read_project
 from skiway.metastore.pipelines.refreshing import Decision, FunctionEngine, PipelineRun, QueryEngine
 from skiway.metastore.pipelines.schedule import rescheduled, unscheduled
+from skiway.metastore.pipelines.views import bound_views
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
@@ -203,6 +204,7 @@ def _set_files(realm: Realm, pipeline: v1.Pipeline, spec: v1.PipelineSpec) -> No
             roles=sorted(subject.roles),
             groups=sorted(subject.groups),
             claims_json=json.dumps(dict(subject.claims), sort_keys=True),
+            views=bound_views(project, LakeNames(realm, project.catalog)),
         )
     )
 

@@ -7,9 +7,9 @@ view            its query takes its place; see `views`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from skiway.metastore.resources import catalogs, hierarchy, namespaces, snapshot
 from skiway.metastore.statistics.file_table import DIGEST
 from skiway.model import v1
 
-__all__ = ["WHOLE_TABLES", "Input", "LakeTables", "PipelineArea"]
+__all__ = ["WHOLE_TABLES", "Input", "LakeNames", "LakeTables", "PipelineArea"]
 
 WHOLE_TABLES = "a pipeline reads whole tables, and its results would show the rest"
 
@@ -70,17 +70,62 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeTables:
-    """The tables of an account, as the owner of a pipeline in `catalog` sees them.
+class LakeNames:
+    """What names mean in a pipeline in `catalog`. `realm` has the rights of its owner.
 
-    `realm` has the rights of the owner. `opening` is a realm that may open the sources of connectors. `allows_python` says whether
-    the operator allows Python functions.
+    `bound` has the digests of the views that the owner has seen, by id; None if any view may be read.
     """
 
     realm: Realm
+    catalog: str
+    bound: Mapping[str, str] | None = field(default=None, kw_only=True)
+
+    def view(self, name: TableName) -> v1.View | None:
+        """The view with this name, which the owner may read completely; None if there is none."""
+        for catalog, space in self._places(name):
+            found = views.find_any_case(self.realm, catalog, space.resource_id.id, name.name)
+            if found is not None and tables.find_any_case(self.realm, catalog, space.resource_id.id, name.name) is None:
+                self.realm.require("view.read", found)
+                self.realm.require_unrestricted(found, why=WHOLE_TABLES)
+                return found
+        return None
+
+    def exists(self, name: TableName) -> bool:
+        """Whether the owner sees a table or view with this name."""
+        return self._find(name) is not None or self.view(name) is not None
+
+    def _catalog(self, name: str) -> v1.Catalog | None:
+        found = catalogs.find(self.realm, name)
+        return None if found is None else found.value
+
+    def _places(self, name: TableName) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
+        """Where a name can mean a table: in the catalog of the pipeline, and then in the catalog that it begins with."""
+        for catalog_name, path in ((self.catalog, name.namespace), (name.namespace[0], name.namespace[1:])):
+            catalog = self._catalog(catalog_name) if path else None
+            space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, path)
+            if catalog is not None and space is not None:
+                yield catalog, space
+
+    def _find(self, name: TableName) -> v1.Table | None:
+        found = (self._table(catalog, space, name.name) for catalog, space in self._places(name))
+        return next((each for each in found if each is not None), None)
+
+    def _table(self, catalog: v1.Catalog, space: v1.Namespace, name: str) -> v1.Table | None:
+        try:
+            return tables.find_any_case(self.realm, catalog, space.resource_id.id, name)
+        except PermissionDenied:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTables(LakeNames):
+    """The tables of an account, as the owner of a pipeline sees them.
+
+    `opening` is a realm that may open the sources of connectors. `allows_python` says whether the operator allows Python functions.
+    """
+
     reconciler: Reconciler
     opening: Realm
-    catalog: str
     allows_python: bool = False
 
     @property
@@ -107,16 +152,6 @@ class LakeTables:
         table = self._readable(name, reader)
         return self._managed(table).state if table.metadata_location else self._mirrored_state(table, name, reader)
 
-    def view(self, name: TableName) -> v1.View | None:
-        """The view with this name, which the owner may read completely; None if there is none."""
-        for catalog, space in self._places(name):
-            found = views.find_any_case(self.realm, catalog, space.resource_id.id, name.name)
-            if found is not None and tables.find_any_case(self.realm, catalog, space.resource_id.id, name.name) is None:
-                self.realm.require("view.read", found)
-                self.realm.require_unrestricted(found, why=WHOLE_TABLES)
-                return found
-        return None
-
     def output(self, name: TableName) -> ManagedTable | None:
         """The derived table with this name; None if it does not exist yet. Raise if the owner may not write it."""
         catalog = self._catalog(self.catalog)
@@ -138,10 +173,6 @@ class LakeTables:
                 key="pipeline.namespace.missing",
             )
         return found
-
-    def exists(self, name: TableName) -> bool:
-        """Whether the owner sees a table or view with this name."""
-        return self._find(name) is not None or self.view(name) is not None
 
     def require_python(self, table: TableName) -> None:
         """Raise if the code of a Python function, which makes `table`, may not run."""
@@ -203,28 +234,6 @@ class LakeTables:
             shape += snapshot.format_metadata.get(DIGEST, b"")
         return InputState(table.resource_id.id, snapshot.snapshot_id, sha256(shape).hexdigest()[:16])
 
-    def _catalog(self, name: str) -> v1.Catalog | None:
-        found = catalogs.find(self.realm, name)
-        return None if found is None else found.value
-
-    def _places(self, name: TableName) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
-        """Where a name can mean a table: in the catalog of the pipeline, and then in the catalog that it begins with."""
-        for catalog_name, path in ((self.catalog, name.namespace), (name.namespace[0], name.namespace[1:])):
-            catalog = self._catalog(catalog_name) if path else None
-            space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, path)
-            if catalog is not None and space is not None:
-                yield catalog, space
-
-    def _find(self, name: TableName) -> v1.Table | None:
-        found = (self._table(catalog, space, name.name) for catalog, space in self._places(name))
-        return next((each for each in found if each is not None), None)
-
-    def _table(self, catalog: v1.Catalog, space: v1.Namespace, name: str) -> v1.Table | None:
-        try:
-            return tables.find_any_case(self.realm, catalog, space.resource_id.id, name)
-        except PermissionDenied:
-            return None
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineArea:
@@ -239,4 +248,11 @@ class PipelineArea:
     def tables(self, realm: Realm, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
         """The tables of the account, as the owner of a pipeline sees them now."""
         owner = owner_of(realm, pipeline, self.current_roles)
-        return LakeTables(owner_realm(realm, owner), self.reconciler, realm, catalog, self.allows_python)
+        return LakeTables(
+            owner_realm(realm, owner),
+            catalog,
+            self.reconciler,
+            realm,
+            self.allows_python,
+            bound=pipeline.owner.views,
+        )

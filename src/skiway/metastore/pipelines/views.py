@@ -1,35 +1,38 @@
 """Views that queries of pipelines read: the query of the view takes the place of its name.
 
 So a table depends on the tables below its views, and on the text of the views: it is refreshed when one of them changes. A view is
-read with the rights of the owner of the pipeline, like the tables below it.
+read with the rights of the owner of the pipeline, like the tables below it. So the owner must know its query: it is the one that the
+view had when the owner wrote the files of the pipeline, or the owner has changed it since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from typing import Final
 
 from sqlglot import exp
 
-from skiway.errors import PreconditionFailed, Unsupported
+from skiway.errors import PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import TableName
-from skiway.metastore.managed.view_dialects import DUCKDB, SPARK, spark_sql
-from skiway.metastore.pipelines.inputs import LakeTables
+from skiway.metastore.pipelines.inputs import LakeNames
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.queries import Query, other_table, parse_query
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, spark_sql
 from skiway.model import v1
 
-__all__ = ["with_views"]
+__all__ = ["bound_views", "with_views"]
 
 MOST_LEVELS: Final = 16
 _BELOW: Final = "below a view"
 """The qualifier of tables that a view reads, in the query that the view has become a part of."""
 
 
-def with_views(table: DerivedTable, project: Project, tables: LakeTables) -> DerivedTable:
+def with_views(table: DerivedTable, project: Project, tables: LakeNames) -> DerivedTable:
     """The table with a query that reads no views, but the tables below them. Raise if a view cannot be read."""
     others = [full for full in table.reads.values() if key_of(full) not in project.tables]
     views = {full: view for full in others if (view := tables.view(full)) is not None}
@@ -52,12 +55,32 @@ def with_views(table: DerivedTable, project: Project, tables: LakeTables) -> Der
     return replace(table, query=Query(tree, tuple(reads)), reads=reads)
 
 
-class _Expansion:
-    """Makes queries of views that name their tables by what they are. `reads` collects these tables."""
+def bound_views(project: Project, names: LakeNames) -> dict[str, str]:
+    """The digests of the views that the queries of a project read now, by id. What cannot be read is left out."""
+    found: dict[str, str] = {}
+    for table in project.tables.values():
+        if isinstance(table.query, PythonFunction):
+            continue
+        expansion = _Expansion(table, project, names)
+        for full in table.reads.values():
+            with suppress(SkiwayError):
+                view = names.view(full)
+                if view is not None:
+                    expansion.query(view)
+        found |= expansion.views
+    return found
 
-    def __init__(self, table: DerivedTable, project: Project, tables: LakeTables) -> None:
+
+class _Expansion:
+    """Makes queries of views that name their tables by what they are.
+
+    `reads` collects these tables, and `views` the digests of the views by id.
+    """
+
+    def __init__(self, table: DerivedTable, project: Project, tables: LakeNames) -> None:
         self._table, self._project, self._tables = table, project, tables
         self.reads: dict[TableName, TableName] = {}
+        self.views: dict[str, str] = {}
 
     def query(self, view: v1.View, above: tuple[str, ...] = ()) -> exp.Query:
         """The query of a view. `above` are the ids of the views that it is a part of."""
@@ -71,6 +94,7 @@ class _Expansion:
             raise PreconditionFailed(
                 f"{name} reads itself, or more than {MOST_LEVELS} views below each other", key="pipeline.input.view"
             )
+        self._check_known(view, name)
         space = hierarchy.full_path(hierarchy.namespace(self._tables.realm, view.namespace_id).value)
         catalog = hierarchy.catalog(self._tables.realm, view.catalog_id).value.display_name
         query = parse_query(_spark_text(view, space, catalog), file=f"view {view.display_name}")
@@ -91,6 +115,18 @@ class _Expansion:
             return other_table(node, this, db)
 
         return query.with_tables(made)
+
+    def _check_known(self, view: v1.View, name: str) -> None:
+        """Raise if the query of a view was changed by a caller who would choose what is read with the rights of the owner."""
+        digest = self.views[view.resource_id.id] = _digest(view)
+        bound, owner = self._tables.bound, self._tables.realm.caller
+        if bound is None or bound.get(view.resource_id.id) == digest or (owner and view.editor == owner):
+            return
+        raise PreconditionFailed(
+            f"{name} is another one, or was changed by {view.editor!r}, since {owner!r} applied the pipeline, whose rights it would "
+            "have: the owner has to look at the view, and apply the pipeline again",
+            key="pipeline.input.changed",
+        )
 
     def _full(self, name: TableName, catalog: str, searched: Sequence[tuple[str, ...]]) -> TableName:
         """What a name in a view means: a name without a namespace is looked up along the search path of the view."""
@@ -113,6 +149,16 @@ def _spark_text(view: v1.View, space: Sequence[str], catalog: str) -> str:
             key="pipeline.input.view",
         )
     return spark_sql(texts[DUCKDB], namespace=space, catalogs=[catalog])
+
+
+def _digest(view: v1.View) -> str:
+    """A digest of what decides what a view reads and shows."""
+    parts = v1.View(
+        sql_definitions=view.sql_definitions,
+        creation_search_path=view.creation_search_path,
+        output_columns=view.output_columns,
+    )
+    return sha256(parts.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _subquery(node: exp.Table, query: exp.Query, view: v1.View) -> exp.Subquery:

@@ -15,7 +15,7 @@ from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copy_field, masked_paths, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.definers import set_definer, without_claims
+from skiway.metastore.resources.definers import query_digest, set_definer, without_claims
 from skiway.metastore.resources.ownership import is_managed, remover, writable_id, writer
 from skiway.model import v1
 from skiway.storage import Operation
@@ -35,7 +35,7 @@ FIELDS = (
     "rights",
 )
 _HARMLESS = frozenset(("description", "properties"))
-"""The fields that do not change what a view shows, or to whom."""
+"""The fields that do not change to whom a view is shown, or what it shows, except by the properties in its digest."""
 REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "sql_definitions"))
 
 
@@ -108,10 +108,11 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
     spec = _normal(realm, request.spec, paths)
 
     def edit(view: v1.View) -> None:
+        before = query_digest(view)
         for path in paths:
             copy_field(spec, view, path, required=path in REQUIRED)
-        if set(paths) - _HARMLESS:  # nobody may change what is read with the rights of another
-            set_definer(realm, view)
+        if set(paths) - _HARMLESS or query_digest(view) != before:
+            set_definer(realm, view)  # a caller may not change what is read with the rights of another
 
     def write(current: Stored[v1.View], desired: v1.View) -> Stored[v1.View]:
         checks = hierarchy.entering(realm, desired, current.value)

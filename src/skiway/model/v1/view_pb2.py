@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14skiway/v1/view.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\'\n\x07ViewSql\x12\x0b\n\x03sql\x18\x01 \x01(\t\x12\x0f\n\x07\x64ialect\x18\x02 \x01(\t\"R\n\x0bViewDefiner\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x0e\n\x06groups\x18\x03 \x03(\t\x12\x13\n\x0b\x63laims_json\x18\x04 \x01(\t\"\xcf\x05\n\x04View\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12)\n\ncatalog_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x00\x88\x01\x01\x12+\n\x0fsql_definitions\x18\x06 \x03(\x0b\x32\x12.skiway.v1.ViewSql\x12*\n\x0e\x62\x61se_relations\x18\x07 \x03(\x0b\x32\x12.skiway.v1.NameRef\x12\x1c\n\x14\x63reation_search_path\x18\x08 \x03(\t\x12/\n\x0eoutput_columns\x18\t \x03(\x0b\x32\x17.skiway.v1.SchemaColumn\x12\x33\n\nproperties\x18\n \x03(\x0b\x32\x1f.skiway.v1.View.PropertiesEntry\x12.\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\r \x01(\t\x12\x18\n\x10iceberg_metadata\x18\x0e \x01(\t\x12\x19\n\x11metadata_location\x18\x0f \x01(\t\x12%\n\x06rights\x18\x10 \x01(\x0e\x32\x15.skiway.v1.ViewRights\x12\'\n\x07\x64\x65\x66iner\x18\x11 \x01(\x0b\x32\x16.skiway.v1.ViewDefiner\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description\"\xf3\x03\n\x08ViewSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12)\n\ncatalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0fsql_definitions\x18\x05 \x03(\x0b\x32\x12.skiway.v1.ViewSql\x12*\n\x0e\x62\x61se_relations\x18\x06 \x03(\x0b\x32\x12.skiway.v1.NameRef\x12\x1c\n\x14\x63reation_search_path\x18\x07 \x03(\t\x12/\n\x0eoutput_columns\x18\x08 \x03(\x0b\x32\x17.skiway.v1.SchemaColumn\x12\x37\n\nproperties\x18\t \x03(\x0b\x32#.skiway.v1.ViewSpec.PropertiesEntry\x12%\n\x06rights\x18\n \x01(\x0e\x32\x15.skiway.v1.ViewRights\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_description\"e\n\x10ListViewsRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04page\x18\x02 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"Z\n\x11ListViewsResponse\x12\x1e\n\x05views\x18\x01 \x03(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"8\n\x0eGetViewRequest\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"W\n\x0fGetViewResponse\x12\x1d\n\x04view\x18\x01 \x01(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"f\n\x11\x43reateViewRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.skiway.v1.ViewSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"Z\n\x12\x43reateViewResponse\x12\x1d\n\x04view\x18\x01 \x01(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xbe\x01\n\x11UpdateViewRequest\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12!\n\x04spec\x18\x02 \x01(\x0b\x32\x13.skiway.v1.ViewSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"Z\n\x12UpdateViewResponse\x12\x1d\n\x04view\x18\x01 \x01(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"j\n\x11\x44\x65leteViewRequest\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\";\n\x12\x44\x65leteViewResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta*,\n\nViewRights\x12\x0e\n\nVR_INVOKER\x10\x00\x12\x0e\n\nVR_DEFINER\x10\x01\x32\xf8\x02\n\x0bViewService\x12\x46\n\tListViews\x12\x1b.skiway.v1.ListViewsRequest\x1a\x1c.skiway.v1.ListViewsResponse\x12@\n\x07GetView\x12\x19.skiway.v1.GetViewRequest\x1a\x1a.skiway.v1.GetViewResponse\x12I\n\nCreateView\x12\x1c.skiway.v1.CreateViewRequest\x1a\x1d.skiway.v1.CreateViewResponse\x12I\n\nUpdateView\x12\x1c.skiway.v1.UpdateViewRequest\x1a\x1d.skiway.v1.UpdateViewResponse\x12I\n\nDeleteView\x12\x1c.skiway.v1.DeleteViewRequest\x1a\x1d.skiway.v1.DeleteViewResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14skiway/v1/view.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\'\n\x07ViewSql\x12\x0b\n\x03sql\x18\x01 \x01(\t\x12\x0f\n\x07\x64ialect\x18\x02 \x01(\t\"|\n\x0bViewBinding\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12*\n\x0bresource_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x12\n\ndefinition\x18\x05 \x01(\t\"\x9d\x01\n\x0bViewDefiner\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x0e\n\x06groups\x18\x03 \x03(\t\x12\x13\n\x0b\x63laims_json\x18\x04 \x01(\t\x12(\n\x08\x62indings\x18\x05 \x03(\x0b\x32\x16.skiway.v1.ViewBinding\x12\x0f\n\x07\x63\x61talog\x18\x06 \x01(\t\x12\x0e\n\x06schema\x18\x07 \x01(\t\"\xdf\x05\n\x04View\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12)\n\ncatalog_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x05 \x01(\tH\x00\x88\x01\x01\x12+\n\x0fsql_definitions\x18\x06 \x03(\x0b\x32\x12.skiway.v1.ViewSql\x12*\n\x0e\x62\x61se_relations\x18\x07 \x03(\x0b\x32\x12.skiway.v1.NameRef\x12\x1c\n\x14\x63reation_search_path\x18\x08 \x03(\t\x12/\n\x0eoutput_columns\x18\t \x03(\x0b\x32\x17.skiway.v1.SchemaColumn\x12\x33\n\nproperties\x18\n \x03(\x0b\x32\x1f.skiway.v1.View.PropertiesEntry\x12.\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\r \x01(\t\x12\x18\n\x10iceberg_metadata\x18\x0e \x01(\t\x12\x19\n\x11metadata_location\x18\x0f \x01(\t\x12%\n\x06rights\x18\x10 \x01(\x0e\x32\x15.skiway.v1.ViewRights\x12\'\n\x07\x64\x65\x66iner\x18\x11 \x01(\x0b\x32\x16.skiway.v1.ViewDefiner\x12\x0e\n\x06\x65\x64itor\x18\x12 \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_description\"\xf3\x03\n\x08ViewSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12)\n\ncatalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0cnamespace_id\x18\x04 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12+\n\x0fsql_definitions\x18\x05 \x03(\x0b\x32\x12.skiway.v1.ViewSql\x12*\n\x0e\x62\x61se_relations\x18\x06 \x03(\x0b\x32\x12.skiway.v1.NameRef\x12\x1c\n\x14\x63reation_search_path\x18\x07 \x03(\t\x12/\n\x0eoutput_columns\x18\x08 \x03(\x0b\x32\x17.skiway.v1.SchemaColumn\x12\x37\n\nproperties\x18\t \x03(\x0b\x32#.skiway.v1.ViewSpec.PropertiesEntry\x12%\n\x06rights\x18\n \x01(\x0e\x32\x15.skiway.v1.ViewRights\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_description\"e\n\x10ListViewsRequest\x12+\n\x0cnamespace_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04page\x18\x02 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"Z\n\x11ListViewsResponse\x12\x1e\n\x05views\x18\x01 \x03(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"8\n\x0eGetViewRequest\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"W\n\x0fGetViewResponse\x12\x1d\n\x04view\x18\x01 \x01(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"f\n\x11\x43reateViewRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.skiway.v1.ViewSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"Z\n\x12\x43reateViewResponse\x12\x1d\n\x04view\x18\x01 \x01(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xbe\x01\n\x11UpdateViewRequest\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12!\n\x04spec\x18\x02 \x01(\x0b\x32\x13.skiway.v1.ViewSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"Z\n\x12UpdateViewResponse\x12\x1d\n\x04view\x18\x01 \x01(\x0b\x32\x0f.skiway.v1.View\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"j\n\x11\x44\x65leteViewRequest\x12&\n\x07view_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\";\n\x12\x44\x65leteViewResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta*,\n\nViewRights\x12\x0e\n\nVR_INVOKER\x10\x00\x12\x0e\n\nVR_DEFINER\x10\x01\x32\xf8\x02\n\x0bViewService\x12\x46\n\tListViews\x12\x1b.skiway.v1.ListViewsRequest\x1a\x1c.skiway.v1.ListViewsResponse\x12@\n\x07GetView\x12\x19.skiway.v1.GetViewRequest\x1a\x1a.skiway.v1.GetViewResponse\x12I\n\nCreateView\x12\x1c.skiway.v1.CreateViewRequest\x1a\x1d.skiway.v1.CreateViewResponse\x12I\n\nUpdateView\x12\x1c.skiway.v1.UpdateViewRequest\x1a\x1d.skiway.v1.UpdateViewResponse\x12I\n\nDeleteView\x12\x1c.skiway.v1.DeleteViewRequest\x1a\x1d.skiway.v1.DeleteViewResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,40 +38,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VIEW_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_VIEWSPEC_PROPERTIESENTRY']._loaded_options = None
   _globals['_VIEWSPEC_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_VIEWRIGHTS']._serialized_start=2467
-  _globals['_VIEWRIGHTS']._serialized_end=2511
+  _globals['_VIEWRIGHTS']._serialized_start=2685
+  _globals['_VIEWRIGHTS']._serialized_end=2729
   _globals['_VIEWSQL']._serialized_start=126
   _globals['_VIEWSQL']._serialized_end=165
-  _globals['_VIEWDEFINER']._serialized_start=167
-  _globals['_VIEWDEFINER']._serialized_end=249
-  _globals['_VIEW']._serialized_start=252
-  _globals['_VIEW']._serialized_end=971
-  _globals['_VIEW_PROPERTIESENTRY']._serialized_start=906
-  _globals['_VIEW_PROPERTIESENTRY']._serialized_end=955
-  _globals['_VIEWSPEC']._serialized_start=974
-  _globals['_VIEWSPEC']._serialized_end=1473
-  _globals['_VIEWSPEC_PROPERTIESENTRY']._serialized_start=906
-  _globals['_VIEWSPEC_PROPERTIESENTRY']._serialized_end=955
-  _globals['_LISTVIEWSREQUEST']._serialized_start=1475
-  _globals['_LISTVIEWSREQUEST']._serialized_end=1576
-  _globals['_LISTVIEWSRESPONSE']._serialized_start=1578
-  _globals['_LISTVIEWSRESPONSE']._serialized_end=1668
-  _globals['_GETVIEWREQUEST']._serialized_start=1670
-  _globals['_GETVIEWREQUEST']._serialized_end=1726
-  _globals['_GETVIEWRESPONSE']._serialized_start=1728
-  _globals['_GETVIEWRESPONSE']._serialized_end=1815
-  _globals['_CREATEVIEWREQUEST']._serialized_start=1817
-  _globals['_CREATEVIEWREQUEST']._serialized_end=1919
-  _globals['_CREATEVIEWRESPONSE']._serialized_start=1921
-  _globals['_CREATEVIEWRESPONSE']._serialized_end=2011
-  _globals['_UPDATEVIEWREQUEST']._serialized_start=2014
-  _globals['_UPDATEVIEWREQUEST']._serialized_end=2204
-  _globals['_UPDATEVIEWRESPONSE']._serialized_start=2206
-  _globals['_UPDATEVIEWRESPONSE']._serialized_end=2296
-  _globals['_DELETEVIEWREQUEST']._serialized_start=2298
-  _globals['_DELETEVIEWREQUEST']._serialized_end=2404
-  _globals['_DELETEVIEWRESPONSE']._serialized_start=2406
-  _globals['_DELETEVIEWRESPONSE']._serialized_end=2465
-  _globals['_VIEWSERVICE']._serialized_start=2514
-  _globals['_VIEWSERVICE']._serialized_end=2890
+  _globals['_VIEWBINDING']._serialized_start=167
+  _globals['_VIEWBINDING']._serialized_end=291
+  _globals['_VIEWDEFINER']._serialized_start=294
+  _globals['_VIEWDEFINER']._serialized_end=451
+  _globals['_VIEW']._serialized_start=454
+  _globals['_VIEW']._serialized_end=1189
+  _globals['_VIEW_PROPERTIESENTRY']._serialized_start=1124
+  _globals['_VIEW_PROPERTIESENTRY']._serialized_end=1173
+  _globals['_VIEWSPEC']._serialized_start=1192
+  _globals['_VIEWSPEC']._serialized_end=1691
+  _globals['_VIEWSPEC_PROPERTIESENTRY']._serialized_start=1124
+  _globals['_VIEWSPEC_PROPERTIESENTRY']._serialized_end=1173
+  _globals['_LISTVIEWSREQUEST']._serialized_start=1693
+  _globals['_LISTVIEWSREQUEST']._serialized_end=1794
+  _globals['_LISTVIEWSRESPONSE']._serialized_start=1796
+  _globals['_LISTVIEWSRESPONSE']._serialized_end=1886
+  _globals['_GETVIEWREQUEST']._serialized_start=1888
+  _globals['_GETVIEWREQUEST']._serialized_end=1944
+  _globals['_GETVIEWRESPONSE']._serialized_start=1946
+  _globals['_GETVIEWRESPONSE']._serialized_end=2033
+  _globals['_CREATEVIEWREQUEST']._serialized_start=2035
+  _globals['_CREATEVIEWREQUEST']._serialized_end=2137
+  _globals['_CREATEVIEWRESPONSE']._serialized_start=2139
+  _globals['_CREATEVIEWRESPONSE']._serialized_end=2229
+  _globals['_UPDATEVIEWREQUEST']._serialized_start=2232
+  _globals['_UPDATEVIEWREQUEST']._serialized_end=2422
+  _globals['_UPDATEVIEWRESPONSE']._serialized_start=2424
+  _globals['_UPDATEVIEWRESPONSE']._serialized_end=2514
+  _globals['_DELETEVIEWREQUEST']._serialized_start=2516
+  _globals['_DELETEVIEWREQUEST']._serialized_end=2622
+  _globals['_DELETEVIEWRESPONSE']._serialized_start=2624
+  _globals['_DELETEVIEWRESPONSE']._serialized_end=2683
+  _globals['_VIEWSERVICE']._serialized_start=2732
+  _globals['_VIEWSERVICE']._serialized_end=3108
 # @@protoc_insertion_point(module_scope)

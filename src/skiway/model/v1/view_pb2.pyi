@@ -67,8 +67,48 @@ class ViewSql(_message.Message):
 Global___ViewSql: _TypeAlias = ViewSql  # noqa: Y015
 
 @_typing.final
+class ViewBinding(_message.Message):
+    """What a name in the query of a view meant when a caller gave the view its rights."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATALOG_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    RESOURCE_ID_FIELD_NUMBER: _builtins.int
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    catalog: _builtins.str
+    schema: _builtins.str
+    """by which DuckDB knows the namespace"""
+    name: _builtins.str
+    definition: _builtins.str
+    """of a view with invoker rights: a digest of its query; of a mirrored table: of its source"""
+    @_builtins.property
+    def resource_id(self) -> _common_pb2.ResourceId:
+        """of the table or view, or of the catalog of a system table; missing if there was none"""
+
+    def __init__(
+        self,
+        *,
+        catalog: _builtins.str = ...,
+        schema: _builtins.str = ...,
+        name: _builtins.str = ...,
+        resource_id: _common_pb2.ResourceId | None = ...,
+        definition: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource_id", b"resource_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "definition", b"definition", "name", b"name", "resource_id", b"resource_id", "schema", b"schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewBinding: _TypeAlias = ViewBinding  # noqa: Y015
+
+@_typing.final
 class ViewDefiner(_message.Message):
-    """Who defined a view with definer rights. Calls return only the subject."""
+    """Who defined a view with definer rights, and the meaning of all names in the query, and in those of the views with invoker rights
+    below it. Calls return only the subject.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -76,12 +116,20 @@ class ViewDefiner(_message.Message):
     ROLES_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     CLAIMS_JSON_FIELD_NUMBER: _builtins.int
+    BINDINGS_FIELD_NUMBER: _builtins.int
+    CATALOG_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     claims_json: _builtins.str
+    catalog: _builtins.str
+    """of the view, when it was bound"""
+    schema: _builtins.str
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ViewBinding]: ...
     def __init__(
         self,
         *,
@@ -89,10 +137,13 @@ class ViewDefiner(_message.Message):
         roles: _abc.Iterable[_builtins.str] | None = ...,
         groups: _abc.Iterable[_builtins.str] | None = ...,
         claims_json: _builtins.str = ...,
+        bindings: _abc.Iterable[Global___ViewBinding] | None = ...,
+        catalog: _builtins.str = ...,
+        schema: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claims_json", b"claims_json", "groups", b"groups", "roles", b"roles", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bindings", b"bindings", "catalog", b"catalog", "claims_json", b"claims_json", "groups", b"groups", "roles", b"roles", "schema", b"schema", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -141,6 +192,7 @@ class View(_message.Message):
     METADATA_LOCATION_FIELD_NUMBER: _builtins.int
     RIGHTS_FIELD_NUMBER: _builtins.int
     DEFINER_FIELD_NUMBER: _builtins.int
+    EDITOR_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     damage: _builtins.str
@@ -151,6 +203,8 @@ class View(_message.Message):
     """
     metadata_location: _builtins.str
     rights: Global___ViewRights.ValueType
+    editor: _builtins.str
+    """who changed it then, whatever its rights; set by the server"""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -195,10 +249,11 @@ class View(_message.Message):
         metadata_location: _builtins.str = ...,
         rights: Global___ViewRights.ValueType = ...,
         definer: Global___ViewDefiner | None = ...,
+        editor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "catalog_id", b"catalog_id", "created_at", b"created_at", "definer", b"definer", "description", b"description", "namespace_id", b"namespace_id", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "definer", b"definer", "description", b"description", "display_name", b"display_name", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "rights", b"rights", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "base_relations", b"base_relations", "catalog_id", b"catalog_id", "created_at", b"created_at", "creation_search_path", b"creation_search_path", "damage", b"damage", "definer", b"definer", "description", b"description", "display_name", b"display_name", "editor", b"editor", "iceberg_metadata", b"iceberg_metadata", "metadata_location", b"metadata_location", "namespace_id", b"namespace_id", "output_columns", b"output_columns", "properties", b"properties", "resource_id", b"resource_id", "rights", b"rights", "sql_definitions", b"sql_definitions", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

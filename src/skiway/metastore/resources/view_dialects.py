@@ -1,4 +1,4 @@
-"""The SQL of views in other dialects.
+"""The SQL of views, in other dialects and as DuckDB reads it.
 
 A view has its SQL in one or more dialects. DuckDB reads a view that was created in Spark, and the other way around, by a
 translation. In it, names of tables are written as the other engine needs them:
@@ -10,6 +10,7 @@ translation. In it, names of tables are written as the other engine needs them:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
@@ -22,11 +23,25 @@ from skiway.errors import InvalidArgument
 from skiway.model import v1
 from skiway.schema_names import namespace_path, schema_name
 
-__all__ = ["DUCKDB", "SPARK", "duckdb_sql", "is_translated", "spark_sql", "tables_in"]
+__all__ = [
+    "DUCKDB",
+    "QUERY_NAMES",
+    "SPARK",
+    "default_catalog",
+    "duckdb_names",
+    "duckdb_sql",
+    "is_translated",
+    "spark_sql",
+    "tables_in",
+    "view_sql",
+]
 
 DUCKDB: Final = "duckdb"
 SPARK: Final = "spark"
 TRANSLATIONS: Final = 2000
+
+QUERY_NAMES: Final = "spark.query-column-names"
+"""The property in which Spark keeps the names of the columns of the query, separated by commas."""
 
 Parts = tuple[str, ...]
 
@@ -34,6 +49,22 @@ Parts = tuple[str, ...]
 def is_translated(definitions: Sequence[v1.ViewSql]) -> bool:
     """Whether DuckDB reads the view by a translation, because it has no definition for DuckDB."""
     return all(each.dialect != DUCKDB for each in definitions)
+
+
+def view_sql(view: v1.View, catalog: str) -> str:
+    """The query of a view in a catalog, in DuckDB's dialect."""
+    catalogs = {catalog, default_catalog(view) or ""}
+    return duckdb_sql(view.sql_definitions, namespace=view.creation_search_path, catalogs=catalogs)
+
+
+def default_catalog(view: v1.View) -> str | None:
+    """The name by which the creator of a view knows its catalog, if that is known."""
+    if not view.iceberg_metadata:
+        return None
+    metadata = json.loads(view.iceberg_metadata)  # not as a model, which would take longer for each view of a listing
+    current = (each for each in metadata["versions"] if each["version-id"] == metadata["current-version-id"])
+    found: str | None = next(current).get("default-catalog")
+    return found
 
 
 def duckdb_sql(
@@ -88,6 +119,17 @@ def tables_in(definition: v1.ViewSql, *, namespace: Sequence[str], catalogs: Col
     return list(found)
 
 
+def duckdb_names(sql: str) -> dict[Parts, bool]:
+    """The names in DuckDB's SQL, and whether each may be that of a common table expression. Raise if it cannot be parsed."""
+    try:
+        parsed = sqlglot.parse_one(sql, read=DUCKDB)
+    except (SqlglotError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"its tables cannot be determined: {_reason(error)}", key="view.sql") from error
+    common = _common(parsed)
+    tables = (tuple(part.name for part in table.parts) for table in parsed.find_all(exp.Table) if _is_named(table))
+    return {levels: len(levels) == 1 and levels[0].casefold() in common for levels in tables}
+
+
 def _translated(sql: str, read: str, write: str, renamed: Callable[[Parts], Parts]) -> str:
     try:
         parsed = [each for each in sqlglot.parse(sql, read=read) if each is not None]
@@ -95,9 +137,8 @@ def _translated(sql: str, read: str, write: str, renamed: Callable[[Parts], Part
             _rename(parsed[0], renamed)
             return parsed[0].sql(dialect=write, unsupported_level=sqlglot.ErrorLevel.RAISE)
     except (SqlglotError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
         raise InvalidArgument(
-            f"its SQL in the dialect {read} cannot be translated to that of {write}: {reason}; add a definition in the dialect "
+            f"its SQL in the dialect {read} cannot be translated to that of {write}: {_reason(error)}; add a definition in the dialect "
             f"{write}",
             key="view.dialect",
         ) from error
@@ -106,13 +147,25 @@ def _translated(sql: str, read: str, write: str, renamed: Callable[[Parts], Part
 
 def _named_tables(query: exp.Expr) -> Iterator[tuple[exp.Table, Parts]]:
     """The tables that a query names, with the levels of their names."""
-    common = {each.alias_or_name.casefold() for each in query.find_all(exp.CTE)}
+    common = _common(query)
     for table in list(query.find_all(exp.Table)):
         levels = tuple(part.name for part in table.parts)
-        if not all(isinstance(part, exp.Identifier) for part in table.parts):
-            continue  # a table function
-        if len(levels) > 1 or levels[0].casefold() not in common:
+        if _is_named(table) and (len(levels) > 1 or levels[0].casefold() not in common):
             yield table, levels
+
+
+def _common(query: exp.Expr) -> set[str]:
+    """The names of the common table expressions of a query."""
+    return {each.alias_or_name.casefold() for each in query.find_all(exp.CTE)}
+
+
+def _is_named(table: exp.Table) -> bool:
+    """Whether it has a name, and is not a table function."""
+    return all(isinstance(part, exp.Identifier) for part in table.parts)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _rename(query: exp.Expr, renamed: Callable[[Parts], Parts]) -> None:

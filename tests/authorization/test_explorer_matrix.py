@@ -1,0 +1,396 @@
+"""Every page, tab and form of the explorer, and every tool and resource of the MCP server × callers.
+
+Pages show less to some callers, instead of failing. So each row names a text that its page contains, and exactly those who may see
+it must get it. All objects of the rows exist. Forms must be refused to everybody else, and then change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import httpx
+import pyarrow as pa
+import pytest
+from starlette.responses import Response
+
+from authorization.callers import CALLERS, RESTRICTED, ROLES_ONLY, Caller, Least
+from authorization.worlds import RUNNING_QUERY, SCHEMA, World, Worlds, copied, unchanged
+from rpc.requests import CLEAN, FILES, ROWS, SIGNING, URL, connector_spec
+from skiway.client import AirportClient
+from skiway.config import Settings
+from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
+from skiway.lake import Handles, Sources, airport_service
+from skiway.mcp.server import mcp_server
+from skiway.metastore import Realm, connectors, jobs, quality, tables, webhooks
+from skiway.metastore.pipelines import api as pipelines
+from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.reconcile.reconciler import Reconciler
+from skiway.metastore.resources import catalogs, namespaces
+from skiway.metastore.table_maintenance import MaintenanceArea
+from skiway.metastore.transactions import StagingArea
+from skiway.model import v1
+from skiway.presentation.open_clients import OpenClients
+from skiway.requests import Observers
+from skiway.rpc import Door, all_services
+from skiway.security import MemorySecrets
+from skiway.security.tokens import new_token
+from skiway.web import Explorer
+from skiway.web.logins import CALLBACK
+from skiway.web.pages import PAGES
+from skiway.web.pages.tables import TABS
+from skiway.web.pages.upkeep import TASKS
+from skiway.web.rendering import json_text
+from skiway.web.visits import Clients, Visit, Visitor
+
+ADMINISTRATOR: Final = "administrator"
+ALL: Final = {caller.name: caller for caller in (*CALLERS, RESTRICTED)}
+READERS: Final = [
+    ALL[name]
+    for name in ("nobody", "stranger", "default", ADMINISTRATOR, "member", "read on table", "manage on elsewhere")
+]
+WRITERS: Final = [*READERS, ALL["write on table"], ALL["manage on catalog"]]
+REFUSALS: Final = (NotFound, PermissionDenied, Unauthorized)
+
+VALUE: Final = "Grace"
+"""A value in a row that policies hide from the restricted caller."""
+
+QUERY: Final = "SELECT name FROM lake.sales.people WHERE id = 2"
+PEOPLE: Final = ("lake", "sales", "people")
+READ_TABLE, READ_NAMESPACE = Least("read", "table"), Least("read", "namespace")
+WRITE_TABLE, MANAGE_TABLE = Least("write", "table"), Least("manage", "table")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text that a page `shows` to callers with a permission or a privilege, and whether to one whom policies restrict.
+
+    Names and texts that begin with `$` are ids, by the name of what they identify.
+    """
+
+    shows: str
+    permission: str = "table.read"
+    least: Least | None = READ_TABLE
+    names: tuple[str, ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
+    is_hidden_by_policies: bool = False
+
+
+def tab(name: str, shows: str, **more: Any) -> Row:
+    return Row(shows, names=PEOPLE, query={"tab": name}, **more)
+
+
+def by_role(permission: str, shows: str, *names: str) -> Row:
+    return Row(shows, permission, ROLES_ONLY, names)
+
+
+TAB_ROWS: Final[dict[str, Row]] = {
+    "columns": tab("columns", '"small"'),
+    "rows": tab("rows", VALUE, is_hidden_by_policies=True),
+    "snapshots": tab("snapshots", '"append"'),
+    "statistics": tab("statistics", '"lake.sales.people"'),
+    "files": tab("files", ".parquet", is_hidden_by_policies=True),
+    "lineage": tab("lineage", '"lake.sales.people"'),
+    "plans": tab("plans", '"lake.sales.people"'),
+    "quality": tab("quality", "canary rule", is_hidden_by_policies=True),
+    "health": tab("health", '"decisions"'),
+    "access": tab("access", "user:write on table", permission="grant.manage", least=MANAGE_TABLE),
+    "connect": tab("connect", "ATTACH"),
+}
+PAGE_ROWS: Final[dict[str, list[Row]]] = {
+    "": [Row('"people"', "catalog.read")],
+    "search": [Row('"people"', "catalog.read", query={"q": "PEOPLE"})],
+    "catalogs": [Row('"sales"', "catalog.read", names=("lake",)), Row('"people"', names=("lake", "sales"))],
+    "tables": [*TAB_ROWS.values()],
+    "views": [Row("SELECT 1", "view.read", READ_NAMESPACE, ("lake", "sales", "adults"))],
+    "connectors": [by_role("connector.manage", "canary-source", *names) for names in ((), ("files",))],
+    "pipelines": [
+        by_role("connector.manage", "derived"),
+        by_role("connector.manage", FILES["copy.sql"], "derived"),
+    ],
+    "jobs": [by_role("connector.manage", "$job", *names) for names in ((), ("$job",))],
+    "queries": [by_role("grant.manage", "$query")],
+    "events": [Row('"people"', "catalog.read")],
+    "webhooks": [by_role("webhook.manage", URL, *names) for names in ((), ("hook",))],
+    "settings": [by_role("grant.manage", "quotas.caller.calls")],
+    "health": [by_role("connector.manage", "2 jobs wait"), Row("lake.sales.orders", least=READ_NAMESPACE)],
+    "accounts": [by_role("account.read", '"account a1"')],
+    "tokens": [by_role("grant.manage", "canary token")],
+    "audit": [by_role("grant.manage", "canary operation")],
+    "access": [Row("user:write on table", "grant.manage", MANAGE_TABLE)],
+    "policies": [by_role("policy.manage", "1 = 2")],
+    "sql": [Row(VALUE, query={"sql": QUERY, "catalog": "lake"}, is_hidden_by_policies=True)],
+    "results": [Row(VALUE, query={"sql": QUERY, "catalog": "lake", "format": "csv"}, is_hidden_by_policies=True)],
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a form is about, and who may send it."""
+
+    names: tuple[str, ...]
+    permission: str = "connector.manage"
+    least: Least | None = ROLES_ONLY
+    is_refused_by_policies: bool = False
+
+
+FORM_ROWS: Final[dict[tuple[str, str], Form]] = {
+    **{("tables", action): Form(PEOPLE, "table.write", WRITE_TABLE) for action in TASKS},
+    **{("connectors", action): Form(("files",)) for action in ("sync", "pause", "resume")},
+    **{("pipelines", action): Form(("derived",)) for action in ("run", "refresh")},
+    ("jobs", ""): Form(("$job",)),
+    ("queries", ""): Form(("$query",), "grant.manage"),
+    **{
+        ("webhooks", action): Form(("hook",), permission="webhook.manage")
+        for action in ("pause", "resume", "redeliver")
+    },
+}
+TOOL_ROWS: Final[dict[str, tuple[dict[str, Any], Row]]] = {
+    "search_tables": ({"text": "PEOPLE"}, Row("lake.sales.people", "catalog.read")),
+    "describe_table": ({"name": "lake.sales.people"}, Row("small")),
+    "sample_rows": ({"name": "lake.sales.people"}, Row(VALUE, is_hidden_by_policies=True)),
+    "run_sql": ({"sql": QUERY, "catalog": "lake"}, Row(VALUE, is_hidden_by_policies=True)),
+    "explain_sql": ({"sql": QUERY, "catalog": "lake"}, Row("Projections")),
+}
+RESOURCE_ROWS: Final[dict[str, tuple[str, Row]]] = {
+    "skiway://{catalog}": ("skiway://lake", Row("people", "catalog.read")),
+    "skiway://{catalog}/{schema}/{table}": ("skiway://lake/sales/people", Row("small")),
+}
+
+
+@dataclass
+class Site:
+    """A server with all gRPC services, and clients of it that act for visitors."""
+
+    worlds: Worlds
+    clients: Clients
+    location: str
+    ids: Mapping[str, str]
+
+    def filled(self, text: str) -> str:
+        return self.ids[text[1:]] if text.startswith("$") else text
+
+    def visit(self, caller: Caller, names: tuple[str, ...], **more: Any) -> Visit:
+        return Visit(Visitor(caller.name), self.clients, tuple(map(self.filled, names)), **more)
+
+    def page(self, kind: str, row: Row, caller: Caller) -> str:
+        """What a page shows; nothing if it is refused."""
+        try:
+            shown = PAGES["GET", kind](self.visit(caller, row.names, query=row.query))
+        except REFUSALS:
+            return ""
+        if isinstance(shown, Response):
+            return bytes(shown.body).decode()
+        assert not hasattr(shown, "to"), "pages do not redirect"
+        return json_text({name: value for name, value in shown.data.items() if name not in row.query})
+
+
+def is_allowed(row: Row | Form, caller: Caller) -> bool:
+    return caller.account_id == "a1" and (caller.has_role_for([row.permission]) or caller.has_grant_for(row.least))
+
+
+def filled_world(worlds: Worlds) -> dict[str, str]:
+    """Add an object for every page and form, and return the ids of those without a name."""
+    realm, secrets = Realm(worlds.now.stores, "a1"), MemorySecrets()
+    catalog = catalogs.find(realm, "lake")
+    assert catalog is not None
+    sales = namespaces.find(realm, catalog.value.resource_id.id, ["sales"])
+    people = tables.find(realm, sales.resource_id.id, "people") if sales else None
+    assert people is not None
+    spec = connector_spec(display_name="files")
+    spec.uri = "s3://canary-source/x"
+    connector = connectors.create(realm, v1.CreateConnectorRequest(spec=spec), secrets=secrets).connector
+    job = connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
+    jobs.enqueue_maintenance(realm, people.resource_id, CLEAN)
+    hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
+    webhooks.create(realm, v1.CreateWebhookRequest(spec=hook), secrets=secrets, access=None)
+    ann = owner_realm(realm, Owner("ann", frozenset({ADMINISTRATOR})))
+    pipelines.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
+    rule = v1.QualityRuleSpec(display_name="canary rule", table_id=people.resource_id, check=ROWS)
+    quality.create(realm, v1.CreateRuleRequest(spec=rule))
+    return {"job": job.job_id, "query": RUNNING_QUERY}
+
+
+def settings_in(folder: Path) -> Settings:
+    """Settings with a token and a call of the account."""
+    base = Settings()
+    (folder / "tokens.toml").write_text(new_token("canary token", "a1").entry.toml())
+    record = {"time": "2026-01-01T00:00:00Z", "operation": "canary operation", "account_id": "a1", "subject": "ada"}
+    (folder / "catalog.log").write_text(
+        json.dumps({**record, "outcome": "ok", "duration_ms": 1, "correlation_id": "x"})
+    )
+    return replace(
+        base,
+        auth=replace(base.auth, tokens=replace(base.auth.tokens, file=folder / "tokens.toml")),
+        audit=replace(base.audit, enabled=True, directory=folder),
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    worlds, secrets = Worlds(tmp_path_factory.mktemp("matrix")), MemorySecrets()
+    settings = settings_in(tmp_path_factory.mktemp("settings"))
+    service = airport_service(
+        worlds.access, handles=Handles(Sources(secrets), worlds.warehouse), key=b"k" * 32, settings=settings
+    )
+    area, staging = MaintenanceArea(worlds.warehouse), StagingArea(worlds.warehouse)
+    services = all_services(
+        reconciler=Reconciler(secrets, warehouse=worlds.warehouse), staging=staging, maintenance=area
+    )
+    server = grpc.server(ThreadPoolExecutor(4))
+    service.add_to(server)
+    Door(worlds.access, Observers(), services=services).add_to(server)
+    location = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    with AirportClient(location, "lake", token=ADMINISTRATOR) as owner:
+        owner.insert("sales.people", pa.table({"id": [1, 2], "name": ["Ada", VALUE], "small": [1, 2]}, SCHEMA))
+    ids = filled_world(worlds)
+    worlds._first = World(copied(worlds.now.stores))
+    opened = OpenClients(location)
+    clients = Clients(
+        lambda visitor: opened.metastore(visitor.token),
+        lambda visitor, catalog: opened.airport(visitor.token, catalog),
+        lambda: location,
+    )
+    yield Site(worlds, clients, location, ids)
+    server.stop(0).wait()
+    service.close()
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def explorer(clients: Any = None) -> Explorer:
+    ended: Any = set()
+    return Explorer(clients, key=lambda: b"k" * 32, ended=ended)
+
+
+def test_every_page_tab_and_route_has_a_rule() -> None:
+    assert PAGE_ROWS.keys() == {kind for method, kind in PAGES if method == "GET"}, "add the new page to PAGE_ROWS"
+    assert TAB_ROWS.keys() == TABS.keys(), "add the new tab to TAB_ROWS"
+    routes = {(route.path, *sorted(getattr(route, "methods", None) or ())) for route in explorer()._app.routes}  # type: ignore[attr-defined]
+    assert routes == {
+        ("/static",),
+        ("/login", "GET", "HEAD", "POST"),
+        ("/login/provider", "GET", "HEAD"),
+        (CALLBACK, "GET", "HEAD"),
+        ("/logout", "POST"),
+        ("/{path:path}", "GET", "HEAD", "POST"),
+    }, "a route besides PAGES needs tests of its own"
+
+
+def forms_in_templates() -> set[tuple[str, str]]:
+    """The kinds of pages that forms are sent to, and their actions. Those of tables are computed."""
+    texts = [each.read_text() for each in (files("skiway.web") / "templates").iterdir()]
+    forms = [form for text in texts for form in re.findall(r'<form[^>]*method="post".*?</form>', text, re.DOTALL)]
+    found = set()
+    for form in forms:
+        kind = re.search(r"path_to\('(\w+)'", form)
+        if kind is None:
+            assert re.search(r'action="/(login|logout)"', form), form
+            continue
+        for action in re.findall(r'name="action" value="([^"]*)"', form) or [""]:
+            found |= {(kind[1], each) for each in (TASKS if action.startswith("{{") else [action])}
+    return found
+
+
+def test_every_form_has_a_rule() -> None:
+    assert {kind for kind, _ in FORM_ROWS} == {kind for method, kind in PAGES if method == "POST"}
+    assert FORM_ROWS.keys() == forms_in_templates(), "add the new form to FORM_ROWS"
+
+
+def test_every_tool_and_resource_has_a_rule(site: Site) -> None:
+    server = mcp_server(site.location, lambda _: "")
+    assert TOOL_ROWS.keys() == {each.name for each in asyncio.run(server.list_tools())}
+    assert RESOURCE_ROWS.keys() == {str(each.uri_template) for each in asyncio.run(server.list_resource_templates())}
+    assert not asyncio.run(server.list_resources())
+    assert not asyncio.run(server.list_prompts())
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+EVERY_PAGE: Final = [(kind, row) for kind, rows in PAGE_ROWS.items() for row in rows]
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, Row):
+        return value.query.get("tab") or "/".join(value.names) or "all"
+    return str(value) or "home"
+
+
+@pytest.mark.parametrize(("kind", "row"), EVERY_PAGE, ids=_label)
+def test_page(kind: str, row: Row, site: Site) -> None:
+    for caller in [*READERS, RESTRICTED]:
+        allowed = is_allowed(row, caller) and not (caller is RESTRICTED and row.is_hidden_by_policies)
+        shown = site.page(kind, row, caller)
+        assert (site.filled(row.shows) in shown) == allowed, f"{kind} by {caller}: {shown[:2000]}"
+        assert "hidden" not in shown or caller.has_role_for(["table.read"]) or "elsewhere" in caller.grants
+
+
+@pytest.mark.parametrize(("kind", "action"), FORM_ROWS)
+def test_form(kind: str, action: str, site: Site) -> None:
+    row = FORM_ROWS[kind, action]
+    for caller in WRITERS:
+        allowed, error = is_allowed(row, caller), None
+        with unchanged(site.worlds, allowed=allowed, changes=True):
+            try:
+                PAGES["POST", kind](site.visit(caller, row.names, form={"action": action}))
+            except SkiwayError as raised:
+                error = raised
+            assert (error is None) == allowed, f"{kind} {action} by {caller}: {error!r}"
+            assert error is None or isinstance(error, REFUSALS), f"{kind} {action} by {caller}: {error!r}"
+
+
+def test_forms_need_the_token_of_their_page(site: Site) -> None:
+    """A page of another site must not send them."""
+
+    async def sent() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(explorer(site.clients))
+        async with httpx.AsyncClient(transport=transport, base_url="http://lake") as client:
+            paths = ["/".join([kind, *map(site.filled, row.names)]) for (kind, _), row in FORM_ROWS.items()]
+            posted = zip(paths, FORM_ROWS, strict=True)
+            return [await client.post(f"/{path}", data={"action": action}) for path, (_, action) in posted]
+
+    before = site.worlds.now.state()
+    assert {answer.status_code for answer in asyncio.run(sent())} == {403}
+    assert site.worlds.now.state() == before
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def checked(run: Callable[[str], Any], row: Row) -> None:
+    for caller in [*READERS, RESTRICTED]:
+        allowed = is_allowed(row, caller) and not (caller is RESTRICTED and row.is_hidden_by_policies)
+        try:
+            shown = str(run(caller.name))
+        except Exception as error:  # noqa: BLE001 - the SDK wraps errors
+            assert not allowed, f"{caller}: {error!r}"  # noqa: PT017
+            continue
+        assert (row.shows in shown) == allowed, f"{caller}: {shown[:2000]}"
+        assert "hidden" not in shown or caller.has_role_for(["table.read"]) or "elsewhere" in caller.grants
+
+
+@pytest.mark.parametrize("name", TOOL_ROWS)
+def test_tool(name: str, site: Site) -> None:
+    arguments, row = TOOL_ROWS[name]
+    checked(lambda token: asyncio.run(mcp_server(site.location, lambda _: token).call_tool(name, arguments)), row)
+
+
+@pytest.mark.parametrize("template", RESOURCE_ROWS)
+def test_resource(template: str, site: Site) -> None:
+    address, row = RESOURCE_ROWS[template]
+
+    def read(token: str) -> str:
+        server = mcp_server(site.location, lambda _: token)
+        return str([each.content for each in asyncio.run(server.read_resource(address))])  # type: ignore[union-attr]
+
+    checked(read, row)
