@@ -76,7 +76,7 @@ class ListenerHandler(BaseHTTPRequestHandler):
         self.send_response(404)
         self.end_headers()
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815 - the name that the class wants
 
     def log_message(self, *_: Any) -> None:
         pass

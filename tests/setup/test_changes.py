@@ -373,7 +373,7 @@ def test_new_address_needs_the_credentials_again(lake: Metastore, server: Server
     del declared["connectors"][0]["auth"]["credentials"]
     assert not plan(lake, declared)
     declared["connectors"][0]["uri"] = "/third"
-    with pytest.raises(InvalidSetup, match="connector c gets another uri, .*: declare auth.credentials, or remove"):
+    with pytest.raises(InvalidSetup, match=r"connector c gets another uri, .*: declare auth\.credentials, or remove"):
         plan(lake, declared)
     applied(lake, declared, delete=True)
     assert not lake.connectors.get("c").message.auth.secret_id
@@ -386,7 +386,7 @@ def test_new_address_of_a_webhook_needs_its_secret_again(lake: Metastore, tmp_pa
     (change,) = plan(lake, declared).changes
     assert [each.field for each in change.fields] == ["url", "secret"]
     del declared["webhooks"][0]["secret"]
-    with pytest.raises(InvalidSetup, match="webhook alerts gets another url, .*: declare its secret"):
+    with pytest.raises(InvalidSetup, match=r"webhook alerts gets another url, .*: declare its secret"):
         plan(lake, declared)
 
 
