@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metastore.resource_factory import ResourceFactory
+from metastore.resource_factory import ResourceFactory, expect_error
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
@@ -48,7 +48,7 @@ class Lake:
             allows=permissions.__contains__,
             grantees=grantees_of(subject, roles),
         )
-        return replace(self.factory.home, access=decision)
+        return replace(self.factory.home, access=decision, caller=subject)
 
     def visible(self, realm: Realm) -> set[str]:
         """The names of everything that the realm lists."""
@@ -339,6 +339,24 @@ def test_idempotency_key_of_another_caller_is_not_answered(lake: Lake) -> None:
     assert tables.create(lake.as_(), request).table == made
     with pytest.raises(AlreadyExists):
         tables.create(lake.as_("grace"), request)
+    by_role = replace(lake.factory.home, caller="alan")  # roles admit this caller, so it has no access decision
+    with pytest.raises(AlreadyExists):
+        tables.create(by_role, request)
+
+
+def test_idempotency_key_is_not_answered_after_the_rights_have_changed(lake: Lake) -> None:
+    lake.grant(lake.sales, WRITE)
+    lake.grant(lake.hr, WRITE)
+    place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.sales.resource_id}
+    request = v1.CreateTableRequest(
+        spec=v1.TableSpec(display_name="new", schema_json="{}", **place), idempotency=v1.IdempotencyKey(key="k")
+    )
+    made = tables.create(lake.as_(), request).table
+    grants.revoke(lake.factory.home, v1.RevokeGrantRequest(object_id=lake.sales.resource_id, grantee="user:ada"))
+    with expect_error(PermissionDenied, "idempotency.rights", idempotency_key="k"):
+        tables.create(lake.as_(), request)
+    lake.grant(lake.sales, WRITE)
+    assert tables.create(lake.as_(), request).table == made
 
 
 def test_roles_that_suffice_cost_no_lookup_of_grants(lake: Lake, calls: CallCounter) -> None:

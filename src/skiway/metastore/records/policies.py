@@ -188,6 +188,13 @@ class CallerPolicies:
         """Equal for callers who are restricted in the same way, apart from the values of their claims."""
         return tuple(sorted(each.pointer.blob_uri for each in self._stored))
 
+    @property
+    def state(self) -> Hashable:
+        """A value that differs if other policies restrict the caller, or other columns have the tags that they name."""
+        by_tag = any(each.tags for each in self._own)
+        tags = self._stores.pointers.scan(keys.column_tags(self._account_id)) if by_tag else ()
+        return self.key, tuple((each.key, each.blob_uri) for each in tags)
+
     # --- which policies hold ------------------------------------------------------------------------------------------
 
     @cached_property

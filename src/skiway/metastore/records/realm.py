@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -100,9 +101,12 @@ class Realm:
         if self.access is not None and not self.access.everywhere(permission):
             raise failure(PermissionDenied, "role.missing", permission=permission, name=what)
 
-    def own_key(self, key: str) -> str:
-        """An idempotency key; of a caller with an access decision, only this caller's."""
-        return key if self.access is None else f"{self.access.caller}\n{key}"
+    @property
+    def rights(self) -> str:
+        """A text that differs if the roles, grants or policies of the caller change what it may do."""
+        by_access = None if self.access is None else self.access.key
+        by_policies = None if self.policies is None else self.policies.state
+        return sha256(repr((by_access, by_policies)).encode()).hexdigest()
 
     def now(self) -> Timestamp:
         """The current time as a message."""
