@@ -41,6 +41,7 @@ from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.commits import Changes
 from skiway.lake.infinity import check_finite
 from skiway.lake.transactions import is_explicit
+from skiway.metastore.records.policies import Restriction
 from skiway.sql import unknown_column
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _taken(column: pa.Array, announced: pa.Field) -> pa.Array:
 @dataclass(frozen=True)
 class Target:
     """The table that rows are written to, the state they are written for, and the function that commits
-    their files, given also the number of rows.
+    their files, given also the number of rows. `restriction` is what policies leave of it for the caller.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Target:
     metadata: TableMetadata
     commit: Callable[[Sequence[DataFile], int], object]
     also_without_rows: bool = False
+    restriction: Restriction | None = None
 
     @classmethod
     def of(cls, changes: Changes) -> Target:
@@ -135,7 +137,8 @@ class Target:
             else:
                 changes.commit(append(files))
 
-        return cls(changes.record.display_name, base.files, base.metadata, commit)
+        restriction = changes.context.callers.restriction(changes.record)
+        return cls(changes.record.display_name, base.files, base.metadata, commit, restriction=restriction)
 
 
 class InsertRows(Statement):
@@ -167,6 +170,10 @@ class InsertRows(Statement):
 
     def _write(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         taken = self._incoming.announced(rows)
+        if self._target.restriction is not None:
+            for column, (_, _, current) in zip(taken.columns, self._incoming.columns, strict=True):
+                has_values = column.null_count < len(column)
+                self._target.restriction.check_inserted(current.name, field_id(current), has_values=has_values)
         self._writer.write(self._incoming.stored(taken))
         return taken
 

@@ -167,7 +167,8 @@ def _operation(method: str, *, is_object: bool, names: frozenset[str]) -> _Opera
 
 
 _XML_DECLARATION: Final = re.compile(
-    r"""\A\s*<\?xml\s+version=["']1\.0["'](\s+encoding=["']utf-8["'])?(\s+standalone=["'](yes|no)["'])?\s*\?>""", re.IGNORECASE
+    r"""\A\s*<\?xml\s+version=["']1\.0["'](\s+encoding=["']utf-8["'])?(\s+standalone=["'](yes|no)["'])?\s*\?>""",
+    re.IGNORECASE,
 )
 
 

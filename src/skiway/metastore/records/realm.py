@@ -85,6 +85,15 @@ class Realm:
         if found is not None:
             raise found.refused(why)
 
+    def require_fillable(self, table: v1.Table) -> None:
+        """Raise `PermissionDenied` if the caller cannot create a table with rows that the server does not see.
+
+        They could be values of its choice in a column whose mask shows something computed from them.
+        """
+        found = None if self.policies is None else self.policies.of(table)
+        if found is not None and found.computed_columns:
+            raise found.refused("it cannot be created with files: create it without rows, and INSERT them")
+
     def require(self, permission: str, on: Message) -> None:
         """Raise `PermissionDenied` if the realm is that of a caller without the permission on an object, or if policies
         restrict the caller on an object to be changed.
