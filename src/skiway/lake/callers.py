@@ -47,6 +47,9 @@ _CATEGORIES: Final = {
 }
 """Under which category an operation of Airport is audited; the others are about a table."""
 
+_WITHOUT_ACCOUNT: Final = ("handshake", "list_actions")
+"""Operations that are about the server, and not about an account."""
+
 _KINDS: Final[dict[str, Kind]] = {
     "scan": "scans",
     "exchange": "exchanges",
@@ -131,7 +134,15 @@ class Callers:
         """The subject of the caller; raises `Unauthorized`."""
         call = _call.get()
         assert call is not None, "the Airport server enters `observe` before it authenticates"
-        return self._pipeline.authenticate(call).subject
+        principal = self._pipeline.authenticate(call)
+        if principal.is_platform and call.operation.name not in _WITHOUT_ACCOUNT:
+            raise PermissionDenied(
+                f"{principal.subject} belongs to no account, and catalogs belong to accounts: use a token of an account",
+                key="account.required",
+                operation=call.operation.full_name,
+                subject=principal.subject,
+            )
+        return principal.subject
 
     @property
     def authenticated(self) -> Principal:

@@ -150,6 +150,8 @@ class InsertRows(Statement):
         now = arrow_schema(target.metadata.schema()).arrow
         self._incoming = Incoming(target.name, write.schema, known=known, now=now)
         self._check_required(now, target.name)
+        if self._returning:
+            self._check_complete(known, target.name)
         self._writer = DataFileWriter(target.files, target.metadata, buffer_bytes=BUFFER_BYTES)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -198,6 +200,17 @@ class InsertRows(Statement):
     def abort(self) -> None:
         """Delete the files that were written."""
         self._writer.abort()
+
+    def _check_complete(self, known: Columns, table: str) -> None:
+        given = {announced.name for _, announced, _ in self._incoming.columns}
+        missing = [name for name in known.announced.names if name != ROWID and name not in given]
+        if missing:
+            raise InvalidArgument(
+                f"INSERT … RETURNING into table {table!r} lacks column {missing[0]!r}, which it would return: send all columns, or "
+                "remove RETURNING",
+                key="insert.returning",
+                column=missing[0],
+            )
 
     def _check_required(self, now: pa.Schema, table: str) -> None:
         given = {*self._incoming.names, *write_defaults(self._target.metadata.schema())}
