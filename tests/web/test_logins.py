@@ -11,7 +11,7 @@ import pytest
 
 from runtime.servers import Server
 from skiway.client import AirportClient, Metastore
-from skiway.web.pages import PAGES
+from skiway.web import pages
 from web.explorers import Visitor, visiting, with_tokens
 
 CANARY = "canary-4711"
@@ -82,7 +82,7 @@ FOREIGN: list[dict[str, str]] = [
     {"sec-fetch-site": "cross-site"},
     {"sec-fetch-site": "same-site"},
 ]
-FORMS = ["/logout", *(f"/{kind}/x" for method, kind in PAGES if method == "POST")]
+FORMS = ["/logout", *(f"/{kind}/x" for method, kind in pages.PAGES if method == "POST")]
 
 
 def test_forms_of_other_sites_are_refused(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:

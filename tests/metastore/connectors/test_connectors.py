@@ -558,8 +558,8 @@ def test_stored_credentials_are_not_used_with_another_address(factory, secrets, 
 
 def test_changes_that_do_not_move_credentials_need_none(factory, secrets):
     created = create(factory, secrets, auth=WITH_TOKEN, properties={"a": "b"}).connector
-    same = {"uri": created.uri, "kind": created.kind, "properties": {"a": "b"}, "auth": v1.ConnectorAuthSpec()}
-    same["auth"].scheme = "OAuth2"
+    auth = v1.ConnectorAuthSpec(scheme="OAuth2")
+    same = {"uri": created.uri, "kind": created.kind, "properties": {"a": "b"}, "auth": auth}
     update(factory, secrets, created, "description", "auth.scheme", *({*same} - {"auth"}), description="new", **same)
     assert token(factory, secrets, created) == TOKEN
 

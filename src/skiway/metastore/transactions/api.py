@@ -88,9 +88,10 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
 
     def decoded(rows: bytes) -> Iterator[pa.RecordBatch]:
         for batch in area.decode(rows):
-            for name, column in zip(batch.schema.names, batch.columns, strict=True) if restriction else ():
-                has_values = column.null_count < len(column)
-                restriction.check_inserted(name, restriction.columns.get(name), has_values=has_values)
+            if restriction is not None:
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    has_values = column.null_count < len(column)
+                    restriction.check_inserted(name, restriction.columns.get(name), has_values=has_values)
             yield batch
 
     with DataFileWriter(base.files, base.metadata, buffer_bytes=BUFFER_BYTES) as writer:
