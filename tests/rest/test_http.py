@@ -651,7 +651,11 @@ def test_call_of_a_dead_server_can_be_repeated_after_a_minute(tmp_path: Path) ->
             )
             realm = realm_of(rest_server.callers.known["anybody"])
             with pytest.raises(Killed):
-                once(replace(realm, stores=replace(stores, pointers=Abandoned(stores.pointers))), call, die)
+                once(
+                    replace(realm, caller="anybody", stores=replace(stores, pointers=Abandoned(stores.pointers))),
+                    call,
+                    die,
+                )
             assert rest_server.call("POST", path, body, idempotency_key="k").status_code == 503
             clock.advance(61)
             assert rest_server.call("POST", path, body, idempotency_key="k").status_code == 200
