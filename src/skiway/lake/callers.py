@@ -47,9 +47,6 @@ _CATEGORIES: Final = {
 }
 """Under which category an operation of Airport is audited; the others are about a table."""
 
-_WITHOUT_ACCOUNT: Final = ("handshake", "list_actions")
-"""Operations that are about the server, and not about an account."""
-
 _KINDS: Final[dict[str, Kind]] = {
     "scan": "scans",
     "exchange": "exchanges",
@@ -134,15 +131,7 @@ class Callers:
         """The subject of the caller; raises `Unauthorized`."""
         call = _call.get()
         assert call is not None, "the Airport server enters `observe` before it authenticates"
-        principal = self._pipeline.authenticate(call)
-        if principal.is_platform and call.operation.name not in _WITHOUT_ACCOUNT:
-            raise PermissionDenied(
-                f"{principal.subject} belongs to no account, and catalogs belong to accounts: use a token of an account",
-                key="account.required",
-                operation=call.operation.full_name,
-                subject=principal.subject,
-            )
-        return principal.subject
+        return self._pipeline.authenticate(call).subject
 
     @property
     def authenticated(self) -> Principal:
@@ -197,6 +186,12 @@ class Callers:
 
     def require(self, permission: str, on: Message | None = None) -> None:
         """Raise unless the caller has the permission: on an object, or on some object in the account."""
+        if (principal := self.principal).is_platform:
+            raise PermissionDenied(
+                f"{principal.subject} belongs to no account, and catalogs belong to accounts: use a token of an account",
+                key="account.required",
+                subject=principal.subject,
+            )
         decision = self._decision()
         if decision is None or not decision.somewhere(permission):
             self._pipeline.access.authorizer.require(self.principal, permission)
