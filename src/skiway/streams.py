@@ -54,8 +54,11 @@ class WatchedCall:
         self._watch.add(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Stop watching. If the call was ended, that is why it failed, whatever the failure looks like after libraries have read it."""
         self._watch.remove(self)
+        if error is not None and self.ended is not None and error is not self.ended:
+            raise self.ended from error
 
     def received(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         """The client's messages. After the call was ended, the next one raises `TimedOut`.

@@ -309,6 +309,10 @@ def test_credentials_are_stored_and_never_shown(
         run("connectors", "list"),
     ]
     assert not any(SECRET in each.out + each.err for each in texts)
+    monkeypatch.delenv("SKIWAY_CREDENTIAL", raising=False)
+    moved = run("connectors", "update", passed_as, "--uri", "http://127.0.0.1:2/")
+    assert (moved.code, "give auth.credentials again (--credential)" in moved.err) == (1, True)
+    assert run("connectors", "update", passed_as, "--uri", "http://127.0.0.1:2/", "--credential", spec).code == 0
     run("connectors", "delete", passed_as)
 
 

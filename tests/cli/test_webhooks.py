@@ -48,6 +48,8 @@ def test_event_arrives_signed_and_the_secret_is_not_shown(run: Run, endpoint: En
         assert shown.json["events"] == ["rule.*"]
         assert run("webhooks", "dead-letters", "alerts", "--output", "json").json == []
         assert run("webhooks", "update", "alerts", "--pause").code == 0
+        moved = run("webhooks", "update", "alerts", "--url", f"{endpoint.url}other")
+        assert (moved.code, "give the secret again" in moved.err) == (1, True)
         listed = run("webhooks", "list", "--output", "json")
         assert [each["paused"] for each in listed.json] == [True]
         assert SECRET not in shown.out + listed.out

@@ -39,6 +39,7 @@ FORMATS = {"iceberg": v1.TF_ICEBERG, "delta": v1.TF_DELTA, "parquet": v1.TF_PARQ
 
 class ByToken:
     """The token names the caller, in account `a1`: `reader`, `writer`, or `nothing` and `stranger`, who may only list catalogs.
+    `platform` has no account.
 
     `analyst` reads, and `editor` writes; both are in the group `emea`, and their tokens have the claim `region`.
     """
@@ -46,6 +47,8 @@ class ByToken:
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         token = headers.get("authorization", "Bearer writer").removeprefix("Bearer ")
         roles = {"reader": "default", "writer": "developer", "analyst": "default", "editor": "developer"}
+        if token == "platform":
+            return Principal(token, "", frozenset({"platform-admin"}), Roles().permissions(["platform-admin"]))
         if token in ("nothing", "stranger"):
             return Principal(token, "a1", frozenset({"system-objects"}), frozenset({"catalog.read"}))
         more: dict[str, Any] = {}

@@ -67,8 +67,8 @@ class PolicedLake:
 
     @property
     def namespace(self) -> v1.Namespace:
-        (found,) = namespaces.scan(self.lake.realm, self.catalog.resource_id.id)
-        return found
+        found = namespaces.scan(self.lake.realm, self.catalog.resource_id.id)
+        return next(each for each in found if each.display_name == "s")
 
     def view(self, name: str) -> v1.View:
         found = views.find_any_case(self.lake.realm, self.catalog, self.namespace.resource_id.id, name)

@@ -11,12 +11,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from lake.policed_lake import CANARY, NUMBERS, ROWS, VISIBLE, PolicedLake, policed_lake
 from skiway.client import AirportClient, col
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
-from skiway.metastore import Realm, catalogs, grants, policies, statistics, transactions
+from skiway.metastore import Realm, catalogs, grants, namespaces, policies, statistics, tables, transactions
 from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
@@ -398,6 +399,86 @@ def test_restricted_caller_changes_rows_only(policed: PolicedLake, owner: Airpor
         editor.create_table_as("s.copy", editor.scan("s.people"))
     assert len(read(owner)) == ROWS.num_rows + 1
     assert {row["email"] for row in read(owner, "s.copy")} == {None}
+
+
+@pytest.mark.parametrize("mask", [{"kind": v1.MK_HASH}, {"kind": v1.MK_EXPRESSION, "expression": "md5(region)"}])
+def test_caller_under_a_mask_cannot_compare_with_values_of_its_choice(
+    policed: PolicedLake, owner: AirportClient, mask: dict[str, Any]
+) -> None:
+    policed.mask(["region"], **mask)
+    chosen = ROWS.slice(0, 3)
+    unknown = chosen.set_column(1, ROWS.schema.field("region"), pa.nulls(3, pa.string()))
+    refused = pytest.raises(PermissionDenied, match="only NULL can be inserted into column 'region'")
+    realm, area = _editor(policed), StagingArea(policed.lake.warehouse)
+    begun = transactions.begin(realm, v1.BeginTransactionRequest(), area=area).transaction.transaction_id
+
+    def append(rows: pa.Table) -> v1.AppendRowsResponse:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        request = v1.AppendRowsRequest(
+            transaction_id=begun, table_id=policed.table.resource_id, rows=sink.getvalue().to_pybytes()
+        )
+        return transactions.append(realm, [request], area=area)
+
+    with policed.lake.client(token="editor") as editor:
+        with refused:
+            editor.insert("s.people", chosen)
+        with refused, editor.transaction(explicit=True) as t:
+            t.insert("s.people", chosen)
+        with refused:
+            append(chosen)
+        with pytest.raises(PermissionDenied, match="restricts what you see"):
+            editor.update("s.people", {"region": "EU"}, where=col("id") == 1)
+        with pytest.raises(PermissionDenied, match="restricts what you see"):
+            merged(editor)
+        editor.insert("s.people", unknown)
+        editor.insert("s.people", unknown.drop_columns(["region"]))
+        append(unknown)
+    assert len(read(owner)) == ROWS.num_rows + 6
+
+
+def test_own_table_does_not_help_to_reverse_a_mask(policed: PolicedLake, owner: AirportClient) -> None:
+    policed.mask(["region"], v1.MK_HASH, objects=[policed.catalog.resource_id])
+    chosen = pa.table({"region": ["EU", "US"]})
+    refused = pytest.raises(PermissionDenied, match="policy no email restricts")
+    with policed.lake.client(token="editor") as editor:
+        with refused:
+            editor.create_table_as("s.mine", chosen)
+        editor.create_table("s.mine", chosen.schema)
+        with refused:
+            editor.insert("s.mine", chosen)
+        editor.create_table_as("s.plain", chosen.rename_columns(["plain"]))
+        with refused:
+            editor.rename_column("s.plain", "plain", "region")
+        with refused:
+            editor.create_table_as("s.plain", chosen, on_conflict="replace")
+        assert read(editor, "s.mine") == []
+    owner.insert("s.mine", chosen)
+    assert len(read(owner, "s.mine")) == 2
+
+
+def test_table_cannot_be_moved_to_where_a_mask_shows_hashes(policed: PolicedLake, owner: AirportClient) -> None:
+    owner.create_schema("covered")
+    source = policed.namespace
+    covered = next(
+        each
+        for each in namespaces.scan(policed.lake.realm, policed.catalog.resource_id.id)
+        if each.display_name == "covered"
+    )
+    policed.mask(["region"], v1.MK_HASH, objects=[covered.resource_id])
+    with policed.lake.client(token="editor") as editor:
+        editor.create_table_as("s.mine", pa.table({"region": ["EU"]}))
+    mine = tables.find(policed.lake.realm, source.resource_id.id, "mine")
+    assert mine is not None
+    move = v1.UpdateTableRequest(
+        table_id=mine.resource_id,
+        spec=v1.TableSpec(namespace_id=covered.resource_id),
+        update_mask=FieldMask(paths=["namespace_id"]),
+    )
+    with pytest.raises(PermissionDenied, match="policy no email restricts what you see of table mine"):
+        tables.update(_editor(policed), move)
+    assert tables.update(policed.lake.realm, move).table.namespace_id == covered.resource_id
 
 
 def test_caller_who_sees_all_rows_changes_what_it_sees(policed: PolicedLake, owner: AirportClient) -> None:

@@ -6,10 +6,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
+import msgspec
 import pyarrow as pa
 import pytest
 
+from airport.raw import Raw, code_of, descriptor
 from lake.lakes import Lake
+from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient, col
 from skiway.errors import (
     AlreadyExists,
@@ -211,3 +215,70 @@ def test_schemas_of_a_mirrored_catalog_are_those_of_its_source(lake: Lake) -> No
                 change()
         db.reload()
         assert [each.name for each in db.schemas()] == ["empty", "skiway"]
+
+
+def test_tokens_of_the_platform_are_refused_with_the_reason(lake: Lake, db: AirportClient) -> None:
+    with lake.client(token="platform") as platform:
+        for act in (
+            platform.schemas,
+            lambda: platform.scan("s.t").read_all(),
+            lambda: platform.insert("s.t", pa.table({"id": [1], "name": ["x"]})),
+            lambda: platform.create_schema("x"),
+            lambda: platform.drop_table("s.t"),
+            lambda: platform.call("skiway.query", "SELECT 1").read_all(),
+        ):
+            with pytest.raises(PermissionDenied, match="platform belongs to no account") as caught:
+                act()
+            assert caught.value.key == "account.required"
+    assert len(db.scan("s.t").read_all()) == 3
+
+
+def with_bad_name(data: bytes) -> bytes:
+    """A serialized schema, in which the name that contains \u00ff is not UTF-8 any more."""
+    assert "\u00ff".encode() in data
+    return data.replace("\u00ff".encode(), b"\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema({"\u00ff": pa.int64()}),
+        pa.schema({"id": pa.struct({"\u00ff": pa.int64()})}),
+        pa.schema({"id": pa.list_(pa.field("\u00ff", pa.int64()))}),
+    ],
+    ids=["column", "member", "element"],
+)
+def test_names_that_are_not_utf8_are_refused(lake: Lake, db: AirportClient, schema: pa.Schema) -> None:
+    with Raw(lake.location) as raw:
+        begun = with_bad_name(FrameWriter(schema).begin(descriptor=descriptor("managed", "s", "t")))
+        code, message = code_of(raw.exchange([begun], ("airport-operation", "insert")))
+        assert (code, "utf-8" in message) == (grpc.StatusCode.INVALID_ARGUMENT, True), message
+        body = {"catalog_name": "managed", "schema_name": "s", "table_name": "new", "on_conflict": "error"}
+        columns = with_bad_name(schema.serialize().to_pybytes())
+        made = msgspec.msgpack.encode({**body, "arrow_schema": columns, "not_null_constraints": []})
+        code, message = code_of(lambda: raw.action("create_table", made))
+        assert (code, "UTF-8" in message) == (grpc.StatusCode.INVALID_ARGUMENT, True), message
+    assert len(db.scan("s.t").read_all()) == 3
+
+
+def test_returned_rows_need_all_columns(lake: Lake, db: AirportClient) -> None:
+    with Raw(lake.location) as raw:
+        begun = FrameWriter(ONE).begin(descriptor=descriptor("managed", "s", "t"))
+        sent = ("airport-operation", "insert"), ("return-chunks", "1")
+        code, message = code_of(raw.exchange([begun], *sent))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "INSERT … RETURNING into table 't' lacks column 'name'" in message
+    assert len(db.scan("s.t").read_all()) == 3
+
+
+@pytest.mark.parametrize("path", [[], [""], ["s", ""]])
+def test_field_needs_a_path(db: AirportClient, path: list[str]) -> None:
+    db.create_table("s.nested", pa.schema({"s": pa.struct({"x": pa.int64()})}))
+    for act in (
+        lambda: db.rename_field("s.nested", path, "y"),
+        lambda: db.remove_field("s.nested", path),
+        lambda: db.remove_field("s.nested", path, if_exists=True),
+        lambda: db.add_field("s.nested", path, pa.field("y", pa.int64())),
+    ):
+        with pytest.raises(InvalidArgument, match="the path of the field is"):
+            act()

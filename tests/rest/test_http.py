@@ -18,6 +18,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from authorization.callers import add_policies
 from rest.rest_server import JSON, RestServer, listening, opened
 from skiway import errors
 from skiway.metastore import Realm
@@ -36,7 +37,7 @@ from skiway.telemetry.definitions import RPC_REQUESTS
 from skiway.telemetry.metrics import Metrics
 from storage.homes import Clock
 
-SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
+SCHEMA: dict[str, Any] = {"type": "struct", "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
 PEOPLE = {"name": "people", "schema": SCHEMA}
 HERE = "/v1/lake/namespaces/sales/tables"
 
@@ -554,6 +555,27 @@ def test_call_with_an_idempotency_key_runs_once(shop: RestServer) -> None:
     assert shop.call("DELETE", f"{HERE}/twice", idempotency_key="k4").status_code == 404
 
 
+def test_idempotency_key_does_not_replay_responses_past_rights_and_policies(shop: RestServer) -> None:
+    fields = [*SCHEMA["fields"], {"id": 2, "name": "name", "required": False, "type": "string"}]
+    assert shop.call("POST", HERE, {"name": "named", "schema": {**SCHEMA, "fields": fields}}).status_code == 200
+    body, path = set_property(planted="secret"), f"{HERE}/named"
+    known = shop.callers.known
+    known["restricted"] = replace(known["anybody"], subject="restricted")
+    known["other"] = replace(known["anybody"], subject="other")
+    for caller in ("anybody", "restricted"):
+        answer = shop.call("POST", path, body, idempotency_key="k", authorization=f"Bearer {caller}")
+        assert (answer.status_code, "planted" in answer.text) == (200, True)
+    table_id = answer.json()["metadata"]["location"].rpartition("/")[2]
+    add_policies(Realm(shop.factory.stores, "a1"), v1.ResourceId(id=table_id, kind=v1.RK_TABLE))
+    for caller in ("restricted", "reader", "nobody", "stranger", "platform"):
+        answer = shop.call("POST", path, body, idempotency_key="k", authorization=f"Bearer {caller}")
+        assert (answer.status_code >= 400, "planted" in answer.text) == (True, False), caller
+    known["anybody"] = replace(known["anybody"], permissions=known["reader"].permissions)
+    assert error(shop.call("POST", path, body, idempotency_key="k")) == (403, "ForbiddenException")
+    changed = shop.call("POST", path, set_property(b="c"), idempotency_key="k", authorization="Bearer other")
+    assert changed.json()["metadata"]["properties"]["b"] == "c"  # a key of another caller is not in the way
+
+
 def test_client_errors_are_replayed(rest_server: RestServer) -> None:
     first_error = rest_server.call("POST", "/v1/lake/namespaces/sales/tables", PEOPLE, idempotency_key="k")
     rest_server.call("POST", "/v1/lake/namespaces", {"namespace": ["sales"]})
@@ -629,7 +651,11 @@ def test_call_of_a_dead_server_can_be_repeated_after_a_minute(tmp_path: Path) ->
             )
             realm = realm_of(rest_server.callers.known["anybody"])
             with pytest.raises(Killed):
-                once(replace(realm, stores=replace(stores, pointers=Abandoned(stores.pointers))), call, die)
+                once(
+                    replace(realm, caller="anybody", stores=replace(stores, pointers=Abandoned(stores.pointers))),
+                    call,
+                    die,
+                )
             assert rest_server.call("POST", path, body, idempotency_key="k").status_code == 503
             clock.advance(61)
             assert rest_server.call("POST", path, body, idempotency_key="k").status_code == 200

@@ -59,6 +59,9 @@ class Callers:
     def add(self, caller: Principal, *, name: str = "") -> None:
         self._known[name or caller.subject] = caller
 
+    def forget(self, name: str) -> None:
+        del self._known[name]
+
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         name = headers.get("authorization", "").removeprefix("Bearer ")
         if name not in self._known:

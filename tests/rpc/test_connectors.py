@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +16,7 @@ from rpc.requests import lake
 from rpc.rpc_server import RpcServer, behavior, opened
 from skiway.client import Metastore
 from skiway.client.metastore import calls
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, TimedOut, Unsupported
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, SkiwayError, TimedOut, Unsupported
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.model import v1
@@ -56,6 +59,72 @@ def test_connector_is_validated(db: Metastore, folder):
     wrong = db.connectors.validate(connector, spec=v1.ConnectorSpec(uri="/nowhere"))
     assert (wrong.ok, "nowhere" in wrong.summary) == (False, True)
     assert not db.connectors.validate(spec=v1.ConnectorSpec(kind=v1.CK_PARQUET, uri="/nowhere")).ok
+
+
+class Listener(ThreadingHTTPServer):
+    """An attacker's server, which records all headers that it receives."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ListenerHandler)
+        self.received: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class ListenerHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        cast(Listener, self.server).received.append(f"{self.path} {self.headers}")
+        self.send_response(404)
+        self.end_headers()
+
+    do_POST = do_GET  # noqa: N815 - the name that the class wants
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def listeners() -> Iterator[tuple[Listener, Listener]]:
+    with Listener() as own, Listener() as attacker:
+        for each in (own, attacker):
+            Thread(target=each.serve_forever, args=(0.01,), daemon=True).start()
+        yield own, attacker
+        own.shutdown()
+        attacker.shutdown()
+
+
+def test_stored_token_never_arrives_at_another_address(db: Metastore, listeners: tuple[Listener, Listener]):
+    own, attacker = listeners
+    secret = "planted-bearer-token"
+    source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["a"]))
+    auth = v1.ConnectorAuthSpec(
+        scheme="oauth2", credentials=v1.ConnectorCredentials(bearer=v1.BearerToken(token=secret))
+    )
+    made = db.connectors.create("up", kind="iceberg", uri=own.url, catalog="lake", source=source, auth=auth)
+    db.connectors.validate(made)
+    assert any(secret in each for each in own.received)  # the listener sees tokens
+
+    moves: list[dict[str, Any]] = [
+        {"uri": attacker.url},
+        {"kind": "unity", "uri": attacker.url},
+        {"properties": {"uri": attacker.url}},
+        {"properties": {"oauth2-server-uri": attacker.url, "s3.endpoint": attacker.url}},
+        {"auth": v1.ConnectorAuthSpec(scheme="oauth2", properties={"uri": attacker.url}), "keep_credentials": True},
+        {"auth": v1.ConnectorAuthSpec(scheme="none"), "uri": attacker.url, "keep_credentials": True},
+    ]
+    for move in moves:
+        with pytest.raises(InvalidArgument, match=r"give auth\.credentials again"):
+            db.connectors.update("up", **move)
+        spec = v1.ConnectorSpec(
+            uri=move.get("uri"), kind=v1.CK_UNITY if "kind" in move else None, properties=move.get("properties")
+        )
+        db.connectors.validate("up", spec=spec)
+        db.connectors.validate("up")
+        with suppress(SkiwayError):
+            db.connectors.capture("up")
+    db.connectors.update("up", uri=attacker.url, auth=v1.ConnectorAuthSpec(scheme="oauth2"))  # removes the token
+    db.connectors.validate("up")
+    assert attacker.received
+    assert not any(secret in each for each in attacker.received)
 
 
 @behavior(70)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
 import pytest
 
 from rpc.requests import REQUESTS, lake
-from rpc.rpc_server import METHODS, RpcServer
+from rpc.rpc_server import METHODS, RpcServer, principal
+from skiway.metastore import grants, policies
 from skiway.model import v1
 
 CODE = grpc.StatusCode
@@ -73,6 +76,39 @@ def test_stream_waits_for_events(rpc_server: RpcServer) -> None:
     found = next(event for response in responses for event in response.events)
     assert (found.kind, found.name, found.sequence) == ("catalog", "new", cursor + 1)
     call._call.cancel()
+
+
+@pytest.mark.parametrize("change", ["token", "roles", "grant", "policy"])
+def test_open_stream_ends_when_the_caller_loses_rights(rpc_server: RpcServer, change: str) -> None:
+    sample = lake(rpc_server.factory)
+    home, callers = rpc_server.factory.home, rpc_server.callers
+    callers.add(principal("temporary", *(() if change == "grant" else ("catalog.read", "table.read"))))
+    for on in (sample.catalog.resource_id, sample.namespace.resource_id) if change == "grant" else ():
+        grants.add(home, v1.AddGrantRequest(object_id=on, grantee="user:temporary", privilege=v1.PV_READ))
+    client = rpc_server.client.as_("temporary")
+    call = client.begin("EventService/WatchEvents", v1.WatchEventsRequest(wait_seconds=60))
+    responses = iter(call._call)
+    next(responses)
+    if change == "token":
+        callers.forget("temporary")
+    elif change == "roles":
+        callers.add(principal("temporary", "catalog.read"))
+    elif change == "grant":
+        grants.revoke(home, v1.RevokeGrantRequest(object_id=sample.catalog.resource_id, grantee="user:temporary"))
+    else:
+        spec = v1.PolicySpec(
+            display_name="p",
+            subjects=["user:temporary"],
+            objects=[sample.catalog.resource_id],
+            row_filter=v1.PolicyFilter(predicate="1 = 2"),
+        )
+        policies.create(home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    began = time.monotonic()
+    with pytest.raises(grpc.RpcError) as ended:
+        for _ in responses:
+            pass
+    expected = CODE.UNAUTHENTICATED if change == "token" else CODE.PERMISSION_DENIED
+    assert (ended.value.code(), time.monotonic() - began < 5) == (expected, True)
 
 
 def test_other_account_sees_nothing(rpc_server: RpcServer) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
 from skiway.security import NOBODY, PermissionAuthorizer, Principal, Roles
+from skiway.security.authentication import Admission, Identity
 
 READ = {"account.read", "catalog.read", "namespace.read", "table.read", "view.read"}
 WRITE = {"catalog.write", "namespace.write", "table.write", "view.write"}
@@ -130,3 +131,8 @@ def test_platform_principal_is_not_the_empty_principal():
     assert not principal("administrator").is_platform
     assert NOBODY.is_nobody
     assert not NOBODY.is_platform
+
+
+def test_principals_with_platform_roles_are_hashable() -> None:
+    admitted = Admission(Roles(), None).admit(Identity("ops", "", frozenset({"platform-admin", "unknown"})))
+    assert (hash(admitted) is not None, admitted.roles) == (True, frozenset({"platform-admin"}))

@@ -135,8 +135,10 @@ def test_every_change_arrives(lake: Metastore, tmp_path: Path) -> None:
     for section, number, change in CHANGES:
         (declared[section] if section == "account" else declared[section][number]).update(change)
         (made,) = plan(lake, declared).changes
-        assert (made.action, made.changed) == ("update", change.keys())
-        (reported,) = applied(lake, declared)  # without the environment: credentials are not sent again
+        assert (made.action, made.changed - {"secret"}) == ("update", change.keys())
+        moves = {"auth", "url"} & change.keys()
+        secrets = {CREDENTIAL: f"type=bearer,token={SECRET}", "X": "another secret of many bytes"} if moves else {}
+        (reported,) = applied(lake, declared, secrets)  # without the environment: credentials are not sent again
         assert reported == f"changed {made.kind} {made.name}"
         assert not plan(lake, declared), change
         assert lake.connectors.get(declared["connectors"][1]["name"]).message.auth.secret_id
@@ -354,6 +356,38 @@ def test_missing_secret_stops_before_the_first_change(lake: Metastore) -> None:
     with pytest.raises(InvalidArgument, match=r"connector c \(line \d+\): .* refers to \$NOWHERE, which is not set"):
         applied(lake, declared)
     assert lake.catalogs.find("new") is None
+
+
+def test_new_address_needs_the_credentials_again(lake: Metastore, server: Server) -> None:
+    declared = with_credentials({"env": "A"})
+    applied(lake, declared, {"A": f"type=bearer,token={SECRET}"})
+    declared["connectors"][0]["uri"] = "/other"
+    (change,) = plan(lake, declared).changes
+    assert [each.field for each in change.fields] == ["uri", "auth.credentials"]
+    with pytest.raises(InvalidArgument, match=r"refers to \$A, which is not set"):
+        applied(lake, declared)
+    found = sent(server)
+    applied(lake, declared, {"A": "type=bearer,token=new"})
+    assert [each.bearer.token for each in found] == ["new"]
+
+    del declared["connectors"][0]["auth"]["credentials"]
+    assert not plan(lake, declared)
+    declared["connectors"][0]["uri"] = "/third"
+    with pytest.raises(InvalidSetup, match=r"connector c gets another uri, .*: declare auth\.credentials, or remove"):
+        plan(lake, declared)
+    applied(lake, declared, delete=True)
+    assert not lake.connectors.get("c").message.auth.secret_id
+
+
+def test_new_address_of_a_webhook_needs_its_secret_again(lake: Metastore, tmp_path: Path) -> None:
+    declared = {"version": 1, "webhooks": everything(tmp_path)["webhooks"][:1]}
+    applied(lake, declared, {"X": "y"})
+    declared["webhooks"][0]["url"] = "http://127.0.0.1:9/"
+    (change,) = plan(lake, declared).changes
+    assert [each.field for each in change.fields] == ["url", "secret"]
+    del declared["webhooks"][0]["secret"]
+    with pytest.raises(InvalidSetup, match=r"webhook alerts gets another url, .*: declare its secret"):
+        plan(lake, declared)
 
 
 def test_credentials_are_removed_only_with_delete(lake: Metastore) -> None:

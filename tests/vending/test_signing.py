@@ -313,6 +313,11 @@ OWN = "tables/a1/t1/data/x"
 def test_several_objects_are_deleted_if_all_are_of_the_table() -> None:
     body = DELETE.format(OWN, "tables/a1/t1/data/y")
     found = signed("POST", f"{BUCKET}?delete", body=body)
+    for harmless in (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n{body}',
+        f"<Delete>\n <Quiet>true</Quiet>\n <Object>\n  <Key>{OWN}&amp;&#x62;</Key>\n </Object>\n</Delete>",
+    ):
+        assert signed("POST", f"{BUCKET}?delete", body=harmless)
     assert found["x-amz-content-sha256"] == sha256(body.encode()).hexdigest(), "the body cannot be replaced"
     with pytest.raises(PermissionDenied, match=r"table\.write"):
         signed("POST", f"{BUCKET}?delete", READER, body=body)
@@ -333,6 +338,23 @@ def test_several_objects_are_deleted_if_all_are_of_the_table() -> None:
         f"<Other><Object><Key>{OWN}</Key></Object></Other>",
         f"<Delete><Object><Key>{OWN}</Key></Object><More/></Delete>",
         f"<Delete><Object><Key>{OWN}</Key><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}</Key><VersionId>3</VersionId></Object></Delete>",
+        f"<Delete><Object><VersionId>3</VersionId><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}</Key><ETag>x</ETag></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}<b>../t2/x</b></Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}<Key>tables/a1/t2/x</Key></Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}<?x y?></Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}</Key></Object><Object><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}</Key></Object><Object><Key>{OWN.replace('t1', '&#x74;1')}</Key></Object></Delete>",
+        f"<Delete><Object VersionId='3'><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object>tables/a1/t2/x<Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}</Key>tables/a1/t2/x</Object></Delete>",
+        f"<Delete><Object><a:Key xmlns:a='x'>{OWN}</a:Key></Object></Delete>",
+        f"<Delete xmlns='other'><Object><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Quiet>true</Quiet><Quiet>false</Quiet><Object><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Quiet><Object/></Quiet><Object><Key>{OWN}</Key></Object></Delete>",
+        f"<?xml version='1.0' encoding='UTF-7'?><Delete><Object><Key>{OWN}</Key></Object></Delete>",
+        f"<Delete><Object><Key>{OWN}&e;</Key></Object></Delete>",
         f"<Delete><Object><Key>{OWN}</Key></Object><!-- <Object/> --></Delete>",
         f"<!DOCTYPE x SYSTEM 'http://example.com/x'><Delete><Object><Key>{OWN}</Key></Object></Delete>",
         f"<!DOCTYPE x [<!ENTITY e 'tables/a1/t2/x'>]><Delete><Object><Key>{OWN}</Key></Object></Delete>",

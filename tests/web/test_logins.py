@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from runtime.servers import Server
 from skiway.client import AirportClient, Metastore
+from skiway.web import pages
 from web.explorers import Visitor, visiting, with_tokens
 
 CANARY = "canary-4711"
@@ -71,6 +73,45 @@ def test_token_without_a_session_sends_no_forms(visitor: Visitor, lake: tuple[Se
     sent = {"authorization": f"Bearer {lake[1]['ada']}"}
     answer = visitor.browser.post("/sql", data={"catalog": "lake", "query": "SELECT 1"}, headers=sent)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fsql")
+
+
+FOREIGN: list[dict[str, str]] = [
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://[evil"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+]
+FORMS = ["/logout", *(f"/{kind}/x" for method, kind in pages.PAGES if method == "POST")]
+
+
+def test_forms_of_other_sites_are_refused(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    for headers in FOREIGN:
+        answer = visitor.browser.post("/login", data={"token": lake[1]["ada"]}, headers=headers)
+        assert (answer.status_code, "skiway_session" in visitor.browser.cookies) == (403, False), headers
+    log_in(visitor, lake[1]["ada"])
+    token = re.search(r'name="form_token" value="(\w+)"', visitor.page("/connectors"))
+    assert token is not None
+    form = {"action": "pause", "form_token": token[1]}
+    for headers in FOREIGN:
+        for path in FORMS:
+            assert visitor.browser.post(path, data=form, headers=headers).status_code == 403, (path, headers)
+    assert visitor.get("/connectors").status_code == 200, "the session continues"
+
+
+def test_form_of_this_site_is_accepted(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    own = {"origin": lake[0].addresses["http"].rstrip("/"), "sec-fetch-site": "same-origin"}
+    assert visitor.browser.post("/login", data={"token": lake[1]["ada"]}, headers=own).status_code == 303
+    assert visitor.send("/logout", {}, on="/connectors", **own).headers["location"] == "/login"
+
+
+def test_form_tokens_of_any_characters_are_refused(visitor: Visitor, lake: tuple[Server, dict[str, str]]) -> None:
+    log_in(visitor, lake[1]["ada"])
+    sent = {"content-type": "application/x-www-form-urlencoded"}
+    for form_token in (b"k\xc3\xa4se", b"\xff", b"%ff", b"%F0%9F%94%92", b"x" * 5000, b""):
+        for path in FORMS:
+            body = b"action=pause&form_token=" + form_token
+            assert visitor.browser.post(path, content=body, headers=sent).status_code == 403, (path, form_token)
 
 
 def test_wrong_token_is_refused(visitor: Visitor) -> None:

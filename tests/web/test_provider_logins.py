@@ -113,9 +113,28 @@ def test_visitor_logs_in_at_the_provider_and_reaches_the_page(visitor: Visitor, 
 
 
 def test_id_token_is_used_if_only_the_provider_can_read_its_access_tokens(visitor: Visitor, provider: Provider) -> None:
-    provider.answer = {"access_token": "opaque", "id_token": provider.token()}
-    assert returned(visitor, provider.authorize(sent_to_provider(visitor))).status_code == 303
+    address = sent_to_provider(visitor)
+    nonce = dict(parse_qsl(urlsplit(address).query))["nonce"]
+    provider.answer = {"access_token": "opaque", "id_token": provider.token(nonce=nonce)}
+    assert returned(visitor, provider.authorize(address)).status_code == 303
     assert visitor.get("/").status_code == 200
+
+
+def test_id_token_of_another_login_is_refused(visitor: Visitor, provider: Provider) -> None:
+    other = dict(parse_qsl(urlsplit(sent_to_provider(visitor)).query))["nonce"]
+    for claims in ({}, {"nonce": ""}, {"nonce": 1}, {"nonce": "käse"}, {"nonce": other}):
+        for access_token in ("opaque", provider.token()):
+            provider.answer = {"access_token": access_token, "id_token": provider.token(**claims)}
+            address = sent_to_provider(visitor)
+            answer = returned(visitor, provider.authorize(address))
+            assert (answer.status_code, "of another login" in answer.text) == (401, True), claims
+            assert "skiway_session" not in visitor.browser.cookies
+
+
+@pytest.mark.parametrize("state", ["käse", "%ff", "x"])
+def test_state_of_any_characters_is_refused(visitor: Visitor, provider: Provider, state: str) -> None:
+    provider.authorize(sent_to_provider(visitor))
+    assert visitor.browser.get(f"/login/callback?code=x&state={state}").status_code == 400
 
 
 def test_another_browser_cannot_use_the_code(visitor: Visitor, server: Server, provider: Provider) -> None:

@@ -195,6 +195,12 @@ class Callers:
 
     def require(self, permission: str, on: Message | None = None) -> None:
         """Raise unless the caller has the permission: on an object, or on some object in the account."""
+        if (principal := self.principal).is_platform:
+            raise PermissionDenied(
+                f"{principal.subject} belongs to no account, and catalogs belong to accounts: use a token of an account",
+                key="account.required",
+                subject=principal.subject,
+            )
         decision = self._decision()
         if decision is None or not decision.somewhere(permission):
             self._pipeline.access.authorizer.require(self.principal, permission)

@@ -41,6 +41,7 @@ from skiway.lake.columns import ROWID, Columns, columns_of
 from skiway.lake.commits import Changes
 from skiway.lake.infinity import check_finite
 from skiway.lake.transactions import is_explicit
+from skiway.metastore.records.policies import Restriction
 from skiway.sql import unknown_column
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _taken(column: pa.Array, announced: pa.Field) -> pa.Array:
 @dataclass(frozen=True)
 class Target:
     """The table that rows are written to, the state they are written for, and the function that commits
-    their files, given also the number of rows.
+    their files, given also the number of rows. `restriction` is what policies leave of it for the caller.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Target:
     metadata: TableMetadata
     commit: Callable[[Sequence[DataFile], int], object]
     also_without_rows: bool = False
+    restriction: Restriction | None = None
 
     @classmethod
     def of(cls, changes: Changes) -> Target:
@@ -135,7 +137,8 @@ class Target:
             else:
                 changes.commit(append(files))
 
-        return cls(changes.record.display_name, base.files, base.metadata, commit)
+        restriction = changes.context.callers.restriction(changes.record)
+        return cls(changes.record.display_name, base.files, base.metadata, commit, restriction=restriction)
 
 
 class InsertRows(Statement):
@@ -147,6 +150,8 @@ class InsertRows(Statement):
         now = arrow_schema(target.metadata.schema()).arrow
         self._incoming = Incoming(target.name, write.schema, known=known, now=now)
         self._check_required(now, target.name)
+        if self._returning:
+            self._check_complete(known, target.name)
         self._writer = DataFileWriter(target.files, target.metadata, buffer_bytes=BUFFER_BYTES)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -167,6 +172,10 @@ class InsertRows(Statement):
 
     def _write(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         taken = self._incoming.announced(rows)
+        if self._target.restriction is not None:
+            for column, (_, _, current) in zip(taken.columns, self._incoming.columns, strict=True):
+                has_values = column.null_count < len(column)
+                self._target.restriction.check_inserted(current.name, field_id(current), has_values=has_values)
         self._writer.write(self._incoming.stored(taken))
         return taken
 
@@ -191,6 +200,17 @@ class InsertRows(Statement):
     def abort(self) -> None:
         """Delete the files that were written."""
         self._writer.abort()
+
+    def _check_complete(self, known: Columns, table: str) -> None:
+        given = {announced.name for _, announced, _ in self._incoming.columns}
+        missing = [name for name in known.announced.names if name != ROWID and name not in given]
+        if missing:
+            raise InvalidArgument(
+                f"INSERT … RETURNING into table {table!r} lacks column {missing[0]!r}, which it would return: send all columns, or "
+                "remove RETURNING",
+                key="insert.returning",
+                column=missing[0],
+            )
 
     def _check_required(self, now: pa.Schema, table: str) -> None:
         given = {*self._incoming.names, *write_defaults(self._target.metadata.schema())}

@@ -10,7 +10,7 @@ import pyarrow as pa
 from skiway.airport import CreateTable, DynamicSchema, LazyListing, ScanOptions, Schema, Table
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 from skiway.formats.iceberg.commits import Replacement, replacing
-from skiway.formats.iceberg.types import iceberg_schema
+from skiway.formats.iceberg.types import iceberg_schema, schema_json
 from skiway.lake.client_scans import scan_mode
 from skiway.lake.columns import ROWID, Columns, columns_in, columns_of
 from skiway.lake.commits import Changes, check_auto_commit, check_managed
@@ -182,7 +182,17 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             managed.create_filled(realm, warehouse, staged, files)
             self._changed()
 
-        return Target(name, staged.files, staged.metadata, commit=create, also_without_rows=True)
+        described = v1.Table()
+        described.CopyFrom(staged.table)
+        described.schema_json = schema_json(staged.metadata.schema())
+        return Target(
+            name,
+            staged.files,
+            staged.metadata,
+            commit=create,
+            also_without_rows=True,
+            restriction=self._context.callers.restriction(described),
+        )
 
     def _replaced(self, found: v1.Table, wanted: pa.Schema, properties: Mapping[str, str]) -> v1.Table:
         changes = Changes(self._context, found)

@@ -32,6 +32,9 @@ __all__ = ["Access", "Observers", "Pipeline", "Retries"]
 
 _OK: Final = "OK"
 
+RENEWED_S: Final = 1.0
+"""How often the rights of a caller are checked while a call sends messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -149,6 +152,32 @@ class Pipeline:
             call.slot = self.access.quotas.enter(principal, call.operation.counts_as)
         call.begin_work(self.access.memory)
         return principal
+
+    def renewal(self, call: Call) -> Callable[[], None]:
+        """A function for the time in which the call sends messages, for example events as they happen.
+
+        It raises if the caller is not admitted any more, or has other rights than now: its token was revoked or has expired,
+        or its roles, grants or policies have changed. It checks that once a second.
+        """
+        known, rights = call.principal, self.realm(call).rights
+        checked_at = time.monotonic()
+
+        def check() -> None:
+            nonlocal checked_at
+            if time.monotonic() - checked_at < RENEWED_S:
+                return
+            again = Call(call.operation, call.headers, call.context)
+            again.principal = self.access.authenticator.authenticate(call.headers)
+            again.decision = self.access.decide(again.principal)
+            again.is_narrowed = call.is_narrowed
+            if again.principal != known or self.realm(again).rights != rights:
+                raise PermissionDenied(
+                    "your roles, grants or policies have changed since this call began: call again",
+                    key="rights.changed",
+                )
+            checked_at = time.monotonic()
+
+        return check
 
     def realm(self, call: Call) -> Realm:
         """The metastore as the caller sees it: all of its account, or what grants allow, restricted by policies."""

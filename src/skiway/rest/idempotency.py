@@ -40,7 +40,7 @@ def once(realm: Realm, call: RestCall, act: Callable[[], RestResponse]) -> RestR
         return act()
     slot = Slot(realm, OPERATION, key, _fingerprint(call))
     found = slot.find()
-    return _first(slot, act) if found is None else _replayed(found, slot.fingerprint)
+    return _first(slot, act) if found is None else _replayed(slot, found)
 
 
 def _first(slot: Slot, act: Callable[[], RestResponse]) -> RestResponse:
@@ -67,12 +67,14 @@ def _store(slot: Slot, version: int, response: RestResponse) -> None:
         log.warning("the response to a request with an idempotency key could not be stored", exc_info=True)
 
 
-def _replayed(record: v1.IdempotencyRecord, fingerprint: str) -> RestResponse:
-    if record.fingerprint != fingerprint:
-        raise failure(Conflict, "idempotency.mismatch", op="call", idempotency_key=record.key)
+def _replayed(slot: Slot, record: v1.IdempotencyRecord) -> RestResponse:
+    if not slot.matches(record):
+        raise failure(Conflict, "idempotency.mismatch", op="call", idempotency_key=slot.key)
     if not record.answer:
-        raise _under_way(record.key)
+        raise _under_way(slot.key)
     stored = json.loads(record.answer)
+    if stored["body"]:  # otherwise there is nothing to see, and a dropped table has no grants any more
+        slot.require_rights(record)
     return RestResponse(stored["status"], stored["body"].encode(), stored["headers"])
 
 

@@ -136,6 +136,8 @@ class Door:
                     request = received if call.method.streamed else client.only(messages)
                     call.transferred(len(request) if isinstance(request, bytes) else 0)
                     call.watch(client)
+                    if call.method.answers_many:
+                        call.renew = self._pipeline.renewal(call)
                     answer = handle(call, self._realm(call), self._retrying, request)
                     call.transferred(len(answer))
                     return answer

@@ -35,13 +35,21 @@ LONGEST_ID: Final = 100
 """Our ids are shorter; longer text from a caller is cut in the audit trail."""
 
 
+def _nothing_to_renew() -> None:
+    """Do nothing, because the call sends one message."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RpcCall(Call):
-    """A call of a gRPC method. `send` takes the messages of a streamed response; it blocks until the client has room."""
+    """A call of a gRPC method. `send` takes the messages of a streamed response; it blocks until the client has room.
+
+    `renew` raises if the caller may not get them any more.
+    """
 
     method: Method
     client: grpc.ServicerContext
     send: Callable[[bytes], None] | None = None
+    renew: Callable[[], None] = _nothing_to_renew
 
     def watch(self, client: WatchedCall) -> None:
         """Tell `client` when this call waits for it to read."""
@@ -106,6 +114,7 @@ def _send_all(call: RpcCall, realm: Realm, data: bytes) -> None:
     assert isinstance(responses, Iterator)
     for response in responses:
         call.require_client()
+        call.renew()
         call.send(response.SerializeToString())
 
 

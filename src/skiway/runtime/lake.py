@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from skiway import extras
 from skiway.airport import AirportService, Limits
+from skiway.airport.wire.frames import check_names
 from skiway.airport.wire.sizes import check_stream, check_values
 from skiway.config import Settings
 from skiway.config.server import Grpc, Http
@@ -199,6 +200,7 @@ def _decoded(rows: bytes, *, max_bytes: int) -> Iterator[pa.RecordBatch]:
         check_stream(rows, max_bytes)
     for batch in decode_rows(rows):
         with malformed_rows():
+            check_names(batch.schema)
             batch.validate()
         check_values(batch.columns, max_bytes)
         yield batch

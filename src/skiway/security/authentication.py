@@ -140,7 +140,7 @@ class Admission:
     def admit(self, identity: Identity) -> Principal:
         """The principal with the permissions of its roles: account roles in an account, platform roles without one."""
         roles = normal_roles(identity.roles)
-        platform = roles & self.roles.platform_table().keys()
+        platform = frozenset(roles & self.roles.platform_table().keys())
         if identity.account:
             self._require_account(identity.account)
             roles, permissions = roles - platform, self.roles.permissions(roles - platform)

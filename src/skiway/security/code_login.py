@@ -7,12 +7,14 @@ instead of using a library because it is one address and one request, and the re
 from __future__ import annotations
 
 import hashlib
+import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+import jwt
 from cachetools import TTLCache
 
 from skiway.errors import Unauthorized
@@ -21,6 +23,15 @@ from skiway.security.identity_provider import LOGIN, check_url, metadata_of, pos
 __all__ = ["CodeLogin"]
 
 METADATA_S: Final = 300.0
+
+
+def _has_nonce(token: str, nonce: str) -> bool:
+    """Whether an ID token contains the nonce. The server checks the signature of a token when it is used."""
+    try:
+        found = jwt.decode(token, options={"verify_signature": False}).get("nonce")
+    except jwt.InvalidTokenError:
+        return False
+    return isinstance(found, str) and hmac.compare_digest(found.encode(errors="replace"), nonce.encode())
 
 
 class CodeLogin:
@@ -47,8 +58,11 @@ class CodeLogin:
         """The host of the issuer, for people."""
         return urlsplit(self._issuer).hostname or self._issuer
 
-    def address(self, redirect_uri: str, *, state: str, verifier: str) -> str:
-        """Where the browser asks for a code. It then returns to `redirect_uri` with the code and `state`."""
+    def address(self, redirect_uri: str, *, state: str, verifier: str, nonce: str) -> str:
+        """Where the browser asks for a code. It then returns to `redirect_uri` with the code and `state`.
+
+        The provider puts `nonce` into the ID token.
+        """
         challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         asked = {
             "response_type": "code",
@@ -56,14 +70,18 @@ class CodeLogin:
             "redirect_uri": redirect_uri,
             "scope": self._scopes,
             "state": state,
+            "nonce": nonce,
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
         endpoint = self._endpoint("authorization_endpoint")
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
 
-    def tokens(self, code: str, *, verifier: str, redirect_uri: str) -> list[str]:
-        """The tokens for a code: the access token, then the ID token. Some providers issue access tokens that only they can read."""
+    def tokens(self, code: str, *, verifier: str, redirect_uri: str, nonce: str) -> list[str]:
+        """The tokens for a code: the access token, then the ID token. Some providers issue access tokens that only they can read.
+
+        An ID token must have the nonce of this login: otherwise it belongs to another one.
+        """
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -85,6 +103,11 @@ class CodeLogin:
         tokens = [each for each in found if isinstance(each, str) and each]
         if not tokens:
             raise unavailable(self._issuer, "its response contains no token", problem=LOGIN)
+        identity = answer.get("id_token")
+        if isinstance(identity, str) and identity and not _has_nonce(identity, nonce):
+            raise Unauthorized(
+                "the identity provider sent the ID token of another login: log in again", key="login.nonce"
+            )
         return tokens
 
     def _accepts_basic(self) -> bool:

@@ -63,6 +63,8 @@ ORDER: Final = (
 NEVER_DELETED: Final = ("tables",)
 KEPT: Final = {View: ("reads", "columns", "search_path")}
 """The keys that stay as they are on the server if the file leaves them out."""
+ADDRESS: Final = ("kind", "uri", "properties", "auth")
+"""The keys of a connector that decide where its credentials are sent: if one changes, they are sent again."""
 CREDENTIALS: Final = "auth.credentials"
 SECRET: Final = "secret"  # noqa: S105 - the name of a key
 
@@ -122,9 +124,9 @@ def make_plan(loaded: Loaded, actual: Actual, *, delete: bool = False, send_cred
     """Compare a checked file with a server. With `delete`, objects that are not in the file are deleted.
 
     `send_credentials` sends the credentials of all connectors and the secrets of all webhooks again: those on the server
-    cannot be compared.
+    cannot be compared. Those of a connector or webhook whose address changes are always sent.
     """
-    problems = list(_problems(loaded, actual))
+    problems = [*_problems(loaded, actual), *_missing_secrets(loaded, actual, delete=delete)]
     if problems:
         raise InvalidSetup(loaded.file, problems)
     changes: list[Change] = []
@@ -196,7 +198,7 @@ def _compare(section: str, loaded: Loaded, actual: Actual, *, send_credentials: 
         fields = tuple(_differences({**_shown(before)}, {**_shown(desired), **_plain_keys(kept)}))
         if isinstance(desired, Connector):
             fields = tuple(_credential_fields(fields, desired, actual, again=send_credentials, delete=delete))
-        if isinstance(desired, Webhook) and desired.secret is not None and send_credentials:
+        if isinstance(desired, Webhook) and desired.secret is not None and (send_credentials or _is_moved(fields)):
             fields = (*fields, FieldChange(SECRET, "(stored)", plain(desired.secret)))
         if fields:
             yield Change("update", kind, name, fields, desired, line, pending)
@@ -238,10 +240,38 @@ def _credential_fields(
 ) -> Iterator[FieldChange]:
     yield from fields
     has_some = desired.name in actual.with_credentials
-    if desired.auth.credentials is not None and (again or not has_some):
+    if desired.auth.credentials is not None and (again or not has_some or _is_moved(fields)):
         yield FieldChange(CREDENTIALS, "(stored)" if has_some else None, plain(desired.auth.credentials))
     elif desired.auth.credentials is None and has_some and delete:
         yield FieldChange(CREDENTIALS, "(stored)", None)
+
+
+def _is_moved(fields: Sequence[FieldChange]) -> bool:
+    """Whether the changes of a connector or webhook decide where its secret is sent."""
+    return any(each.field.partition(".")[0] in (*ADDRESS, "url") for each in fields)
+
+
+def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterator[Problem]:
+    """Connectors and webhooks whose address changes in the file, which does not declare their secret."""
+    for section, path, advice in (
+        ("connectors", ("auth", "credentials"), "declare auth.credentials, or remove the stored ones with --delete"),
+        ("webhooks", (SECRET,), "declare its secret"),
+    ):
+        existing = {title(each): each for each in getattr(actual.setup, section) or ()}
+        for item in getattr(loaded.setup, section) or ():
+            before = existing.get(title(item))
+            is_connector = isinstance(item, Connector)
+            secret = item.auth.credentials if is_connector else item.secret
+            is_stored = not is_connector or (item.name in actual.with_credentials and not delete)
+            if before is None or secret is not None or not is_stored:
+                continue
+            fields = list(_differences(_shown(before), _shown(item)))
+            if _is_moved(fields):
+                yield Problem(
+                    loaded.line((section, item.name, path[0])),
+                    f"{SINGULAR[section]} {item.name} gets another {fields[0].field}, and its stored secret is only for the "
+                    f"previous one: {advice}",
+                )
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[FieldChange]:

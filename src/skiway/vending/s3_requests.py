@@ -166,6 +166,12 @@ def _operation(method: str, *, is_object: bool, names: frozenset[str]) -> _Opera
     return None
 
 
+_XML_DECLARATION: Final = re.compile(
+    r"""\A\s*<\?xml\s+version=["']1\.0["'](\s+encoding=["']utf-8["'])?(\s+standalone=["'](yes|no)["'])?\s*\?>""",
+    re.IGNORECASE,
+)
+
+
 def _named_keys(operation: _Operation, parameters: Mapping[str, str], request: S3Request) -> list[str]:
     """The keys that a request on the bucket is about: the prefix of a listing, or the objects to delete."""
     if not operation.has_body:
@@ -178,28 +184,33 @@ def _keys_to_delete(body: str | None) -> list[str]:
         "the body of a request that deletes objects is missing, or is not that of DeleteObjects: send it as `body`",
         key="signing.body",
     )
-    if not body or "<!" in body:  # declarations could define entities
+    if not body:
+        raise invalid
+    text = _XML_DECLARATION.sub("", body, count=1)
+    if "<!" in text or "<?" in text:  # declarations could define entities, and stores may read instructions differently
         raise invalid
     try:
-        root = ElementTree.fromstring(body)  # noqa: S314 - without declarations there is nothing to expand
+        root = ElementTree.fromstring(text)  # noqa: S314 - without declarations there is nothing to expand
     except (ElementTree.ParseError, ValueError):
         raise invalid from None
-    found = [
-        each.text or ""
-        for entry in root
-        if _local(entry.tag) == "Object"
-        for each in entry
-        if _local(each.tag) == "Key"
-    ]
-    others = [each.tag for each in root if _local(each.tag) not in ("Object", "Quiet")]
-    objects = [each for each in root if _local(each.tag) == "Object"]
-    if _local(root.tag) != "Delete" or others or not found or len(found) != len(objects):
+    space = root.tag.removesuffix("Delete")
+    if space not in ("", "{http://s3.amazonaws.com/doc/2006-03-01/}"):
+        raise invalid
+    objects = [each for each in root if each.tag == f"{space}Object"]
+    flags = [each for each in root if each.tag == f"{space}Quiet"]
+    if not objects or len(flags) > 1 or len(objects) + len(flags) != len(root):
+        raise invalid
+    # Exactly one Key: a VersionId would delete an old version, and of two keys, stores may take either.
+    named = [each[0] for each in objects if [inner.tag for inner in each] == [f"{space}Key"]]
+    found = [each.text or "" for each in named]
+    blank = [root, *objects]
+    if len(named) != len(objects) or len(set(found)) != len(found) or any(map(len, (*named, *flags))):
+        raise invalid
+    if any(each.attrib or (each.tail or "").strip() for each in root.iter()):
+        raise invalid
+    if any((each.text or "").strip() for each in blank):
         raise invalid
     return found
-
-
-def _local(tag: str) -> str:
-    return tag.rpartition("}")[2]
 
 
 # -- parts of requests ------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Explorer:
                     f"there is no page {kind[:100]!r}: start at the home page, or search", key="page.unknown"
                 )
             if request.method == "POST":
-                self._check_origin(request, visitor, form)
+                self._check_form(request, visitor, form)
             result = show(
                 Visit(visitor, self._clients, segments, dict(request.query_params), form, self._origin(request))
             )
@@ -180,15 +180,19 @@ class Explorer:
         new = secrets.token_urlsafe(16)
         return Visitor(session_id=new), new
 
-    def _check_origin(self, request: Request, visitor: Visitor, form: Mapping[str, str]) -> None:
+    def _check_form(self, request: Request, visitor: Visitor, form: Mapping[str, str]) -> None:
         """Raise unless a form was sent by a page of this server, in this session."""
+        self._check_origin(request)
+        if not self._sessions.is_form_token(visitor.session_id, form.get("form_token", "")):
+            raise _forged()
+
+    def _check_origin(self, request: Request) -> None:
+        """Raise if a page of another site sent a form: browsers say so in one of these headers."""
         origin = request.headers.get("origin")
         own = {request.headers.get("host", "").lower(), urlsplit(self._public_url).netloc.lower()}
-        is_foreign = origin is not None and urlsplit(origin).netloc.lower() not in own - {""}
-        if is_foreign or not self._sessions.is_form_token(visitor.session_id, form.get("form_token", "")):
-            raise PermissionDenied(
-                "the form does not come from a page of this session: reload the page, and try again", key="form.forged"
-            )
+        is_foreign = origin is not None and _netloc(origin) not in own - {""}
+        if is_foreign or request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise _forged()
 
     def _to_login(self, request: Request, reason: str = "") -> Response:
         if request.url.path.endswith(".json"):
@@ -204,11 +208,13 @@ class Explorer:
 
     def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
         is_https = self._origin(request).startswith("https:")
-        return self._logged_in(
-            request,
-            lambda: log_in(self._login, self._sessions, request, form, is_https=is_https),
-            target=form.get("next", "/"),
-        )
+
+        def act() -> Response | Page:
+            if request.method == "POST":
+                self._check_origin(request)  # another site must not log its visitors in with a token of its own
+            return log_in(self._login, self._sessions, request, form, is_https=is_https)
+
+        return self._logged_in(request, act, target=form.get("next", "/"))
 
     def _provider(self, request: Request) -> Response:
         provider, origin = self._login.provider, self._origin(request)
@@ -232,7 +238,7 @@ class Explorer:
         visitor, _ = self._visitor(request)
         if visitor is not None:
             try:
-                self._check_origin(request, visitor, form)
+                self._check_form(request, visitor, form)
             except PermissionDenied as error:
                 return self._html(request, _error_page(error), visitor)
             self._sessions.end(visitor.session_id)
@@ -261,6 +267,19 @@ async def _form(request: Request) -> Mapping[str, str]:
     if len(body) > MAX_FORM_BYTES:
         return {}  # without its token, the form is rejected
     return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _forged() -> PermissionDenied:
+    return PermissionDenied(
+        "the form does not come from a page of this session: reload the page, and try again", key="form.forged"
+    )
 
 
 def _finished(response: Response) -> Response:

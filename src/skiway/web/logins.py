@@ -37,9 +37,9 @@ class Provider(Protocol):
     @property
     def name(self) -> str: ...
 
-    def address(self, redirect_uri: str, *, state: str, verifier: str) -> str: ...
+    def address(self, redirect_uri: str, *, state: str, verifier: str, nonce: str) -> str: ...
 
-    def tokens(self, code: str, *, verifier: str, redirect_uri: str) -> list[str]: ...
+    def tokens(self, code: str, *, verifier: str, redirect_uri: str, nonce: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ def login_page(login: Login, target: str, reason: str, status: int) -> Page:
 def send_to_provider(provider: Provider, sessions: Sessions, request: Request, origin: str) -> Response:
     """Send the browser to the identity provider. What is needed when it returns is in an encrypted cookie."""
     attempt = Attempt.new(_local_path(request.query_params.get("next", "/")))
-    address = provider.address(f"{origin}{CALLBACK}", state=attempt.state, verifier=attempt.verifier)
+    redirect_uri = f"{origin}{CALLBACK}"
+    address = provider.address(redirect_uri, state=attempt.state, verifier=attempt.verifier, nonce=attempt.nonce)
     response = RedirectResponse(address, 303)
     response.set_cookie(
         ATTEMPT_COOKIE,
@@ -94,14 +95,17 @@ def call_back(login: Login, sessions: Sessions, request: Request, origin: str) -
     assert login.provider is not None
     attempt = sessions.attempt(request.cookies.get(ATTEMPT_COOKIE, ""))
     given = request.query_params
-    if attempt is None or not hmac.compare_digest(attempt.state, given.get("state", "")):
+    state = given.get("state", "").encode(errors="replace")
+    if attempt is None or not hmac.compare_digest(attempt.state.encode(), state):
         raise InvalidArgument(
             "this login was begun in another browser, or too long ago: log in again", key="login.unknown"
         )
     if "code" not in given:
         reason = "".join(each for each in given.get("error", "it gave no reason")[:100] if each.isprintable())
         raise Unauthorized(f"the identity provider refused the login: {reason}", key="login.refused")
-    tokens = login.provider.tokens(given["code"], verifier=attempt.verifier, redirect_uri=f"{origin}{CALLBACK}")
+    tokens = login.provider.tokens(
+        given["code"], verifier=attempt.verifier, redirect_uri=f"{origin}{CALLBACK}", nonce=attempt.nonce
+    )
     response = _started(sessions, _accepted(login, tokens), attempt.target, is_https=origin.startswith("https:"))
     response.delete_cookie(ATTEMPT_COOKIE, path=CALLBACK)
     return response

@@ -39,11 +39,12 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True):
     state: str
     verifier: str
     target: str
+    nonce: str
 
     @classmethod
     def new(cls, target: str) -> Attempt:
         """A login that leads to the path `target`."""
-        return cls(secrets.token_urlsafe(32), secrets.token_urlsafe(32), target)
+        return cls(secrets.token_urlsafe(32), secrets.token_urlsafe(32), target, secrets.token_urlsafe(32))
 
 
 class Ended(Protocol):
@@ -102,4 +103,4 @@ class Sessions:
 
     def is_form_token(self, session_id: str, given: str) -> bool:
         """Whether a form comes from a page of this session."""
-        return hmac.compare_digest(self.form_token(session_id), given)
+        return hmac.compare_digest(self.form_token(session_id).encode(), given.encode(errors="replace"))

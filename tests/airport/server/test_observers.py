@@ -8,14 +8,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from skiway.airport import BearerAuth, CatalogBuilder, ServedCall, Server
+from skiway.airport import (
+    BearerAuth,
+    CatalogBuilder,
+    DmlOptions,
+    DmlResult,
+    Insertable,
+    Limits,
+    ScanOptions,
+    ServedCall,
+    Server,
+    Table,
+)
 from skiway.airport.memory import MemoryCatalog
 from skiway.client import AirportClient
-from skiway.errors import NotFound, SkiwayError, Unauthorized
+from skiway.errors import NotFound, SkiwayError, TimedOut, Unauthorized
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", "Edsger"]})
 
@@ -144,3 +156,35 @@ def test_a_client_learns_that_its_rows_are_committed_after_the_observers_are_don
             assert not inserted.done()
             leave.set()
             assert inserted.result(200).count == 3
+
+
+@pytest.mark.parametrize("returning", [False, True])
+def test_idle_exchange_is_observed_as_timed_out(returning: bool) -> None:
+    """Whatever the error looks like after the table has read the rows with another library."""
+    seen, stop, builder = Seen(), threading.Event(), CatalogBuilder("demo")
+
+    class Inserted(Table, Insertable):
+        name, comment, schema = "t", "", pa.schema({"id": pa.int64()})
+
+        def scan(self, options: ScanOptions) -> pa.Table:
+            return pa.table({"id": pa.array([], pa.int64())})
+
+        def insert(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
+            with duckdb.connect() as connection:
+                read = connection.from_arrow(rows).to_arrow_table()
+            return DmlResult(read.num_rows, read if options.returning else None)
+
+    builder.schema("s").table(Inserted())
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        stop.wait(20)
+
+    with (
+        Server(builder.build(), port=0, observers=[seen], limits=Limits(idle_s=0.3)) as server,
+        AirportClient(server.location, "demo") as db,
+    ):
+        with pytest.raises(TimedOut):
+            db.insert("s.t", pa.RecordBatchReader.from_batches(Inserted.schema, rows()), returning=returning)
+        stop.set()
+    assert [type(error) for error in seen.errors] == [TimedOut]

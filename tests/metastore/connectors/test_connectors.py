@@ -78,7 +78,9 @@ def delete(factory: ResourceFactory, secrets: Any, of: v1.Connector) -> None:
 
 
 def token(factory: ResourceFactory, secrets: Any, of: v1.Connector) -> str | None:
-    found = credentials(factory.home, secrets, of.resource_id.id)
+    stored = connectors.find(factory.home, of.resource_id.id)
+    assert stored is not None
+    found = credentials(factory.home, secrets, stored.value)
     return None if found is None else found.bearer.token
 
 
@@ -109,7 +111,7 @@ def test_credentials_are_stored_only_in_the_secrets_store(factory, secrets):
     assert TOKEN.encode() not in store_contents(factory)
     assert stored_secrets(secrets) == [BEARER.SerializeToString()]
     assert token(factory, secrets, answer.connector) == TOKEN
-    assert credentials(factory.home, secrets, connector(factory, "plain").resource_id.id) is None
+    assert token(factory, secrets, connector(factory, "plain")) is None
 
 
 @behavior(68)
@@ -132,13 +134,13 @@ def test_secret_looking_values_of_older_records_are_masked_and_survive_a_round_t
     assert dict(found.auth.properties) == {"oauth.session": "****", "region": "eu", "token_type": "****"}
     assert dict(found.auth.header_hints) == {"X-Auth": "****", "Accept": "json", "X-Plain": "****"}
 
-    back = v1.ConnectorAuthSpec(properties={**found.auth.properties, "region": "us"})
-    changed = {"auth": back, "uri": found.uri, "properties": {**found.properties, "plain": "y"}}
-    update(factory, secrets, created, "auth.properties", "uri", "properties", **changed)
+    back = v1.ConnectorAuthSpec(properties=found.auth.properties)
+    changed = {"auth": back, "uri": found.uri, "properties": found.properties, "description": "new"}
+    update(factory, secrets, created, "auth.properties", "uri", "properties", "description", **changed)
     record = repository.find(keys.connector("a1", created.resource_id.id)).value
-    assert dict(record.auth.properties) == {"oauth.session": "planted", "region": "us", "token_type": "jwt"}
-    assert record.uri == older.uri
-    assert dict(record.properties) == {"url": "https://me:planted@host", "plain": "y"}
+    assert dict(record.auth.properties) == {"oauth.session": "planted", "region": "eu", "token_type": "jwt"}
+    assert (record.uri, record.description) == (older.uri, "new")
+    assert dict(record.properties) == {"url": "https://me:planted@host", "plain": "x"}
     with expect_error(InvalidArgument, "field.invalid", field="auth.properties"):
         update(factory, secrets, created, "auth.properties", auth=v1.ConnectorAuthSpec(properties={"new": "****"}))
 
@@ -254,9 +256,7 @@ def test_credentials_may_consist_of_properties_only(factory, secrets):
     given = v1.ConnectorCredentials(properties={"password": "planted"})
     created = create(factory, secrets, auth=v1.ConnectorAuthSpec(credentials=given)).connector
     assert "planted" not in str(created)
-    assert upstream(created, credentials(factory.home, secrets, created.resource_id.id)).credentials == {
-        "password": "planted"
-    }
+    assert upstream(created, credentials(factory.home, secrets, created)).credentials == {"password": "planted"}
     with expect_error(InvalidArgument, "field", field="auth.credentials"):
         create(factory, secrets, name="none", auth=v1.ConnectorAuthSpec(credentials=v1.ConnectorCredentials()))
 
@@ -447,12 +447,12 @@ def test_update_changes_only_the_masked_fields(factory, secrets):
         display_name="new",
         source=v1.ConnectorSource(table="t"),
         policy=v1.ConnectorPolicy(enabled=True),
-        auth=v1.ConnectorAuthSpec(scheme="AWS-SigV4"),
+        auth=v1.ConnectorAuthSpec(scheme="OAuth2"),
         uri="ignored",
     )
     assert (changed.display_name, changed.uri, dict(changed.properties)) == ("new", created.uri, {"a": "1"})
     assert not changed.HasField("description")
-    assert (changed.source.table, changed.policy.enabled, changed.auth.scheme) == ("t", True, "aws-sigv4")
+    assert (changed.source.table, changed.policy.enabled, changed.auth.scheme) == ("t", True, "oauth2")
     assert get(factory, created) == changed
     assert token(factory, secrets, created) == TOKEN
 
@@ -525,6 +525,74 @@ def test_updating_auth_without_credentials_removes_them(factory, secrets):
     assert token(factory, secrets, created) is None
     assert stored_secrets(secrets) == []
     assert factory.stores.pointers.count("/secrets/") == 0
+
+
+MOVES = [
+    {"uri": "https://attacker.example.org/"},
+    {"kind": v1.CK_UNITY},
+    {"properties": {"s3.endpoint": "https://attacker.example.org/"}},
+    {"auth": v1.ConnectorAuthSpec(scheme="none")},
+    {"auth": v1.ConnectorAuthSpec(scheme="oauth2", properties={"oauth2-server-uri": "https://attacker.example.org/"})},
+    {"auth": v1.ConnectorAuthSpec(scheme="oauth2", header_hints={"Host": "attacker.example.org"})},
+]
+
+
+@pytest.mark.parametrize("change", MOVES, ids=lambda change: ",".join(change))
+def test_stored_credentials_are_not_used_with_another_address(factory, secrets, change):
+    source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["a"]))
+    created = create(factory, secrets, auth=WITH_TOKEN, source=source).connector
+    paths = {*change} - {"auth"}
+    if "auth" in change:
+        paths |= {"auth.scheme", "auth.properties", "auth.header_hints"}
+    with expect_error(InvalidArgument, "connector.credentials.again", field="auth.credentials"):
+        update(factory, secrets, created, *paths, **change)
+    assert get(factory, created) == created
+    auth = v1.ConnectorAuthSpec(scheme="oauth2")
+    auth.MergeFrom(change.get("auth", v1.ConnectorAuthSpec()))
+    auth.credentials.CopyFrom(OTHER)
+    moved = update(factory, secrets, created, *paths, "auth.credentials", **{**change, "auth": auth})
+    assert token(factory, secrets, moved) == "another"
+    assert token(factory, secrets, update(factory, secrets, created, "auth.credentials", "uri", uri="/x")) is None
+    assert update(factory, secrets, created, "uri", uri="/y").uri == "/y"  # nothing is stored any more
+
+
+def test_changes_that_do_not_move_credentials_need_none(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN, properties={"a": "b"}).connector
+    auth = v1.ConnectorAuthSpec(scheme="OAuth2")
+    same = {"uri": created.uri, "kind": created.kind, "properties": {"a": "b"}, "auth": auth}
+    update(factory, secrets, created, "description", "auth.scheme", *({*same} - {"auth"}), description="new", **same)
+    assert token(factory, secrets, created) == TOKEN
+
+
+def test_hidden_values_of_older_records_are_not_used_with_another_address(factory, secrets):
+    created = create(factory, secrets, uri="https://host/x").connector
+    repository = factory.home.all(CONNECTOR)
+
+    def stored() -> Any:
+        return repository.find(keys.connector("a1", created.resource_id.id))
+
+    older = updates.copied(stored().value)
+    older.auth.header_hints["X-Auth"] = "planted"
+    repository.update(stored(), older)
+    with expect_error(InvalidArgument, "connector.property.again", property="X-Auth", changed="uri"):
+        update(factory, secrets, created, "uri", uri="https://attacker.example.org/")
+    older = updates.copied(stored().value)
+    older.auth.header_hints.clear()
+    older.uri = "https://host/x?sig=planted"
+    repository.update(stored(), older)
+    with expect_error(InvalidArgument, "connector.uri.again", changed="properties"):
+        update(factory, secrets, created, "properties", properties={"s3.endpoint": "https://attacker.example.org/"})
+    assert update(factory, secrets, created, "uri", uri="https://other/").uri == "https://other/"
+
+
+def test_credentials_for_a_new_address_are_not_used_with_the_record_of_the_old_one(factory, secrets):
+    created = create(factory, secrets, auth=WITH_TOKEN).connector
+    before = connectors.find(factory.home, created.resource_id.id).value
+    update(factory, secrets, created, "auth", auth=v1.ConnectorAuthSpec(scheme="oauth2", credentials=OTHER))
+    assert credentials(factory.home, secrets, before) == OTHER
+    update(factory, secrets, created, "uri", "auth", uri="/new", auth=WITH_TOKEN)
+    with expect_error(Contention, "connector.changed", name="files"):
+        credentials(factory.home, secrets, before)
 
 
 @behavior(68)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from metastore.resource_factory import ResourceFactory
+from metastore.resource_factory import ResourceFactory, expect_error
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
@@ -48,7 +49,7 @@ class Lake:
             allows=permissions.__contains__,
             grantees=grantees_of(subject, roles),
         )
-        return replace(self.factory.home, access=decision)
+        return replace(self.factory.home, access=decision, caller=subject)
 
     def visible(self, realm: Realm) -> set[str]:
         """The names of everything that the realm lists."""
@@ -87,6 +88,38 @@ def test_grant_shows_an_object_with_its_content_and_the_way_to_it(lake: Lake, on
     assert lake.visible(lake.as_()) == VISIBLE[on]
     assert lake.visible(lake.as_("grace")) == set()
     assert lake.visible(lake.as_("ada", "catalog.read", "namespace.read", "table.read", "view.read")) == EVERYTHING
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_pages_do_not_tell_of_hidden_objects(lake: Lake, size: int) -> None:
+    names = [f"{'secret' if number % 3 else 'shown'}-{number:03}" for number in range(20)]
+    made = {name: lake.factory.table(name, namespace=lake.hr) for name in names}
+    visible = [name for name in names if name.startswith("shown")]
+    for name in visible:
+        lake.grant(made[name], READ)
+
+    def pages(list_: Callable[[v1.PageRequest], tuple[list[str], v1.PageResponse]]) -> list[list[str]]:
+        found, token = [], ""
+        while True:
+            items, page = list_(v1.PageRequest(page_size=size, page_token=token))
+            found.append(items)
+            token = page.next_page_token
+            assert b"secret" not in urlsafe_b64decode(token + "==")
+            assert page.total_size == len(visible)
+            if not token:
+                return found
+
+    def listed_tables(page: v1.PageRequest) -> tuple[list[str], v1.PageResponse]:
+        answer = tables.list_(lake.as_(), v1.ListTablesRequest(namespace_id=lake.hr.resource_id, page=page))
+        return [each.display_name for each in answer.tables], answer.page
+
+    def resolved(page: v1.PageRequest) -> tuple[list[str], v1.PageResponse]:
+        ref = v1.NameRef(catalog="lake", path=["hr"])
+        answer = directory.resolve_fq_tables(lake.as_(), v1.ResolveFQTablesRequest(prefix=ref, page=page))
+        return [each.name.name for each in answer.tables], answer.page
+
+    expected = [visible[first : first + size] for first in range(0, len(visible), size)]
+    assert pages(listed_tables) == pages(resolved) == expected
 
 
 def test_grant_to_a_role_is_for_all_callers_with_it(lake: Lake) -> None:
@@ -339,6 +372,24 @@ def test_idempotency_key_of_another_caller_is_not_answered(lake: Lake) -> None:
     assert tables.create(lake.as_(), request).table == made
     with pytest.raises(AlreadyExists):
         tables.create(lake.as_("grace"), request)
+    by_role = replace(lake.factory.home, caller="alan")  # roles admit this caller, so it has no access decision
+    with pytest.raises(AlreadyExists):
+        tables.create(by_role, request)
+
+
+def test_idempotency_key_is_not_answered_after_the_rights_have_changed(lake: Lake) -> None:
+    lake.grant(lake.sales, WRITE)
+    lake.grant(lake.hr, WRITE)
+    place = {"catalog_id": lake.catalog.resource_id, "namespace_id": lake.sales.resource_id}
+    request = v1.CreateTableRequest(
+        spec=v1.TableSpec(display_name="new", schema_json="{}", **place), idempotency=v1.IdempotencyKey(key="k")
+    )
+    made = tables.create(lake.as_(), request).table
+    grants.revoke(lake.factory.home, v1.RevokeGrantRequest(object_id=lake.sales.resource_id, grantee="user:ada"))
+    with expect_error(PermissionDenied, "idempotency.rights", idempotency_key="k"):
+        tables.create(lake.as_(), request)
+    lake.grant(lake.sales, WRITE)
+    assert tables.create(lake.as_(), request).table == made
 
 
 def test_roles_that_suffice_cost_no_lookup_of_grants(lake: Lake, calls: CallCounter) -> None:

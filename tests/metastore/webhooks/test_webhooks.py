@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from metastore.resource_factory import ResourceFactory, expect_error, mask
-from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable
+from skiway.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    Unavailable,
+)
 from skiway.metastore import catalogs, events, gc, webhooks
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
+from skiway.metastore.records.repository import Repository
 from skiway.metastore.webhooks import resources as webhooks_resources
 from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
 from skiway.metastore.webhooks.positions import WebhookPlace
@@ -112,7 +121,7 @@ def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> Non
     assert (found.webhook, found.meta.pointer_version) == (made, 1)
     assert SECRET not in str(found)
     assert hooks.secrets.get("a1", "webhooks", made.resource_id.id) == SECRET.encode()
-    changed = hooks.update(made, url="https://other.example.org/", paused=True, events=["*"])
+    changed = hooks.update(made, url="https://other.example.org/", paused=True, events=["*"], secret=SECRET)
     assert (changed.url, changed.paused, list(changed.events)) == ("https://other.example.org/", True, ["*"])
     stale = v1.UpdateWebhookRequest(
         webhook_id=made.resource_id,
@@ -312,6 +321,33 @@ def test_new_secret_signs_the_next_request(hooks: Hooks) -> None:
     _, body, headers = hooks.endpoint.requests[0]
     expected = signature(b"another secret of many bytes", int(headers["X-Skiway-Timestamp"]), body)
     assert headers["X-Skiway-Signature"] == expected
+
+
+def test_stored_secret_signs_no_requests_to_another_address(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    with expect_error(InvalidArgument, "field.invalid", field="secret"):
+        hooks.update(webhook, url="https://attacker.example.org/")
+    hooks.update(webhook, url=webhook.url, description="same address")
+    hooks.factory.catalog("one")
+    assert hooks.run(webhook) == 1
+    assert {url for url, _, _ in hooks.endpoint.requests} == {webhook.url}
+
+
+def test_new_secret_is_stored_before_the_new_address_and_taken_back_if_that_fails(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = hooks.create()
+    seen: list[bytes] = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        seen.append(hooks.secrets.get("a1", "webhooks", webhook.resource_id.id))
+        raise Conflict("lost the race")
+
+    monkeypatch.setattr(Repository, "update", fail)
+    with pytest.raises(Conflict):
+        hooks.update(webhook, url="https://other.example.org/", secret="another secret of many bytes")
+    assert seen == [b"another secret of many bytes"]
+    assert hooks.secrets.get("a1", "webhooks", webhook.resource_id.id) == SECRET.encode()
 
 
 def test_missing_secret_is_an_error_of_the_delivery(hooks: Hooks) -> None:

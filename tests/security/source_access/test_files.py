@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -376,3 +377,21 @@ def test_a_server_folder_inside_a_root_is_not_part_of_the_source(tmp_path: Path)
         pq.write_table(pa.table({"id": [1]}), tmp_path / "data" / name / "1.parquet")
     access = server(tmp_path / "data" / "home", sources__local_roots=str(tmp_path / "data"))
     assert opened(tmp_path / "data", access=access).tables(()) == ["people"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_local_folder_needs_no_addresses(home: Path, tmp_path: Path, kind: str) -> None:
+    folder, rows = tmp_path / kind, pa.table({"id": [1, 2]})
+    options: dict[str, str] = {}
+    if kind == "delta":
+        deltalake.write_deltalake(str(folder / "people"), rows)
+    elif kind == "iceberg":
+        iceberg(folder).create_table("sales.people", schema=rows.schema)
+        options = {"iceberg.source": "filesystem"}
+    else:
+        parquet(folder, "people", id=[1, 2])
+    access = server(home, auth__mode="token", sources__local_roots=str(folder), sources__addresses="hive.example.org")
+    with opened(folder, kind, options=options, access=access) as source:
+        (namespace,) = source.namespaces()
+        (table,) = source.tables(namespace)
+        assert source.load(namespace, table).schema.arrow.names == ["id"]

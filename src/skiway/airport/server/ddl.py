@@ -22,6 +22,7 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import find_table, open_schema
 from skiway.airport.server.tickets import ObjectPath
 from skiway.airport.wire import headers
+from skiway.airport.wire.frames import check_names
 from skiway.airport.wire.payloads import (
     AlterRequest,
     CreateSchemaRequest,
@@ -148,9 +149,11 @@ def read_create_table(args: CreateTableRequest) -> CreateTable:
 def read_schema(data: bytes, what: str) -> pa.Schema:
     """Decode a serialized Arrow schema."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        check_names(schema)
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise InvalidArgument(f"{what}: the columns are not a serialized Arrow schema") from error
+        raise InvalidArgument(f"{what}: the columns are not a serialized Arrow schema, with names in UTF-8") from error
+    return schema
 
 
 def _in_order(schema: pa.Schema, names: list[str]) -> list[str]:
@@ -266,17 +269,27 @@ def _add_field(table: DynamicTable, args: AlterRequest) -> None:
             f"DuckDB does not send the name of a new struct field, only its position {'.'.join(args.column_path)}; "
             "use the Python API, or change the type of the whole column"
         )
-    table.add_field(tuple(args.column_path), field, if_not_exists=args.if_field_not_exists)
+    table.add_field(_path(args), field, if_not_exists=args.if_field_not_exists)
 
 
 def _rename_field(table: DynamicTable, args: AlterRequest) -> None:
     """Rename a field of a struct."""
-    table.rename_field(tuple(args.column_path), args.new_name)
+    table.rename_field(_path(args), args.new_name)
 
 
 def _remove_field(table: DynamicTable, args: AlterRequest) -> None:
     """Drop a field of a struct."""
-    table.remove_field(tuple(args.column_path), if_exists=args.if_column_exists, cascade=args.cascade)
+    table.remove_field(_path(args), if_exists=args.if_column_exists, cascade=args.cascade)
+
+
+def _path(args: AlterRequest) -> tuple[str, ...]:
+    """The names that lead to a struct or one of its fields."""
+    if not args.column_path or not all(args.column_path):
+        found = "empty" if not args.column_path else "one with an empty name"
+        raise InvalidArgument(
+            f"the path of the field is {found}: name the column, and then the fields that lead to it", key="column.path"
+        )
+    return tuple(args.column_path)
 
 
 _ALTERATIONS: Final[dict[str, Alter]] = {

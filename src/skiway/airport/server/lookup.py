@@ -26,6 +26,7 @@ from skiway.airport.server.bindings import as_listed, as_plain, fingerprint, tab
 from skiway.airport.server.discovery import function_path
 from skiway.airport.server.tickets import ObjectPath, not_a_path
 from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest, TableRef
+from skiway.airport.wire.frames import check_names
 from skiway.airport.wire.sizes import check_stream
 from skiway.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
 
@@ -298,6 +299,7 @@ def _decoded(stream: bytes) -> pa.RecordBatch:
     check_stream(stream)
     with pa.ipc.open_stream(stream) as reader:
         batch = reader.read_next_batch()
+        check_names(batch.schema)
         batch.validate(full=True)
         return batch
 

@@ -7,7 +7,7 @@ frames are parsed by hand because a generated protobuf parser would copy each bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +27,7 @@ from skiway.airport.wire.sparse import SparseBatches
 from skiway.causes import invalid_values
 from skiway.errors import InvalidArgument
 
-__all__ = ["BatchReader", "Frame", "FrameWriter", "holds_dictionaries", "metadata_frame", "parse_frame"]
+__all__ = ["BatchReader", "Frame", "FrameWriter", "check_names", "holds_dictionaries", "metadata_frame", "parse_frame"]
 
 DESCRIPTOR: Final = b"\x0a"
 HEADER: Final = b"\x12"
@@ -143,6 +143,14 @@ def holds_dictionaries(data_type: pa.DataType) -> bool:
     if pa.types.is_dictionary(data_type):
         return True
     return any(holds_dictionaries(data_type.field(i).type) for i in range(data_type.num_fields))
+
+
+def check_names(fields: Iterable[pa.Field]) -> None:
+    """Raise `UnicodeDecodeError` if the name of a column or of a nested field is not UTF-8: pyarrow decodes names when they are read."""
+    for field in fields:
+        _ = field.name
+        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        check_names(kind.field(index) for index in range(kind.num_fields))
 
 
 class FrameWriter:
@@ -282,6 +290,7 @@ class BatchReader:
     def _open(self, frame: Frame) -> None:
         try:
             self._schema = pa.ipc.read_schema(pa.py_buffer(frame.message()))
+            check_names(self._schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InvalidArgument(f"the stream does not start with an Arrow schema: {error}") from error
         decoded = everything = list(range(len(self._schema)))

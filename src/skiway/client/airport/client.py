@@ -405,7 +405,7 @@ class AirportClient:
             table,
             if_exists,
             ("if_field_not_exists", if_not_exists),
-            ("column_schema", ddl.packed_field(field.with_name(path[-1]))),
+            ("column_schema", ddl.packed_field(field.with_name(path[-1] if path else ""))),
             ("column_path", list(path)),
             ("field_name", field.name),  # an extension of ours: DuckDB does not send the field's name
         )

@@ -194,7 +194,8 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         place = self._files.reach.check(self._place)
         check_log(self._files, self._place)
         with self._translated(version):
-            table = deltalake.DeltaTable(_url(place), version=version, storage_options=_options(self._files))
+            options = None if place.scheme == "file" else _options(self._files)
+            table = deltalake.DeltaTable(_url(place), version=version, storage_options=options)
         unknown = sorted(_required_features(table) - SUPPORTED_FEATURES)
         if unknown:
             raise Unsupported(

@@ -20,6 +20,7 @@ from skiway.metastore.connectors.credentials import (
     forget,
     keep_masked,
     new_secret,
+    refuse_old_secrets,
     refuse_secrets_in,
     remove_all,
     shown,
@@ -119,7 +120,8 @@ def update(
 ) -> v1.UpdateConnectorResponse:
     """Update the masked fields of a connector. Credentials that are masked but not given are removed.
 
-    With `access`, a new source must be one that may be opened.
+    Stored credentials are for the stored address: a change of kind, address, properties or auth needs them again. With `access`,
+    a new source must be one that may be opened.
     """
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="connector")
@@ -273,6 +275,7 @@ def _edit(
     keep_masked(connector.auth.properties, before.auth.properties, field="auth.properties")
     keep_masked(connector.auth.header_hints, before.auth.header_hints, field="auth.header_hints")
     check(connector, before)
+    refuse_old_secrets(connector, before, replaced=bool(paths & {"auth", "auth.credentials"}))
     if access is not None and paths & {"kind", "uri", "properties"}:
         check_access(connector, access.of_account(realm.account_id))
     if any(path.startswith(("destination", "copy")) for path in paths):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, Contention, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
@@ -38,12 +38,14 @@ from skiway.telemetry.job_logs import conceal
 __all__ = [
     "SCHEMES",
     "NewSecret",
+    "are_sent_alike",
     "check_credentials",
     "credentials",
     "forget",
     "keep_masked",
     "marked_at",
     "new_secret",
+    "refuse_old_secrets",
     "refuse_secrets_in",
     "remove_all",
     "removed_if_unused",
@@ -52,7 +54,8 @@ __all__ = [
 ]
 
 KIND = "connectors"
-SCHEMES = ("none", "oauth2", "aws-sigv4")
+NO_SCHEME = "none"
+SCHEMES = (NO_SCHEME, "oauth2", "aws-sigv4")
 SECRET_ENDS = ("_token", "_secret", "_password", "_key", "_credential", "_credentials")
 SENSITIVE = frozenset(
     [
@@ -72,6 +75,8 @@ SENSITIVE = frozenset(
         "token",
     ]
 )
+WHERE = ("kind", "uri", "properties", "auth.scheme", "auth.properties", "auth.header_hints")
+"""The fields that decide where credentials are sent, and how."""
 # The required fields of each kind of credentials.
 NEEDED = {
     "bearer": ("token",),
@@ -130,9 +135,46 @@ def refuse_secrets_in(connector: v1.Connector, before: v1.Connector | None = Non
         refuse_secret_values(given, known, field=field)
 
 
+def refuse_old_secrets(connector: v1.Connector, before: v1.Connector, *, replaced: bool) -> None:
+    """Raise if secrets that are stored for another address would be used: callers who may change the address cannot read them.
+
+    `replaced` tells that the update has new credentials, or removes the old ones.
+    """
+    changed = _changed(connector, before)
+    if changed and before.auth.secret_id and not replaced:
+        raise failure(InvalidArgument, "connector.credentials.again", field="auth.credentials", changed=changed[0])
+    for field, entries, known in (
+        ("properties", connector.properties, before.properties),
+        ("auth.properties", connector.auth.properties, before.auth.properties),
+        ("auth.header_hints", connector.auth.header_hints, before.auth.header_hints),
+    ):
+        masked = _masked(known, is_auth=field != "properties")
+        for key in masked if changed else ():
+            if entries.get(key) == known[key]:
+                raise failure(
+                    InvalidArgument, "connector.property.again", field=field, property=key, changed=changed[0]
+                )
+    if changed and connector.uri == before.uri and secret_in_uri(before.uri):
+        raise failure(InvalidArgument, "connector.uri.again", field="uri", changed=changed[0])
+
+
+def are_sent_alike(connector: v1.Connector, other: v1.Connector) -> bool:
+    """Whether two connectors send credentials to the same place in the same way."""
+    return not _changed(connector, other)
+
+
+def _changed(connector: v1.Connector, before: v1.Connector) -> list[str]:
+    def value(of: v1.Connector, path: str) -> object:
+        part, _, name = path.partition(".")
+        found = getattr(of, part)
+        return (getattr(found, name) if name else found) or (NO_SCHEME if name == "scheme" else None)
+
+    return [path for path in WHERE if value(connector, path) != value(before, path)]
+
+
 def scheme(text: str) -> str:
     """The authentication scheme as it is stored; `none` if it is blank."""
-    name = text.strip().lower() or "none"
+    name = text.strip().lower() or NO_SCHEME
     if name not in SCHEMES:
         wanted = f"use {', '.join(SCHEMES)}"
         raise failure(InvalidArgument, "field.invalid", field="auth.scheme", found=text, wanted=wanted)
@@ -175,13 +217,18 @@ def shown(connector: v1.Connector) -> v1.Connector:
     copy = copied(connector)
     copy.uri = without_secrets(copy.uri)
     for entries in (copy.auth.properties, copy.auth.header_hints):
-        for key, value in list(entries.items()):
-            if SENSITIVE & set(_canonical(key).split("_")) or is_secret_value(value):
-                entries[key] = MASK
-    for key, value in list(copy.properties.items()):
-        if is_secret_name(key) or is_secret_value(value):
-            copy.properties[key] = MASK
+        entries.update(dict.fromkeys(_masked(entries, is_auth=True), MASK))
+    copy.properties.update(dict.fromkeys(_masked(copy.properties, is_auth=False), MASK))
     return copy
+
+
+def _masked(entries: Mapping[str, str], *, is_auth: bool) -> list[str]:
+    """The keys of the entries that are shown masked."""
+
+    def is_secret(key: str) -> bool:
+        return bool(SENSITIVE & set(_canonical(key).split("_"))) if is_auth else is_secret_name(key)
+
+    return [key for key, value in entries.items() if is_secret(key) or is_secret_value(value)]
 
 
 def keep_masked(given: MutableMapping[str, str], stored: Mapping[str, str], *, field: str) -> None:
@@ -223,21 +270,29 @@ def new_secret(realm: Realm, secrets: SecretsStore, connector_id: str, *, data: 
         raise
 
 
-def credentials(realm: Realm, secrets: SecretsStore, connector_id: str) -> v1.ConnectorCredentials | None:
-    """The current credentials of a connector, or None. Use them to open the upstream; never return them to a client."""
+def credentials(realm: Realm, secrets: SecretsStore, connector: v1.Connector) -> v1.ConnectorCredentials | None:
+    """The credentials of a connector as it was read, or None.
+
+    Use them to open the upstream of this record; never return them to a client. If the connector has changed since, its newer
+    credentials are returned only if they are for the same address.
+    """
+    connector_id, name = connector.resource_id.id, connector.display_name
     key = keys.connector(realm.account_id, connector_id)
+    known = connector
     while True:
-        found = realm.all(CONNECTOR).require(key, name=connector_id)
-        secret_id = found.value.auth.secret_id
+        secret_id = known.auth.secret_id
         if not secret_id:
             return None
         try:
             data = secrets.get(realm.account_id, KIND, _stored_as(connector_id, secret_id))
         except NotFound:
-            if realm.stores.pointers.get(key) != found.pointer:
-                continue  # the credentials were replaced meanwhile
-            name = found.value.display_name
-            raise failure(PreconditionFailed, "connector.credentials.lost", name=name) from None
+            current = realm.all(CONNECTOR).require(key, name=connector_id).value
+            if current.auth.secret_id == secret_id:
+                raise failure(PreconditionFailed, "connector.credentials.lost", name=name) from None
+            if not are_sent_alike(connector, current):
+                raise failure(Contention, "connector.changed", name=name) from None
+            known = current
+            continue
         found_credentials = v1.ConnectorCredentials.FromString(data)
         conceal(*_secrets_in(found_credentials))
         return found_credentials

@@ -32,7 +32,7 @@ from skiway.metastore.managed.states import (
     managed_record,
     publish,
 )
-from skiway.metastore.managed.tables import new_record, recorded, required_place
+from skiway.metastore.managed.tables import check_fillable, new_record, recorded, required_place
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import hierarchy, tables
 from skiway.model import v1
@@ -74,6 +74,7 @@ def _registered(
     metadata, files, claimed = _read(realm, warehouse, table, metadata_location)
     locations.claim(realm, table.resource_id.id)
     try:
+        check_fillable(realm, table, metadata)
         return recorded(realm, table, metadata, metadata_location, files)
     except SkiwayError as error:
         if claimed and is_certainly_undone(error):

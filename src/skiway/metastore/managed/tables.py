@@ -73,6 +73,7 @@ Also: TypeAlias = Callable[[Stored[v1.Table]], Sequence[Operation]]
 
 __all__ = [
     "DROPPED_FILE",
+    "check_fillable",
     "create",
     "create_filled",
     "create_staged",
@@ -194,6 +195,7 @@ def staged_table(
     at_home = SetLocationUpdate(location=folder)
     others = [each for each in not_in_future(updates, realm.clock()) if each.action != "set-location"]
     metadata = updated(None, requirements, [*others, at_home])
+    check_fillable(realm, table, metadata)
     return _written(realm, warehouse, table, metadata)
 
 
@@ -357,6 +359,17 @@ def _recorded_or_forgotten(realm: Realm, new: NewTable, *, also: Also = _nothing
         if is_certainly_undone(error):
             forget_staged(realm, new)
         raise
+
+
+def check_fillable(realm: Realm, table: v1.Table, metadata: TableMetadata) -> None:
+    """Raise `PermissionDenied` if policies prevent that the caller creates the table with the snapshots of the metadata."""
+    from skiway.formats.iceberg.types import schema_json
+
+    if metadata.snapshots:
+        described = v1.Table()
+        described.CopyFrom(table)
+        described.schema_json = schema_json(metadata.schema())
+        realm.require_fillable(described)
 
 
 def _written(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata) -> NewTable:

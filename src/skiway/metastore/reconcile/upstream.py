@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from skiway.errors import InvalidArgument, SkiwayError, TimedOut, Unsupported
 from skiway.formats import Source, open_source
-from skiway.metastore.connectors.credentials import check_credentials, credentials
+from skiway.metastore.connectors.credentials import are_sent_alike, check_credentials, credentials
 from skiway.metastore.connectors.specs import check
 from skiway.metastore.ingest.settings import ROWS_ONLY
 from skiway.metastore.jobs.attempts import clipped
@@ -49,8 +49,6 @@ KINDS: Mapping[int, str] = {
     v1.CK_UNITY: "unity",
     v1.CK_HIVE: "hive",
 }
-WHERE = ("kind", "uri", "properties", "auth")
-"""The fields that decide where credentials are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,8 @@ class Upstream:
 
 
 def stored_upstream(realm: Realm, connector: v1.Connector, secrets: SecretsStore) -> Upstream:
-    """The upstream of a stored connector, with its current credentials."""
-    given = credentials(realm, secrets, connector.resource_id.id)
+    """The upstream of a stored connector, with its credentials."""
+    given = credentials(realm, secrets, connector)
     return upstream(connector, given, account_id=realm.account_id)
 
 
@@ -207,8 +205,8 @@ def _candidate(realm: Realm, request: v1.ValidateConnectorRequest, secrets: Secr
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
     stored = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id).value
     connector = _merged(stored, spec)
-    if given is None and all(getattr(connector, name) == getattr(stored, name) for name in WHERE):
-        given = credentials(realm, secrets, connector_id)
+    if given is None and are_sent_alike(connector, stored):
+        given = credentials(realm, secrets, stored)
     return _Candidate(connector, given)
 
 

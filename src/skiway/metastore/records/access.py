@@ -128,11 +128,6 @@ class AccessDecision:
         self._allowed: dict[str, bool] = {}
         self._places: dict[str, Place | None] = {}
 
-    @property
-    def caller(self) -> str:
-        """A name for the caller, unique in the account."""
-        return self._grantees[0] if self._grantees else ""
-
     def everywhere(self, permission: str) -> bool:
         """Whether the caller has the permission in the whole account."""
         if permission not in self._allowed:
@@ -180,6 +175,11 @@ class AccessDecision:
         everything = self.by_roles
         restricted = () if self.policies is None else self.policies.key
         return (everything, () if all(everything) else tuple(sorted(self._privileges.items())), restricted)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for callers with the same permissions, by roles in the whole account and by grants on objects."""
+        return tuple(map(self.everywhere, GRANTABLE)), tuple(sorted(self._privileges.items()))
 
     @property
     def granted_ids(self) -> Collection[str]:

@@ -4,6 +4,9 @@ A `Claim` stores the response in the same batch as the change. So there is eithe
 dies, and two requests with one key at the same time make one change: the batch of the second is rejected, and it finds
 the response of the first. A `Slot` is for changes that take several batches: it is reserved before, and completed
 after.
+
+Keys belong to their caller. A stored response is returned only while the caller has the rights that it had before: nothing else
+checks them then.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from skiway.errors import Conflict, SkiwayError
+from skiway.errors import Conflict, PermissionDenied, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import IDEMPOTENCY
@@ -28,7 +31,13 @@ from skiway.storage import ABSENT, Operation, Put
 
 __all__ = ["Claim", "Slot", "fingerprint", "once"]
 
+CHANGES_RIGHTS: Final = ("CreatePolicy",)
+"""Operations after which the caller may have other rights. Their responses contain nothing that these hide."""
+
 R = TypeVar("R", bound=Message)
+
+BETWEEN: Final = "|"
+"""Separates the digests of the request and of the caller's rights in a fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +54,22 @@ class Claim(Generic[R]):
         """The response to an earlier request with this key, or None."""
         if not self.key.strip():
             return None
-        where = keys.idempotency(self.realm.account_id, self.operation, self.realm.own_key(self.key))
-        record = self.realm.all(IDEMPOTENCY).named(where)
+        slot = Slot(self.realm, self.operation, self.key, fingerprint(self.request))
+        record = slot.find()
         if record is None:
             return None
-        if record.fingerprint != fingerprint(self.request):
+        if not slot.matches(record):
             raise failure(Conflict, "idempotency.mismatch", op=self.operation, idempotency_key=self.key)
+        if self.operation not in CHANGES_RIGHTS:
+            slot.require_rights(record)
         return self.response.FromString(record.answer)
 
     def storing(self, response: R) -> tuple[Operation, ...]:
         """The operations that store the response until it expires; part of the batch that makes the change."""
         if not self.key.strip():
             return ()
-        record = v1.IdempotencyRecord(
-            operation=self.operation,
-            key=self.realm.own_key(self.key),
-            fingerprint=fingerprint(self.request),
-            answer=response.SerializeToString(deterministic=True),
-        )
+        slot = Slot(self.realm, self.operation, self.key, fingerprint(self.request))
+        record = slot.record(response.SerializeToString(deterministic=True))
         return (_put(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
 
 
@@ -94,6 +101,24 @@ class Slot:
         """The record of an earlier request with this key, or None. Without a response, it is still running."""
         return self.realm.all(IDEMPOTENCY).named(self._where)
 
+    def matches(self, record: v1.IdempotencyRecord) -> bool:
+        """Whether the record is that of the same request."""
+        return record.fingerprint.partition(BETWEEN)[0] == self.fingerprint
+
+    def require_rights(self, record: v1.IdempotencyRecord) -> None:
+        """Raise `PermissionDenied` if the caller has other rights than when the response was stored."""
+        if record.fingerprint.partition(BETWEEN)[2] != self.realm.rights:
+            raise failure(PermissionDenied, "idempotency.rights", idempotency_key=self.key)
+
+    def record(self, response: bytes) -> v1.IdempotencyRecord:
+        """The record with a response."""
+        return v1.IdempotencyRecord(
+            operation=self.operation,
+            key=self._own_key,
+            fingerprint=f"{self.fingerprint}{BETWEEN}{self.realm.rights}",
+            answer=response,
+        )
+
     def reserve(self, *, for_s: float) -> int:
         """Reserve the key, and return the version for `complete` or `free`. Raise `Conflict` if it is in use."""
         return self._write(b"", expect=ABSENT, for_s=for_s)
@@ -109,16 +134,15 @@ class Slot:
 
     @property
     def _where(self) -> str:
-        return keys.idempotency(self.realm.account_id, self.operation, self.realm.own_key(self.key))
+        return keys.idempotency(self.realm.account_id, self.operation, self._own_key)
+
+    @property
+    def _own_key(self) -> str:
+        """The key, which callers do not share."""
+        return f"{self.realm.caller}\n{self.key}"
 
     def _write(self, response: bytes, *, expect: int, for_s: float) -> int:
-        record = v1.IdempotencyRecord(
-            operation=self.operation,
-            key=self.realm.own_key(self.key),
-            fingerprint=self.fingerprint,
-            answer=response,
-        )
-        put = _put(self.realm, record, expect=expect, for_s=for_s)
+        put = _put(self.realm, self.record(response), expect=expect, for_s=for_s)
         pointers = self.realm.stores.pointers
         return pointers.compare_and_set(put.key, put.blob_uri, expect=expect, expires_at=put.expires_at).version
 

@@ -41,6 +41,9 @@ NO_FILES: Final = "its files and statistics are not available: read it through A
 NOT_CHANGED: Final = "this change is not possible: ask a caller without this policy"
 CHANGED_SINCE: Final = "it was created or changed after this transaction has changed rows: begin again"
 
+_COMPUTED: Final = (v1.MK_HASH, v1.MK_EXPRESSION)
+"""Masks that show something computed from a value: with values of its choice, a caller could find the others by comparison."""
+
 _STRICTEST_FIRST: Final = (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION)
 
 
@@ -110,6 +113,20 @@ class Restriction:
         by_id = None if column_id is None else self.masked_ids.get(column_id)
         return _strictest([*found, *([by_id] if by_id else [])])
 
+    @property
+    def computed_columns(self) -> Sequence[str]:
+        """The present columns whose masks show something computed from their values."""
+        found = ((name, self.mask_of(name, number)) for name, number in self.columns.items())
+        return [name for name, policy in found if policy is not None and policy.mask.kind in _COMPUTED]
+
+    def check_inserted(self, name: str, column_id: int | None, *, has_values: bool) -> None:
+        """Raise if the caller inserts other values than NULL into a column whose mask shows something computed from them."""
+        policy = self.mask_of(name, column_id) if has_values else None
+        if policy is not None and policy.mask.kind in _COMPUTED:
+            raise self.refused(
+                f"only NULL can be inserted into column {name!r}: leave it out, or ask a caller without this policy"
+            )
+
     def refused(self, why: str) -> PermissionDenied:
         """The error for what a restricted caller may not do."""
         named = ", ".join(self.policies)
@@ -126,14 +143,16 @@ class CallerPolicies:
 
     def __init__(self, stores: Callable[[], Stores], account_id: str, subject: Subject) -> None:
         self._open, self._account_id, self.subject = stores, account_id, subject
-        self._known: dict[str, Restriction | None] = {}
+        self._known: dict[tuple[str, str, str], Restriction | None] = {}
         self._places: dict[str, tuple[str, ...] | None] = {}
 
     def of(self, on: v1.Table | v1.View) -> Restriction | None:
         """What is left of a table or view for this caller; None if it is not restricted."""
         if not self._own:
             return None
-        known = on.resource_id.id
+        # A change may rename columns, or move the object to where other policies hold.
+        columns = on.schema_json if isinstance(on, v1.Table) else repr([each.name for each in on.output_columns])
+        known = on.resource_id.id, on.namespace_id.id, columns
         if known not in self._known:
             self._known[known] = self._restriction(on)
         return self._known[known]
@@ -187,6 +206,13 @@ class CallerPolicies:
     def key(self) -> Hashable:
         """Equal for callers who are restricted in the same way, apart from the values of their claims."""
         return tuple(sorted(each.pointer.blob_uri for each in self._stored))
+
+    @property
+    def state(self) -> Hashable:
+        """A value that differs if other policies restrict the caller, or other columns have the tags that they name."""
+        by_tag = any(each.tags for each in self._own)
+        tags = self._stores.pointers.scan(keys.column_tags(self._account_id)) if by_tag else ()
+        return self.key, tuple((each.key, each.blob_uri) for each in tags)
 
     # --- which policies hold ------------------------------------------------------------------------------------------
 

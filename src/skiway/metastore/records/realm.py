@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -84,6 +85,15 @@ class Realm:
         if found is not None:
             raise found.refused(why)
 
+    def require_fillable(self, table: v1.Table) -> None:
+        """Raise `PermissionDenied` if the caller cannot create a table with rows that the server does not see.
+
+        They could be values of its choice in a column whose mask shows something computed from them.
+        """
+        found = None if self.policies is None else self.policies.of(table)
+        if found is not None and found.computed_columns:
+            raise found.refused("it cannot be created with files: create it without rows, and INSERT them")
+
     def require(self, permission: str, on: Message) -> None:
         """Raise `PermissionDenied` if the realm is that of a caller without the permission on an object, or if policies
         restrict the caller on an object to be changed.
@@ -100,9 +110,12 @@ class Realm:
         if self.access is not None and not self.access.everywhere(permission):
             raise failure(PermissionDenied, "role.missing", permission=permission, name=what)
 
-    def own_key(self, key: str) -> str:
-        """An idempotency key; of a caller with an access decision, only this caller's."""
-        return key if self.access is None else f"{self.access.caller}\n{key}"
+    @property
+    def rights(self) -> str:
+        """A text that differs if the roles, grants or policies of the caller change what it may do."""
+        by_access = None if self.access is None else self.access.key
+        by_policies = None if self.policies is None else self.policies.state
+        return sha256(repr((by_access, by_policies)).encode()).hexdigest()
 
     def now(self) -> Timestamp:
         """The current time as a message."""

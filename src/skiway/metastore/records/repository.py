@@ -46,6 +46,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 DEFAULT_PAGE_SIZE = 50
+LEAST_READ = 100
 MAX_PAGE_SIZE = 1000
 
 
@@ -177,9 +178,28 @@ class Repository(Generic[M]):
         return failure(NotFound, self.kind.noun, resource=self.kind.noun, id=name)
 
     def page(self, prefix: str, *, size: int, token: str | None = None) -> Page[M]:
-        """The next resources whose keys start with `prefix`, as `entry` returns them."""
-        page = self.stores.pointers.page(prefix, size=size, token=token)
-        return Page(tuple(found.value for found in map(self.entry, page.items) if found), page.next_token)
+        """The next resources whose keys start with `prefix`, as `entry` returns them.
+
+        Pages of a caller who does not see everything are as full as those of others, and their tokens contain the name of the last
+        visible resource: neither tells of hidden ones.
+        """
+        pointers = self.stores.pointers
+        if self.guard is None or self.guard.sees_everything:
+            page = pointers.page(prefix, size=size, token=token)
+            return Page(tuple(found.value for found in map(self.entry, page.items) if found), page.next_token)
+        visible: list[Stored[M]] = []
+        last = ""
+        while True:
+            page = pointers.page(prefix, size=max(size, LEAST_READ), token=token)
+            for pointer in page.items:
+                if (found := self.entry(pointer)) is None:
+                    continue
+                if len(visible) == size:
+                    return Page(tuple(each.value for each in visible), pointers.token_after(prefix, last))
+                visible.append(found)
+                last = pointer.key
+            if (token := page.next_token) is None:
+                return Page(tuple(each.value for each in visible), None)
 
     def follow(self, pointer: Pointer | None) -> Stored[M] | None:
         """The resource that a pointer names, as of now; None if it was deleted meanwhile."""

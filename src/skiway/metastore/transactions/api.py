@@ -81,15 +81,25 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
     transaction_id = _checked_id(first.transaction_id)
     staged_writes.require_open(realm, staged_writes.find(realm, transaction_id).value)
     writable_id(realm, first.table_id, v1.RK_TABLE, field="table_id")
-    realm = realm.without_policies()  # which hide rows, but let callers insert some
+    policies, realm = realm.policies, realm.without_policies()  # which hide rows, but let callers insert some
     base = load(realm, area.files(), first.table_id)
     realm.require("table.write", base.table)
+    restriction = None if policies is None else policies.of(base.table)
+
+    def decoded(rows: bytes) -> Iterator[pa.RecordBatch]:
+        for batch in area.decode(rows):
+            if restriction is not None:
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    has_values = column.null_count < len(column)
+                    restriction.check_inserted(name, restriction.columns.get(name), has_values=has_values)
+            yield batch
+
     with DataFileWriter(base.files, base.metadata, buffer_bytes=BUFFER_BYTES) as writer:
-        for batch in area.decode(first.rows) if first.rows else ():
+        for batch in decoded(first.rows) if first.rows else ():
             writer.write(batch)
         for message in messages:
             _check_same(first, message)
-            for batch in area.decode(message.rows):
+            for batch in decoded(message.rows):
                 writer.write(batch)
         added = writer.close()
     write_id = ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -106,16 +107,25 @@ def list_(realm: Realm, request: v1.ListWebhooksRequest) -> v1.ListWebhooksRespo
 def update(
     realm: Realm, request: v1.UpdateWebhookRequest, *, secrets: SecretsStore, access: SourceAccess | None
 ) -> v1.UpdateWebhookResponse:
-    """Update the masked fields of a webhook. A new secret signs the next request."""
+    """Update the masked fields of a webhook. A new secret signs the next request; a new address needs one."""
     webhook_id = local_id(realm, request.webhook_id, v1.RK_WEBHOOK, field="webhook_id")
     paths = masked_paths(request.update_mask, allowed=(*FIELDS, "secret"), resource="webhook")
 
     def edit(webhook: v1.Webhook) -> None:
+        before = webhook.url
         for path in paths - {"secret"}:
             updates.copy_field(request.spec, webhook, path, required=path in ("display_name", "url"))
         _check(realm, webhook, access if "url" in paths else None)
+        if webhook.url != before and not secret:
+            wanted = "give the secret again, because the stored one signs requests to the previous url only"
+            raise invalid_field("secret", "missing, but url changes", wanted)
         if "secret" in paths:
             webhook.updated_at.CopyFrom(realm.now())  # the record changes with its secret
+
+    def write(current: Stored[v1.Webhook], desired: v1.Webhook) -> Stored[v1.Webhook]:
+        # The secret first: no request to the new address may be signed with the old secret.
+        with _replaced(realm, secrets, webhook_id, secret) if secret else nullcontext():
+            return realm.all(WEBHOOK).update(current, desired)
 
     secret = _secret(request.spec) if "secret" in paths else b""
     updated = updates.update(
@@ -125,8 +135,9 @@ def update(
         name=webhook_id,
         precondition=request.precondition,
         edit=edit,
+        write=write,
     )
-    if secret:
+    if secret:  # the record may be the same
         secrets.put(realm.account_id, SECRETS, webhook_id, secret)
     return v1.UpdateWebhookResponse(webhook=updated.value, meta=updated.meta)
 
@@ -185,6 +196,21 @@ def _place(realm: Realm, given: v1.ResourceId) -> WebhookPlace:
     webhook_id = local_id(realm, given, v1.RK_WEBHOOK, field="webhook_id")
     realm.all(WEBHOOK).require(keys.webhook(realm.account_id, webhook_id), name=webhook_id, damaged=True)
     return WebhookPlace(realm, webhook_id)
+
+
+@contextmanager
+def _replaced(realm: Realm, secrets: SecretsStore, webhook_id: str, secret: bytes) -> Iterator[None]:
+    """Store a secret. If the block fails, the previous one is stored again."""
+    before: bytes | None = None
+    with suppress(NotFound):
+        before = secrets.get(realm.account_id, SECRETS, webhook_id)
+    secrets.put(realm.account_id, SECRETS, webhook_id, secret)
+    try:
+        yield
+    except Exception:
+        if before is not None:
+            secrets.put(realm.account_id, SECRETS, webhook_id, before)
+        raise
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
