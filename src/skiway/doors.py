@@ -1,4 +1,5 @@
-"""What gRPC, REST and Airport share: the codes of errors, what callers learn about them, bearer tokens and valid headers.
+"""What doors share: the codes of errors, what callers learn about them, bearer tokens, valid headers, and how many wrong secrets
+a client may send.
 
 Errors of the tree are written for callers and sent as they are. Every other exception may contain anything (paths,
 addresses, rows of somebody else), so callers get one fixed sentence with the correlation id, and the log gets the rest.
@@ -6,17 +7,20 @@ addresses, rows of somebody else), so callers get one fixed sentence with the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Final, TypeVar
 
 import grpc
 
 from skiway import errors
-from skiway.errors import Cancelled, Internal, SkiwayError
+from skiway.errors import Cancelled, Internal, LimitExceeded, SkiwayError
 
 __all__ = [
     "GRPC_CODES",
     "MAX_HEADER_LENGTH",
+    "WrongSecrets",
     "bearer_token",
     "disclosed",
     "internal_error",
@@ -89,3 +93,38 @@ MAX_HEADER_LENGTH: Final = 128
 def is_valid_header(value: str) -> bool:
     """Whether the value is short and printable enough to be echoed and logged."""
     return len(value) <= MAX_HEADER_LENGTH and value.isascii() and value.isprintable()
+
+
+_MAX_ADDRESSES: Final = 10_000
+
+
+class WrongSecrets:
+    """Counts the wrong secrets that each address has sent: `burst` at once, then `per_minute`.
+
+    Call it after a secret was found to be wrong. So a right secret always works, and clients that share an address, such as that
+    of a proxy, cannot lock each other out.
+    """
+
+    def __init__(
+        self, *, burst: int = 10, per_minute: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._burst, self._per_s, self._clock = burst, per_minute / 60, clock
+        self._sent: dict[str, tuple[float, float]] = {}  # how many, as of when
+        self._lock = Lock()
+
+    def count(self, address: str) -> None:
+        """Count a wrong secret; `LimitExceeded` if the address has sent too many."""
+        now = self._clock()
+        with self._lock:
+            sent, since = self._sent.pop(address, (0.0, now))
+            sent = max(0.0, sent - (now - since) * self._per_s) + 1
+            while len(self._sent) >= _MAX_ADDRESSES:
+                del self._sent[next(iter(self._sent))]
+            self._sent[address] = min(sent, self._burst + 1), now
+        if sent > self._burst:
+            raise LimitExceeded(
+                f"this address has sent too many wrong secrets: check the secret, and wait {1 / self._per_s:.0f} s before the next "
+                "attempt",
+                key="secret.attempts",
+                retry_after=f"{1 / self._per_s:.0f}",
+            )

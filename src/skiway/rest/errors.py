@@ -80,6 +80,7 @@ BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "idempotency.mismatch": (422, "UnprocessableEntityException"),
     "properties.contradict": (422, "UnprocessableEntityException"),
     "memory.exceeded": (503, "ServiceUnavailableException"),
+    "secret.attempts": (429, "TooManyRequestsException"),
     "quota.exceeded": (429, "TooManyRequestsException"),
     "calls.limit": (429, "TooManyRequestsException"),
     "body.late": (408, "RequestTimeoutException"),
@@ -112,7 +113,10 @@ def failed(error: Exception, correlation_id: str) -> RestResponse:
     status, kind = BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown)
     message = message_for(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
     answer = json_response({"error": {"message": message, "type": kind, "code": status}}, status)
-    return RestResponse(status, answer.body, _HEADERS.get(status, {}))
+    headers = _HEADERS.get(status, {})
+    if shown is not None and "retry_after" in shown.params:
+        headers = {**headers, "retry-after": shown.params["retry_after"]}
+    return RestResponse(status, answer.body, headers)
 
 
 def status_of(error: BaseException) -> str:
