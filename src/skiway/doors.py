@@ -23,6 +23,7 @@ __all__ = [
     "WrongSecrets",
     "bearer_token",
     "disclosed",
+    "exhausted",
     "internal_error",
     "is_valid_header",
     "outcome_of",
@@ -50,8 +51,18 @@ GRPC_CODES: Final[Mapping[type[SkiwayError], grpc.StatusCode]] = {
 """The gRPC code of each class, for the metastore's services and for Airport; see `status_in`."""
 
 
+def exhausted(error: BaseException) -> LimitExceeded | None:
+    """The error in our tree if a foreign one says that the process has no memory, or no threads, left."""
+    is_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if not isinstance(error, MemoryError) and not is_thread:
+        return None
+    what = "cannot start more threads" if is_thread else "has not enough memory for the request"
+    return LimitExceeded(f"the server {what}: try again when running statements have ended", key="memory.exceeded")
+
+
 def status_in(table: Mapping[type[SkiwayError], T], error: BaseException) -> T:
     """The entry of an error's class in a table, or of its nearest base class; foreign errors count as `SkiwayError`."""
+    error = exhausted(error) or error
     return next((table[kind] for kind in type(error).__mro__ if kind in table), table[SkiwayError])
 
 
@@ -59,7 +70,7 @@ def disclosed(error: BaseException) -> SkiwayError | None:
     """The error if callers may see it; None for a fault of the server, of which they see no details."""
     if isinstance(error, SkiwayError) and error.code != Internal.code:
         return error
-    return None
+    return exhausted(error)
 
 
 def bearer_token(authorization: str) -> str | None:
@@ -83,6 +94,8 @@ def outcome_of(error: BaseException) -> str:
     """The code of the tree under which an error is audited."""
     if isinstance(error, SkiwayError):
         return error.code
+    if (known := exhausted(error)) is not None:
+        return known.code
     return Cancelled.code if isinstance(error, GeneratorExit | KeyboardInterrupt) else Internal.code
 
 

@@ -8,28 +8,35 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import httpx
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import CommitStateUnknownException, RESTError
 
 from rest.rest_server import JSON, RestServer, listening, opened
 from runtime.servers import eventually
 from skiway import errors
+from skiway.airport.server import status as airport_status
+from skiway.airport.wire import headers
 from skiway.config.server import Http
+from skiway.doors import disclosed, exhausted, outcome_of
+from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore import Realm
 from skiway.model import v1
 from skiway.requests import Access
-from skiway.rest import RestApp, RestOptions, app, scan_planning
+from skiway.rest import RestApp, RestOptions, app, commits, scan_planning
 from skiway.rest.calls import RestCall, RestResponse
 from skiway.rest.errors import BY_CLASS, BY_KEY, failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
+from skiway.rpc import status as rpc_status
 from skiway.runtime.http_door import HttpDoor
 from skiway.security import PermissionAuthorizer
 from skiway.storage import Delete, Stores, open_stores
@@ -889,3 +896,109 @@ def test_calls_that_do_not_end_are_abandoned(
         assert time.monotonic() - started < 5
         go.set()
     assert "abandoning them" in caplog.text
+
+
+# -- honest answers ---------------------------------------------------------------------------------------------------
+
+COMMIT = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "kind"),
+    [
+        (errors.Unavailable("broke", key="store.outcome_unknown"), 500, "CommitStateUnknownException"),
+        (errors.Unavailable("full", key="disk.full"), 503, "ServiceUnavailableException"),
+        (errors.Internal("broken", key="store.failed"), 503, "ServiceFailureException"),
+        (RuntimeError("a bug"), 503, "ServiceFailureException"),
+        (errors.TimedOut("slow"), 503, "ServiceUnavailableException"),
+    ],
+)
+def test_only_a_commit_of_unknown_outcome_looks_unknown(
+    shop: RestServer, monkeypatch: pytest.MonkeyPatch, raised: Exception, status: int, kind: str
+) -> None:
+    """PyIceberg and Iceberg's Java library take 500 and 504 of a commit for an unknown outcome, but not 503."""
+    store = shop.factory.stores.pointers
+    table = shop.pyiceberg().load_table("sales.people")
+
+    def fail(batch: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(type(store), "_apply", lambda _, batch: fail(batch))
+    answer = shop.call("POST", f"{HERE}/people", COMMIT)
+    assert error(answer) == (status, kind)
+    if status == 500:
+        assert "retry-after" not in answer.headers
+    with pytest.raises(CommitStateUnknownException if status == 500 else RESTError), table.transaction() as change:
+        change.set_properties(a="b")
+
+
+def test_commit_whose_response_cannot_be_made_is_not_taken_for_undone(
+    shop: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(commits, "loaded", fail)
+    assert error(shop.call("POST", f"{HERE}/people", COMMIT)) == (500, "CommitStateUnknownException")
+    monkeypatch.undo()
+    assert shop.pyiceberg().load_table("sales.people").properties["a"] == "b"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"\xff\x00", None], ids=str)
+def test_damaged_metadata_is_named_and_no_conflict(shop: RestServer, content: bytes | None) -> None:
+    shop.call("POST", f"{HERE}/people", COMMIT)
+    location = str(shop.call("GET", f"{HERE}/people").json()["metadata-location"])
+    place = Path(location.removeprefix("file://"))
+    if content is None:
+        place.unlink()
+    else:
+        place.write_bytes(content)
+    with opened_again(shop) as server:
+        for method, path, body, status in [
+            ("GET", "", None, 500 if content is not None else 404),  # which Iceberg's own tests expect
+            ("POST", "/plan", {}, 500),
+            ("POST", "", COMMIT, 503),
+        ]:
+            answer = server.call(method, f"{HERE}/people{path}", body)
+            assert answer.status_code == status
+            assert "retry-after" not in answer.headers
+            assert place.name in answer.json()["error"]["message"]
+            assert "restore it" in answer.text or "synchronise" in answer.text
+
+
+@contextmanager
+def opened_again(server: RestServer) -> Iterator[RestServer]:
+    """Another server over the same store, which has cached nothing."""
+    access = Access(
+        lambda caller: Realm(server.factory.stores, caller.account_id), server.callers, PermissionAuthorizer()
+    )
+    rest = RestApp(access, warehouse=Warehouse.at(uri_of(server.warehouse.root)))
+    with listening(rest) as uri:
+        yield replace(server, app=rest, uri=uri)
+    rest.close()
+
+
+def test_damaged_record_is_named(shop: RestServer) -> None:
+    stores = shop.factory.stores
+    [pointer] = [each for each in stores.pointers.scan() if each.key.endswith("/tables/by-name/people")]
+    stores.blobs.delete(pointer.blob_uri)
+    answer = shop.call("GET", f"{HERE}/people")
+    assert error(answer) == (500, "DamagedTableException")
+    assert "sales.people" in answer.text
+    assert "record is missing" in answer.text
+
+
+@pytest.mark.parametrize(
+    "raised", [MemoryError(), pa.ArrowMemoryError("malloc failed"), RuntimeError("can't start new thread")], ids=repr
+)
+def test_exhausted_memory_and_threads_have_one_key(raised: Exception) -> None:
+    for error_ in (disclosed(raised), exhausted(raised)):
+        assert error_ is not None
+        assert error_.key == "memory.exceeded"
+    assert failed(raised, "c").status == 503
+    assert status_of(raised) == "503"
+    assert outcome_of(raised) == errors.LimitExceeded.code
+    assert airport_status.code_of(raised) is rpc_status.code_of(raised) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    shown = airport_status.failure(raised, details="none", correlation_id="c", disclosure=airport_status.Disclosure())
+    assert b"memory.exceeded" in dict(shown.trailers)[headers.ERROR_FACTS]
+    assert disclosed(RuntimeError("something else")) is None

@@ -43,6 +43,8 @@ log = logging.getLogger("skiway.rest")
 
 MAX_HELD = 64
 """How many commits may wait for their turn; see `ClientTurns`."""
+PLANNING = ("PlanTableScan", "CancelPlanning")
+"""Routes that change plans only, which clients repeat."""
 SLOWED_S, MAX_SLOWED = 1.0, 50
 """How long clients with too many wrong secrets wait, and how many of them at a time; others are refused at once."""
 WATCHED_AFTER_S = 0.25
@@ -278,8 +280,10 @@ def _raw_path(scope: Scope) -> str:
 
 
 def _failed(call: RestCall, error: Exception) -> RestResponse:
-    answer = token_failed if call.route.takes_form else failed
-    return answer(error, call.context.correlation_id)
+    if call.route.takes_form:
+        return token_failed(error, call.context.correlation_id)
+    changes = call.route.changes and call.route.name not in PLANNING
+    return failed(error, call.context.correlation_id, changes=changes)
 
 
 def _overloaded() -> Unavailable:
