@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -20,7 +21,6 @@ from runtime.servers import eventually
 from skiway.config import load
 from skiway.errors import Unavailable
 from skiway.pipeline.worker import Worker
-from skiway.runtime import readiness
 from skiway.runtime.grpc_door import NOT_SERVING, SERVING, WATCH_S, Health
 from skiway.runtime.process import running
 from skiway.runtime.readiness import Readiness, checks_of
@@ -225,7 +225,7 @@ def test_server_is_not_ready_while_nothing_can_be_written(tmp_path: Path, monkey
         ready = Readiness(checks, max_age_s=0)
         assert ready.failed() == ()
         assert list(tmp_path.iterdir()) == []
-        monkeypatch.setattr(readiness.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
         assert ready.failed() == ("disk",)
         with pytest.raises(Unavailable, match="the disk is full; free some space"):
             checks["disk"]()

@@ -90,7 +90,8 @@ class Connections:
         """
         for done in range(count):
             if self._unfinished:
-                self._abort(next(iter(max(self._unfinished.values(), key=lambda mine: len(mine)))))
+                address = max(self._unfinished, key=lambda each: len(self._unfinished[each]))
+                self._abort(next(iter(self._unfinished[address])))
             elif self._idle:
                 self._abort(next(iter(self._idle)))
             else:

@@ -40,14 +40,18 @@ def checks_of(stores: Stores, worker: Worker | None, folders: Sequence[Path] = (
     """
     checks = store_checks(stores)
     if folders:
-        checks["disk"] = lambda: [check_room(folder) for folder in folders]
+        checks["disk"] = lambda: check_room(*folders)
     return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker)}
 
 
-def check_room(folder: Path) -> None:
-    """Raise `Unavailable` if nothing can be written to a folder: its disk is full, or read-only."""
-    if not folder.is_dir():
-        return  # it is created with the first file
+def check_room(*folders: Path) -> None:
+    """Raise `Unavailable` if nothing can be written to one of the folders: its disk is full, or read-only."""
+    for folder in folders:
+        if folder.is_dir():  # else it is created with the first file
+            _probe(folder)
+
+
+def _probe(folder: Path) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(PROBE)
