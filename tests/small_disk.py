@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 
+from skiway.doctor.findings import examine
+from skiway.doctor.home import disk, disk_clock
 from skiway.errors import SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake.spill import WaitingRows
+from skiway.runtime.readiness import check_room
 from skiway.storage import ABSENT, open_blobs, open_pointers
 
 
@@ -29,9 +33,14 @@ def main(folder: Path) -> None:
         "warehouse": lambda: warehouse.write(f"{folder}/warehouse/t/after", b"x" * 100_000),
         "statement": lambda: rows.add(pa.array([1]), pa.record_batch({"x": ["y" * 100_000]})),
         "opening": lambda: open_pointers(f"sqlite:///{folder}/other.db"),
+        "readiness": lambda: check_room(folder),
         "reopening": lambda: open_pointers(f"sqlite:///{folder}/earlier.db"),
     }
-    print(json.dumps({name: _reported(case) for name, case in cases.items()}))
+    found = {name: _reported(case) for name, case in cases.items()}
+    checks = {"disk": lambda: disk(folder, lambda _: 0), "clock": lambda: disk_clock(folder, time.time)}
+    for finding in examine(checks):
+        found[f"doctor: {finding.check}"] = [finding.state.value, finding.evidence, finding.fix]
+    print(json.dumps(found))
 
 
 def _fill(path: Path) -> None:

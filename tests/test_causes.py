@@ -88,7 +88,11 @@ def test_full_disk_is_reported_by_every_part_that_writes(tmp_path: Path) -> None
         "the rows of this statement cannot be buffered on the server's disk (the disk is full): change fewer rows at once, or "
         "ask the operator for more space",
     ]
+    remedy = fix.partition("; ")[2]
+    assert found.pop("doctor: disk") == ["failed", f"nothing can be written to {disk}: the disk is full", remedy]
+    assert found.pop("doctor: clock") == ["failed", "the disk is full ([Errno 28] No space left on device)", remedy]
     assert found == {
+        "readiness": ["Unavailable", "disk.full", f"nothing can be written to {disk}: {fix}"],
         "pointers": ["Unavailable", "disk.full", f"the database file cannot be written: {fix}"],
         "reopening": ["Unavailable", "disk.full", f"the database file cannot be written: {fix}"],
         "opening": ["Unavailable", "disk.full", f"the database file cannot be written: {fix}"],

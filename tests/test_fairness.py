@@ -33,7 +33,7 @@ def test_a_lane_never_uses_all_threads() -> None:
     go.set()
     wait(busy, timeout=200)
     assert all(each.result() for each in busy)
-    threads.shutdown(wait=True)
+    assert threads.shutdown(wait_s=200)
 
 
 def test_results_errors_and_cancellation_are_those_of_a_pool() -> None:
@@ -46,7 +46,7 @@ def test_results_errors_and_cancellation_are_those_of_a_pool() -> None:
     assert first.result(timeout=200) is True
     with pytest.raises(ZeroDivisionError):
         failing.result(timeout=200)
-    threads.shutdown(wait=True)
+    assert threads.shutdown(wait_s=200)
     assert threads.submit("a", lambda: "late").cancelled()
 
 
@@ -132,7 +132,7 @@ def test_parked_calls_leave_their_places_to_others() -> None:
     done.set()
     assert busy.result(timeout=200)
     second.result(timeout=200)
-    threads.shutdown(wait=True)
+    assert threads.shutdown(wait_s=200)
 
 
 def test_errors_end_parking() -> None:
@@ -146,4 +146,4 @@ def test_errors_end_parking() -> None:
         with pytest.raises(LookupError):
             threads.submit("a", fail).result(timeout=200)
     assert threads.submit("a", lambda: "answered").result(timeout=200) == "answered"
-    threads.shutdown(wait=True)
+    assert threads.shutdown(wait_s=200)

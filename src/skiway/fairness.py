@@ -57,6 +57,7 @@ class FairThreads:
         self._turns: deque[str] = deque()  # the lanes with waiting calls
         self._running = 0
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._served: dict[tuple[Any, str], Any] = {}
 
     def serve(self, handler: Any, lane: str) -> Any:
@@ -124,10 +125,12 @@ class FairThreads:
             self._start()
             return True
 
-    def shutdown(self, *, wait: bool = False) -> None:
-        """End the threads, once no calls run; `wait` for them if wanted."""
+    def shutdown(self, *, wait_s: float = 0.0) -> bool:
+        """End the threads, once no calls run. Wait for running calls for `wait_s` seconds; returns whether all have ended."""
         for pool in (self._pool, self._refusers):
-            pool.shutdown(wait=wait)
+            pool.shutdown(wait=False)
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._running and not self._parked, wait_s)
 
     def _is_full(self, lane: str) -> bool:
         with self._lock:
@@ -169,6 +172,8 @@ class FairThreads:
                 if not lane.running and not lane.waiting and not lane.parked:
                     del self._lanes[name]
                 self._start()
+                if not self._running:
+                    self._idle.notify_all()
 
 
 def _behavior_of(handler: Any) -> tuple[str, Any]:

@@ -89,6 +89,17 @@ def test_second_statement_makes_the_transaction_visible(lake: Lake, db: AirportC
     assert row["expires_at"] - row["started_at"] == timedelta(hours=1)
 
 
+def test_end_of_a_transaction_releases_its_snapshots(lake: Lake, db: AirportClient) -> None:
+    """UPDATE and DELETE of `skiway sql` are such transactions."""
+    with db.transaction():
+        db.scan("s.a").read_all()
+        db.scan("s.b").read_all()
+        with lake.client() as other:
+            [lease] = [row for row in listed(other) if row["state"] == "active"]
+    assert lease["query_id"]
+    assert not [row for row in listed(db) if row["state"] == "active"]
+
+
 def _snapshots(client: AirportClient) -> dict[str, Any]:
     found = client.scan("skiway.snapshots").read_all()
     return {row["table_name"]: {"snapshot_id": pa.scalar(row["snapshot_id"])} for row in found.to_pylist()}

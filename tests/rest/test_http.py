@@ -8,31 +8,41 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import httpx
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import CommitStateUnknownException, RESTError
 
 from authorization.callers import add_policies
 from rest.rest_server import JSON, RestServer, listening, opened
+from runtime.servers import eventually
 from skiway import errors
+from skiway.airport.server import status as airport_status
+from skiway.airport.wire import headers
+from skiway.config.server import Http
+from skiway.doors import disclosed, exhausted, outcome_of
+from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.metastore import Realm
 from skiway.model import v1
 from skiway.requests import Access
-from skiway.rest import RestApp, RestOptions
+from skiway.rest import RestApp, RestOptions, app, commits, scan_planning
 from skiway.rest.calls import RestCall, RestResponse
 from skiway.rest.errors import BY_CLASS, BY_KEY, failed, status_of
 from skiway.rest.idempotency import once
 from skiway.rest.routes import ROUTES
+from skiway.rpc import status as rpc_status
+from skiway.runtime.http_door import HttpDoor
 from skiway.security import PermissionAuthorizer
 from skiway.storage import Delete, Stores, open_stores
 from skiway.telemetry.audit import AuditLog
-from skiway.telemetry.context import CallContext
+from skiway.telemetry.context import CallContext, require_active
 from skiway.telemetry.definitions import RPC_REQUESTS
 from skiway.telemetry.metrics import Metrics
 from storage.homes import Clock
@@ -798,3 +808,223 @@ def test_commit_of_one_server_is_loaded_by_another(shop: RestServer, stores: Sto
         after = httpx.get(f"{uri}{HERE}/people").json()
     assert before["metadata"].get("current-snapshot-id") is None
     assert after["metadata"]["current-snapshot-id"] == table.metadata.current_snapshot_id
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        (
+            "/plan",
+            b'{"filter": {"type": "in", "term": "id", "values": [' + b"1," * 1_000_000 + b"1]}}",
+            "1000002 commas",
+        ),
+        (
+            "/plan",
+            b'{"filter": {"type": "in", "term": "id", "values": [' + b"1," * 60_000 + b"1]}}",
+            "the maximum is 100000",
+        ),
+        (
+            "/plan",
+            b'{"filter": {"type": "eq", "term": "id", "value": "' + b"x" * 8_000_000 + b'"}}',
+            "the maximum is 100000",
+        ),
+        ("/plan", b'{"select": [' + b'"id",' * 400_000 + b'"id"]}', "400000 commas"),
+        ("/plan", b'{"filter": ' + b"[" * 500_000 + b"]" * 500_000 + b"}", "nested too deep"),
+        ("/plan", b"{" + b"".join(b'"%d": 1,' % n for n in range(100_000)) + b'"z": 1, "z": 1}', "'z' appears twice"),
+        ("", b'{"updates": [], "requirements": [' + b"{}," * 20_000 + b"{}]}", "at most 10000 items"),
+        ("transaction", b'{"table-changes": [' + b"{}," * 2_000 + b"{}]}", "at most 1000 items"),
+    ],
+)
+def test_huge_input_is_rejected_before_work_begins(
+    shared_shop: RestServer, path: str, body: bytes, reason: str
+) -> None:
+    target = "/v1/lake/transactions/commit" if path == "transaction" else f"{HERE}/people{path}"
+    started = time.process_time()
+    answer = shared_shop.call("POST", target, body)
+    assert time.process_time() - started < 5  # most took minutes
+    assert answer.status_code == 400
+    assert reason in answer.json()["error"]["message"]
+
+
+def test_filter_is_repeated_in_each_task_only_if_it_is_small(shop: RestServer) -> None:
+    table = shop.pyiceberg().load_table("sales.people")
+    table.append(pa.table({"id": [1, 2]}))
+
+    def task(count: int) -> Any:
+        values = {"type": "in", "term": "id", "values": list(range(count))}
+        [found] = shop.call("POST", f"{HERE}/people/plan", {"filter": values}).json()["file-scan-tasks"]
+        return found
+
+    assert task(100)["residual-filter"]["values"] == list(range(100))
+    assert "residual-filter" not in task(10_000)
+
+
+def planning_for_ever(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[Exception]]:
+    """Let plans run until they are cancelled. Returns an event for their start, and the errors that ended them."""
+    began, ended = threading.Event(), []
+
+    def run(*_: object) -> None:
+        began.set()
+        try:
+            while True:
+                require_active()
+                time.sleep(0.01)
+        except Exception as error:
+            ended.append(error)
+            raise
+
+    monkeypatch.setattr(scan_planning, "_planned", run)
+    return began, ended
+
+
+def test_work_stops_when_the_client_disconnects(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = planning_for_ever(monkeypatch)
+    address = urlsplit(shop.uri)
+    with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+        head = f"POST {address.path}{HERE}/people/plan HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        client.sendall(f"{head}content-length: 2\r\n\r\n{{}}".encode())
+        assert began.wait(10)
+        assert not ended
+    eventually(lambda: bool(ended), within_s=10)
+    assert isinstance(ended[0], errors.Cancelled)
+
+
+def test_work_ends_within_the_drain_time(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = planning_for_ever(monkeypatch)
+    find = lambda caller: Realm(stores, caller.account_id)  # noqa: E731
+    with opened(stores, tmp_path) as server:
+        stocked(server)
+        access = Access(find, server.callers, PermissionAuthorizer())
+        rest = RestApp(access, warehouse=server.warehouse)
+        door = HttpDoor(rest, Http(address="127.0.0.1:0"), drain_s=1.0)
+        url = door.start()["http"]
+        with ThreadPoolExecutor(1) as thread:
+            calling = thread.submit(lambda: httpx.post(f"{url}{HERE}/people/plan", json={}, timeout=30))
+            assert began.wait(10)
+            started = time.monotonic()
+            door.drain()
+            door.close()
+            rest.close()
+            assert time.monotonic() - started < 1.0 + 4.0
+            assert isinstance(ended[0], errors.Cancelled)
+            calling.exception()
+
+
+def test_calls_that_do_not_end_are_abandoned(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(app, "CANCEL_S", 0.2)
+    go = threading.Event()
+    with opened(stores, tmp_path) as server:
+        server.app._threads.submit("lane", lambda: go.wait(30))
+        started = time.monotonic()
+        server.app.close()
+        assert time.monotonic() - started < 5
+        go.set()
+    assert "abandoning them" in caplog.text
+
+
+# -- honest answers ---------------------------------------------------------------------------------------------------
+
+COMMIT = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "kind"),
+    [
+        (errors.Unavailable("broke", key="store.outcome_unknown"), 500, "CommitStateUnknownException"),
+        (errors.Unavailable("full", key="disk.full"), 503, "ServiceUnavailableException"),
+        (errors.Internal("broken", key="store.failed"), 503, "ServiceFailureException"),
+        (RuntimeError("a bug"), 503, "ServiceFailureException"),
+        (errors.TimedOut("slow"), 503, "ServiceUnavailableException"),
+    ],
+)
+def test_only_a_commit_of_unknown_outcome_looks_unknown(
+    shop: RestServer, monkeypatch: pytest.MonkeyPatch, raised: Exception, status: int, kind: str
+) -> None:
+    """PyIceberg and Iceberg's Java library take 500 and 504 of a commit for an unknown outcome, but not 503."""
+    store = shop.factory.stores.pointers
+    table = shop.pyiceberg().load_table("sales.people")
+
+    def fail(batch: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(type(store), "_apply", lambda _, batch: fail(batch))
+    answer = shop.call("POST", f"{HERE}/people", COMMIT)
+    assert error(answer) == (status, kind)
+    if status == 500:
+        assert "retry-after" not in answer.headers
+    with pytest.raises(CommitStateUnknownException if status == 500 else RESTError), table.transaction() as change:
+        change.set_properties(a="b")
+
+
+def test_commit_whose_response_cannot_be_made_is_not_taken_for_undone(
+    shop: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(commits, "loaded", fail)
+    assert error(shop.call("POST", f"{HERE}/people", COMMIT)) == (500, "CommitStateUnknownException")
+    monkeypatch.undo()
+    assert shop.pyiceberg().load_table("sales.people").properties["a"] == "b"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"\xff\x00", None], ids=str)
+def test_damaged_metadata_is_named_and_no_conflict(shop: RestServer, content: bytes | None) -> None:
+    shop.call("POST", f"{HERE}/people", COMMIT)
+    location = str(shop.call("GET", f"{HERE}/people").json()["metadata-location"])
+    place = Path(location.removeprefix("file://"))
+    if content is None:
+        place.unlink()
+    else:
+        place.write_bytes(content)
+    with opened_again(shop) as server:
+        for method, path, body, status in [
+            ("GET", "", None, 500 if content is not None else 404),  # which Iceberg's own tests expect
+            ("POST", "/plan", {}, 500),
+            ("POST", "", COMMIT, 503),
+        ]:
+            answer = server.call(method, f"{HERE}/people{path}", body)
+            assert answer.status_code == status
+            assert "retry-after" not in answer.headers
+            assert place.name in answer.json()["error"]["message"]
+            assert "restore it" in answer.text or "synchronise" in answer.text
+
+
+@contextmanager
+def opened_again(server: RestServer) -> Iterator[RestServer]:
+    """Another server over the same store, which has cached nothing."""
+    access = Access(
+        lambda caller: Realm(server.factory.stores, caller.account_id), server.callers, PermissionAuthorizer()
+    )
+    rest = RestApp(access, warehouse=Warehouse.at(uri_of(server.warehouse.root)))
+    with listening(rest) as uri:
+        yield replace(server, app=rest, uri=uri)
+    rest.close()
+
+
+def test_damaged_record_is_named(shop: RestServer) -> None:
+    stores = shop.factory.stores
+    [pointer] = [each for each in stores.pointers.scan() if each.key.endswith("/tables/by-name/people")]
+    stores.blobs.delete(pointer.blob_uri)
+    answer = shop.call("GET", f"{HERE}/people")
+    assert error(answer) == (500, "DamagedTableException")
+    assert "sales.people" in answer.text
+    assert "record is missing" in answer.text
+
+
+@pytest.mark.parametrize(
+    "raised", [MemoryError(), pa.ArrowMemoryError("malloc failed"), RuntimeError("can't start new thread")], ids=repr
+)
+def test_exhausted_memory_and_threads_have_one_key(raised: Exception) -> None:
+    for error_ in (disclosed(raised), exhausted(raised)):
+        assert error_ is not None
+        assert error_.key == "memory.exceeded"
+    assert failed(raised, "c").status == 503
+    assert status_of(raised) == "503"
+    assert outcome_of(raised) == errors.LimitExceeded.code
+    assert airport_status.code_of(raised) is rpc_status.code_of(raised) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    shown = airport_status.failure(raised, details="none", correlation_id="c", disclosure=airport_status.Disclosure())
+    assert b"memory.exceeded" in dict(shown.trailers)[headers.ERROR_FACTS]
+    assert disclosed(RuntimeError("something else")) is None

@@ -17,7 +17,9 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import OAuthError
 
 from rest.rest_server import RestServer, opened
-from skiway.rest import RestOptions, receiving
+from skiway.doors import WrongSecrets
+from skiway.errors import LimitExceeded
+from skiway.rest import RestOptions, app, receiving
 from skiway.security import AccessTokens, NewToken, TokenAuthenticator, new_token
 from skiway.storage import Stores
 from skiway.telemetry.audit import AuditLog
@@ -220,3 +222,29 @@ def test_forms_that_strangers_send_slowly_block_nobody(
             assert ended.recv(10_000).startswith(b"HTTP/1.1 408 ")
         token = made.token(made.ada.text.reveal())
         assert made.config(token) == 200
+
+
+def test_wrong_secrets_are_slowed_down_and_right_ones_work(issuing: Issuing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them come from one address, as behind a proxy: nobody can lock out others."""
+    monkeypatch.setattr(app, "SLOWED_S", 0.01)
+    wrong = {"grant_type": "client_credentials", "client_id": "ada", "client_secret": "wrong-wrong-wrong-wrong-wrong"}
+    answers = [issuing.post(**wrong) for _ in range(30)]
+    assert [each.status_code for each in answers] == [401] * 10 + [429] * 20
+    assert answers[-1].headers["retry-after"] == "6"
+    assert "wrong secrets" in answers[-1].json()["error_description"]
+    assert issuing.config(issuing.token(issuing.ada.text.reveal(), client_id="ada")) == 200
+    assert issuing.post(**wrong).status_code == 429
+
+
+def test_wrong_secrets_are_counted_by_address_and_forgotten() -> None:
+    now = [0.0]
+    wrong = WrongSecrets(burst=2, per_minute=6, clock=lambda: now[0])
+    for _ in range(2):
+        wrong.count("a")
+    with pytest.raises(LimitExceeded, match="wait 10 s"):
+        wrong.count("a")
+    wrong.count("b")
+    now[0] = 21.0
+    wrong.count("a")
+    with pytest.raises(LimitExceeded):
+        wrong.count("a")

@@ -1,28 +1,40 @@
-"""A server, a caller that floods it, and what that costs somebody else: `python -m runtime.fairness_load serve|flood …`."""
+"""A server, callers that flood or abuse it, and what that costs another account.
+
+`python -m runtime.fairness_load serve|flood|abuse …`
+"""
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 from runtime.test_quotas import FREE, LIST, process
 from skiway.airport.wire import headers
+from skiway.client import AirportClient
 from skiway.config.quotas import Quota
+from skiway.config.server import Http
+from skiway.errors import SkiwayError
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
+from skiway.runtime.http_door import HttpDoor
 from skiway.runtime.parts import REFUSAL_S
 from skiway.storage import open_stores
 
@@ -33,8 +45,10 @@ OUTSTANDING = 64
 def main() -> None:
     if sys.argv[1] == "serve":
         serve(float(sys.argv[2]))
-    else:
+    elif sys.argv[1] == "flood":
         flood(sys.argv[2])
+    else:
+        abuse(sys.argv[2], sys.argv[3])
 
 
 def serve(per_second: float) -> None:
@@ -45,8 +59,11 @@ def serve(per_second: float) -> None:
             accounts.create(Realm(stores, PLATFORM), v1.CreateAccountRequest(spec=spec, account_id=account_id))
             catalogs.create(Realm(stores, name), v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake")))
         with process(Path(folder), stores, FREE, Quota(per_second=per_second, calls=0), pause_s=REFUSAL_S) as served:
-            print(served.grpc, flush=True)
+            door = HttpDoor(served.app, Http(address="127.0.0.1:0"), drain_s=1.0)
+            print(served.grpc, door.start()["http"], flush=True)
             sys.stdin.read()
+            door.drain()
+            door.close()
 
 
 def flood(address: str) -> None:
@@ -61,6 +78,81 @@ def flood(address: str) -> None:
             call.future(b"", metadata=(("authorization", "Bearer eve@a1"),)).add_done_callback(
                 lambda _: slots.release()
             )
+
+
+def abuse(address: str, http: str) -> None:
+    """Do at once, as account `a1`, all that could block a server, until this process is killed."""
+    rows = pa.table({"id": pa.array(range(2_000_000))})
+    lake = AirportClient(f"grpc://{address}", "lake", token="eve@a1")
+    lake.create_schema("s")
+    lake.create_table_as("s.big", rows)
+    readers = [iter(lake.scan("s.big")) for _ in range(8)]
+    for reader in readers:
+        next(reader)  # and never read again
+    for _ in range(8):
+        threading.Thread(target=_insert_slowly, args=(lake, rows.slice(0, 10)), daemon=True).start()
+    host, _, port = http.removeprefix("http://").partition(":")
+    threading.Thread(target=_open_unfinished, args=(host, int(port)), daemon=True).start()
+    values = list(range(1_000_000))
+    plan = json.dumps({"filter": {"type": "in", "term": "id", "values": values}}).encode()
+    target = f"{http}/v1/lake/namespaces/s/tables/big/plan"
+    condition = json.dumps({"filters": [_among(9_000)], "column_binding_names_by_index": ["id"]})
+    for _ in range(4):
+        threading.Thread(target=_plan_forever, args=(target, plan), daemon=True).start()
+        threading.Thread(target=_filter_forever, args=(lake, condition), daemon=True).start()
+    time.sleep(2)
+    print("abusing", flush=True)
+    threading.Event().wait()
+
+
+def _among(count: int) -> dict[str, Any]:
+    """A pushed-down IN with so many values, which is just small enough to be parsed."""
+    kind = {"id": "BIGINT", "type_info": None}
+    column = {"expression_class": "BOUND_COLUMN_REF", "return_type": kind, "binding": {"column_index": 0}, "depth": 0}
+    values = [
+        {"expression_class": "BOUND_CONSTANT", "value": {"type": kind, "is_null": False, "value": number}}
+        for number in range(count)
+    ]
+    boolean = {"id": "BOOLEAN", "type_info": None}
+    return {
+        "expression_class": "BOUND_OPERATOR",
+        "type": "COMPARE_IN",
+        "return_type": boolean,
+        "children": [column, *values],
+    }
+
+
+def _insert_slowly(lake: AirportClient, rows: pa.Table) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rows.to_batches()
+        threading.Event().wait()
+
+    lake.insert("s.big", pa.RecordBatchReader.from_batches(rows.schema, batches()))
+
+
+def _open_unfinished(host: str, port: int) -> None:
+    """Keep 1,100 connections open whose headers are unfinished, and replace those that the server closes."""
+    clients: deque[socket.socket] = deque()
+    while True:
+        client = socket.create_connection((host, port))
+        client.sendall(b"GET / HTTP/1.1\r\nhost: ")
+        clients.append(client)
+        if len(clients) > 1100:
+            clients.popleft().close()
+            time.sleep(0.005)
+
+
+def _plan_forever(target: str, body: bytes) -> None:
+    sent = {"authorization": "Bearer eve@a1", "content-type": "application/json"}
+    while True:
+        with suppress(OSError):
+            urllib.request.urlopen(urllib.request.Request(target, body, sent), timeout=60).read()
+
+
+def _filter_forever(lake: AirportClient, condition: str) -> None:
+    while True:
+        with suppress(SkiwayError):
+            lake.endpoints("s.big", where=condition)
 
 
 def latencies(address: str, seconds: float) -> list[float]:
@@ -97,8 +189,10 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         started.communicate()
 
 
-def measure(rounds: int = 5, seconds: float = 2.0, per_second: float = 100.0) -> tuple[float, float]:
-    """The 99th percentile of the latency of a quiet account: alone, and while another account exceeds its quotas.
+def measure(
+    rounds: int = 5, seconds: float = 2.0, per_second: float = 100.0, *, by: str = "flood"
+) -> tuple[float, float]:
+    """The 99th percentile of the latency of a quiet account: alone, and while another account floods or abuses the server.
 
     Both are measured in turns, so that other work of the machine affects them alike.
     """
@@ -106,9 +200,9 @@ def measure(rounds: int = 5, seconds: float = 2.0, per_second: float = 100.0) ->
     flooded: list[float] = []
     with running("serve", str(per_second)) as server:
         assert server.stdout is not None
-        address = server.stdout.readline().strip()
+        address, http = server.stdout.readline().split()
         latencies(address, 1)
-        with running("flood", address) as flooder:
+        with running(by, address, *([http] if by == "abuse" else [])) as flooder:
             assert flooder.stdout is not None
             flooder.stdout.readline()
             for _ in range(rounds):

@@ -67,8 +67,9 @@ def test_server_reports_its_jobs(tmp_path) -> None:
 
 
 def test_server_reports_health_readiness_and_metrics(tmp_path) -> None:
-    with started(tmp_path / "home") as server:
-        http = server.addresses["http"]
+    with started(tmp_path / "home", "--set", "server.http.health_address=127.0.0.1:0") as server:
+        http, probes = server.addresses["http"], server.addresses["health"]
+        assert [get(f"{probes}{path}")[0] for path in ("/healthz", "/readyz", "/metrics", "/")] == [200, 200, 404, 404]
         assert get(f"{http}/healthz") == (200, "ok\n")
         assert get(f"{http}/readyz") == (200, "ready\n")
         assert get(f"{http}/iceberg/v1/config?warehouse=lake")[0] == 200

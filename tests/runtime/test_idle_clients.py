@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import threading
 import time
@@ -26,6 +28,7 @@ from skiway.model import flight_pb2 as flight
 from skiway.requests import Access
 from skiway.rpc import Door
 from skiway.runtime.grpc_door import GrpcDoor, Health
+from skiway.runtime.http_connections import Connections
 from skiway.runtime.http_door import HttpDoor
 from skiway.runtime.operators import Operators
 from skiway.security import PermissionAuthorizer, Principal, Roles
@@ -295,8 +298,129 @@ def test_requests_on_one_connection_have_a_deadline_each(http: tuple[str, int]) 
             time.sleep(0.2)
 
 
+def answered(client: socket.socket) -> bool:
+    client.settimeout(10)
+    client.sendall(COMPLETE)
+    received = b""
+    while not received.endswith(b"\r\n\r\n2"):
+        received += (part := client.recv(1000))
+        if not part:
+            return False
+    return received.startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("header_seconds", [60.0])  # no other limit closes them
-def test_connections_beyond_the_limit_are_closed(http: tuple[str, int]) -> None:
+def test_connection_beyond_the_limit_replaces_the_oldest_unfinished_one(http: tuple[str, int]) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(http)) for _ in range(21)]
-        assert closed(clients[-1])
+        serving = stack.enter_context(socket.create_connection(http))
+        assert answered(serving)
+        clients = [stack.enter_context(socket.create_connection(http)) for _ in range(20)]
+        assert closed(clients[0])
+        assert answered(clients[-1])
+        assert answered(serving)
+
+
+@pytest.mark.parametrize("header_seconds", [60.0])
+def test_connection_beyond_the_limit_replaces_an_idle_one_if_no_request_is_unfinished(http: tuple[str, int]) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(http)) for _ in range(20)]
+        assert all(answered(client) for client in clients)
+        assert answered(stack.enter_context(socket.create_connection(http)))
+        assert closed(clients[0])
+        assert answered(clients[1])
+
+
+def test_unfinished_connections_of_one_address_are_limited() -> None:
+    now = [0.0]
+    connections = Connections(Http(max_connections=100, max_unfinished_per_address=3), lambda: now[0])
+    theirs: list[Any] = [FakeConnection("10.0.0.2") for _ in range(2)]
+    mine: list[Any] = [FakeConnection("10.0.0.1") for _ in range(5)]
+    assert all(connections.opened(each) for each in [*theirs, *mine])
+    assert not any(each.transport.aborted for each in mine)  # they have just been opened
+    now[0] = 5.0
+    late: list[Any] = [FakeConnection("10.0.0.1") for _ in range(2)]
+    assert all(connections.opened(each) for each in late)
+    assert [each.transport.aborted for each in mine] == [True, True, False, False, False]
+    connections.serving(mine[2])
+    assert connections.shed(1) == 1
+    assert [each.transport.aborted for each in [*theirs, *mine[2:]]] == [False, False, False, True, False]
+
+
+class FakeConnection:
+    def __init__(self, address: str) -> None:
+        self.address, self.transport = address, self  # what `Connections` uses
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_many_unfinished_headers_do_not_close_the_door() -> None:
+    """1,100 connections, more than the default limit, while another client sends requests."""
+    door = HttpDoor(
+        Starlette(routes=[Route("/read", read_all, methods=["POST"])]), Http(address="127.0.0.1:0"), drain_s=0.1
+    )
+    host, _, port = door.start()["http"].removeprefix("http://").partition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))  # both ends are in this process
+    try:
+        with ExitStack() as stack:
+            for _ in range(1100):
+                stack.enter_context(socket.create_connection((host, int(port)))).sendall(b"GET / HTTP/1.1\r\nhost: ")
+            started = time.monotonic()
+            for _ in range(10):
+                with socket.create_connection((host, int(port))) as client:
+                    assert answered(client)
+            assert time.monotonic() - started < 5
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        door.drain()
+        door.close()
+
+
+@pytest.mark.parametrize(("keep_alive_seconds", "stays_open"), [(75.0, True), (0.1, False)])
+def test_idle_connection_stays_open_as_long_as_configured(keep_alive_seconds: float, stays_open: bool) -> None:
+    app = Starlette(routes=[Route("/read", read_all, methods=["POST"])])
+    settings = Http(address="127.0.0.1:0", keep_alive_seconds=keep_alive_seconds)
+    assert stays_open is (settings.keep_alive_seconds == Http().keep_alive_seconds)
+    door = HttpDoor(app, settings, drain_s=0.1)
+    host, _, port = door.start()["http"].removeprefix("http://").partition(":")
+    try:
+        with socket.create_connection((host, int(port))) as client:
+            assert answered(client)
+            if stays_open:
+                time.sleep(5.5)  # uvicorn's own limit is 5 seconds
+                assert answered(client)
+            else:
+                assert closed(client)
+    finally:
+        door.drain()
+        door.close()
+
+
+def test_too_many_open_files_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    door = HttpDoor(
+        Starlette(routes=[Route("/read", read_all, methods=["POST"])]), Http(address="127.0.0.1:0"), drain_s=0.1
+    )
+    host, _, port = door.start()["http"].removeprefix("http://").partition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fillers: list[int] = []
+    with ExitStack() as stack:
+        stack.callback(door.close)
+        stack.callback(door.drain)
+        clients = [stack.enter_context(socket.socket()) for _ in range(5)]
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (clients[-1].fileno() + 10, hard))
+        with suppress(OSError):
+            while True:
+                fillers.append(os.dup(clients[0].fileno()))
+        for client in clients:
+            client.connect((host, int(port)))
+        time.sleep(2.5)  # asyncio tries again every second
+        for filler in fillers:
+            os.close(filler)
+        logged = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert len(logged) == 1
+        assert "too many open files" in logged[0]
+        assert "ulimit -n" in logged[0]
+        assert all(answered(client) for client in clients)

@@ -68,6 +68,7 @@ class Process:
     grpc: str
     rest: str
     quotas: RecordedQuotas
+    app: RestApp
 
     def code(self, token: str, method: str, *messages: bytes, headers: Mapping[str, str] | None = None) -> Code:
         """The status of a call."""
@@ -151,7 +152,7 @@ def process(
     rest = RestApp(access, warehouse=warehouse, options=RestOptions(max_body_bytes=MAX_BODY))
     try:
         with listening(rest) as uri:
-            yield Process(f"127.0.0.1:{port}", uri, quotas)
+            yield Process(f"127.0.0.1:{port}", uri, quotas, rest)
     finally:
         server.stop(0).wait()
         for part in (rpc, airport, rest):

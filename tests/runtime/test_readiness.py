@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +23,8 @@ from skiway.errors import Unavailable
 from skiway.pipeline.worker import Worker
 from skiway.runtime.grpc_door import NOT_SERVING, SERVING, WATCH_S, Health
 from skiway.runtime.process import running
-from skiway.runtime.readiness import Readiness
+from skiway.runtime.readiness import Readiness, checks_of
+from skiway.storage import open_stores
 
 
 class Parts:
@@ -211,3 +214,19 @@ def test_a_server_without_watchers_asks_its_parts_only_when_it_is_checked() -> N
         time.sleep(WATCH_S * 1.5)
         assert len(asked) == at_start == 1
     health.close()
+
+
+def test_server_is_not_ready_while_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with open_stores("memory://") as stores:
+        checks = checks_of(stores, None, [tmp_path, tmp_path / "missing"])
+        ready = Readiness(checks, max_age_s=0)
+        assert ready.failed() == ()
+        assert list(tmp_path.iterdir()) == []
+        monkeypatch.setattr(os, "fsync", full)
+        assert ready.failed() == ("disk",)
+        with pytest.raises(Unavailable, match="the disk is full; free some space"):
+            checks["disk"]()
+        ready.close()

@@ -124,6 +124,15 @@ def split_url(text: str) -> tuple[str, str | None, str | None]:
     return f"{parts.scheme}://{parts.netloc}", unquote(parts.path.strip("/")) or None, token
 
 
+RECONNECT: Final = (
+    # By default gRPC waits a second before it reconnects, and up to two minutes later on.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+"""Options of all channels: a client is back soon after its server is."""
+
+
 class Channel:
     """One gRPC channel to one server, opened at the first call. Thread-safe."""
 
@@ -133,12 +142,10 @@ class Channel:
         *,
         tls: TlsOptions | None,
         max_message_bytes: int,
-        options: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.location = location
         self.tls = tls
         self.max_message_bytes = max_message_bytes
-        self._options = options
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._closed = False
@@ -166,7 +173,7 @@ class Channel:
             ("grpc.max_metadata_size", 64 * 1024),
             # The caller's thread reads responses itself. Otherwise gRPC starts a thread for each call, which takes 0.3 ms.
             (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
-            *self._options,
+            *RECONNECT,
         ]
         if self.location.is_tls:
             tls = self.tls or TlsOptions()

@@ -102,7 +102,23 @@ class Http:
     )
     header_seconds: float = setting(15.0, DEADLINE, "How long a client may take to send the headers of a request.")
     body_seconds: float = setting(60.0, DEADLINE, "How long a client may take to send the body of a request.")
-    max_connections: int = setting(1000, COUNT, "Maximum number of open connections.")
+    keep_alive_seconds: float = setting(
+        75.0,
+        SECONDS,
+        "How long a connection stays open without a request. Proxies must keep theirs for a shorter time.",
+    )
+    max_connections: int = setting(
+        1000, COUNT, "Maximum number of open connections. One more replaces a connection without a complete request."
+    )
+    max_unfinished_per_address: int = setting(
+        200, COUNT, "Maximum number of connections of one address that have not sent a complete request."
+    )
+    health_address: str | None = setting(
+        None,
+        ADDRESS,
+        "Address of a second HTTP server with `/healthz` and `/readyz` only, without TLS, for probes; port 0 picks a free port. "
+        "Unless set, there is none.",
+    )
 
 
 @section

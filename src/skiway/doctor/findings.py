@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from skiway.causes import cause_of
 from skiway.errors import SkiwayError
 
 __all__ = ["MAX_SKEW_S", "Check", "Finding", "Problem", "State", "examine"]
@@ -60,6 +61,9 @@ def examine(checks: Mapping[str, Check]) -> Iterator[Finding]:
             detail = f" ({error.detail})" if error.detail else ""
             yield Finding(name, State.failed, f"{evidence}{detail}", fix or "see the log of the server")
         except Exception as error:  # noqa: BLE001 - a check that fails must not end the others
+            if (cause := cause_of(error)) is not None:
+                yield Finding(name, State.failed, f"{cause.problem} ({error})", cause.remedy)
+                continue
             yield Finding(
                 name, State.failed, f"{type(error).__name__}: {error}", "the check itself failed: please report it"
             )

@@ -22,6 +22,7 @@ from skiway.metastore.platform import store_checks
 from skiway.runtime.home import OTHERS
 from skiway.runtime.http_door import DEFAULT_ADDRESS
 from skiway.runtime.lifecycle import Announced, read_announced
+from skiway.runtime.readiness import check_room
 from skiway.runtime.stores import secrets_of
 from skiway.security import TokenFile
 from skiway.storage import Stores, open_blobs, open_pointers
@@ -88,6 +89,7 @@ def permissions(home: Path) -> str:
 def disk(home: Path, free_bytes: Callable[[Path], int]) -> str:
     """There is space for new files."""
     place = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
+    check_room(home)
     free = free_bytes(place)
     shown = f"{free / GIB:.1f} GiB are free at {place}"
     if free < MIN_FREE:

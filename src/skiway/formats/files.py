@@ -249,7 +249,7 @@ class Files:
 
         try:
             yield
-        except (SkiwayError, NotImplementedError):
+        except (SkiwayError, NotImplementedError, MemoryError):  # Arrow's is an ArrowException, too
             raise
         except FileNotFoundError as error:
             if cause_of(error) is BUCKET_MISSING:
@@ -373,13 +373,13 @@ def decoding(files: Files, file: str) -> Iterator[None]:
             raise
         except Exception as error:
             # Damage makes readers fail in any way: a missing key, a wrong type, a length that exceeds the memory.
-            raise corrupt(file, f"{type(error).__name__}: {error}") from error
+            raise corrupt(file, f"{type(error).__name__}: {error}", what=type(error).__name__) from error
 
 
-def corrupt(file: str, reason: str) -> PreconditionFailed:
-    """The error for a file that cannot be decoded."""
+def corrupt(file: str, reason: str, *, what: str = "") -> PreconditionFailed:
+    """The error for a file that cannot be decoded. The `reason` may contain parts of the file; `what` is for callers."""
     return PreconditionFailed(
-        f"file {file!r} is corrupt; restore it, or remove it from the table",
+        f"file {file!r} is corrupt{f' ({what} while decoding it)' if what else ''}; restore it, or remove it from the table",
         key="file.corrupt",
         detail=first_lines(reason),
         file=file,

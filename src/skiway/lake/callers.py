@@ -112,7 +112,9 @@ class Callers:
     def observe(self, served: ServedCall) -> Iterator[None]:
         """Run a call of the Airport server inside the pipeline."""
         headers = {name: value for name, value in served.request.metadata if isinstance(value, str)}
-        context, _ = read_context(headers, COMPONENT, ids=lambda: served.correlation_id)
+        context, _ = read_context(
+            headers, COMPONENT, ids=lambda: served.correlation_id, is_active=served.request.is_active
+        )
         call = Call(operation_of(served.operation), headers, context)
         with self._pipeline.observe(call):
             _call.set(call)

@@ -7,6 +7,7 @@ charge. From the second statement on, a lease lists what the transaction reads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Lock
@@ -16,8 +17,10 @@ from cachetools import LRUCache
 
 from skiway.airport import Request
 from skiway.airport.request import call_of
+from skiway.errors import NotFound
 from skiway.metastore import Realm
-from skiway.metastore.queries import TransactionUse, check_transaction, use_in_transaction
+from skiway.metastore.queries import TransactionUse, check_transaction, end, use_in_transaction
+from skiway.model import v1
 
 __all__ = ["Statements", "TransactionLeases"]
 
@@ -102,6 +105,14 @@ class TransactionLeases:
             use.snapshots[table_id, snapshot_id] = None
             if use.is_stored:
                 self._store(transaction_id, use, began=began, until=until)
+
+    def release(self, transaction_id: str) -> None:
+        """Release the snapshots of a transaction that its client has ended."""
+        with self._lock:
+            use: _Use | None = self._uses.pop(transaction_id, None)
+        if use is None or use.is_stored:
+            with suppress(NotFound):  # it has no lease
+                end(self._realm(), v1.EndQueryRequest(query_id=transaction_id, commit=True))
 
     def _use(self, transaction_id: str) -> _Use:
         with self._lock:

@@ -140,11 +140,17 @@ class LakeTransactions(TransactionManager):
         """Commit the staged rows, if the client ends the transaction. A statement that commits by itself ends nothing."""
         if self._staged is not None and _is_called("commit_transaction"):
             self._staged.commit(transaction_id, until=self._end_of(transaction_id))
+            self._release(transaction_id)
 
     def rollback(self, transaction_id: str) -> None:
         """Discard the staged rows, if the client ends the transaction. A failed statement has left nothing behind."""
         if self._staged is not None and _is_called("rollback_transaction"):
             self._staged.abort(transaction_id, until=self._end_of(transaction_id))
+            self._release(transaction_id)
+
+    def _release(self, transaction_id: str) -> None:
+        if self._leases is not None:
+            self._leases.release(transaction_id)
 
     def _end_of(self, transaction_id: str) -> datetime:
         """When a transaction expires that the client ends now."""

@@ -18,7 +18,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
 from skiway.storage import ABSENT, Delete, Put
 
-__all__ = ["MAX_PLANS", "ScanPlan", "add_plan", "cancel_plan", "find_plan"]
+__all__ = ["MAX_PLANS", "ScanPlan", "add_plan", "cancel_plan", "check_size", "find_plan"]
 
 MAX_PLANS: Final = 100
 MAX_BYTES: Final = 100_000
@@ -35,15 +35,19 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_schema: bool = False
 
 
+def check_size(plan: ScanPlan) -> None:
+    """Raise `LimitExceeded` if the plan cannot be stored. Call this before the plan is made."""
+    if len(plan.filter) > MAX_BYTES:
+        raise LimitExceeded(
+            f"the filter of the scan has {len(plan.filter)} characters, the maximum is {MAX_BYTES}: send a shorter one, and filter "
+            "the rows in the client",
+            key="plan.too_large",
+        )
+
+
 def add_plan(realm: Realm, table_id: str, plan: ScanPlan) -> str:
     """Store a plan and return its id."""
     text, now = msgspec.json.encode(plan).decode(), realm.clock()
-    if len(text) > MAX_BYTES:
-        raise LimitExceeded(
-            f"the filter of the scan has {len(text)} characters, the maximum is {MAX_BYTES}: send a shorter one, and filter the "
-            "rows in the client",
-            key="plan.too_large",
-        )
     plan_id = f"{to_micros(now):020d}-{realm.ids()}"
     key = keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id)
     realm.stores.pointers.apply([Put(key, text, expect=ABSENT, expires_at=now + KEPT)])

@@ -94,6 +94,7 @@ class Call:
             subject=principal.subject,
             operation=known.operation,
             authorization={name: self.headers[name] for name in credentials if name in self.headers},
+            is_active=known.is_active,
         )
         enter(self.context)
         if self.span is not None:
@@ -128,12 +129,16 @@ ENGINE_VERSION: Final = "x-engine-version"
 
 
 def read_context(
-    headers: Mapping[str, str], operation: str, *, ids: Callable[[], str]
+    headers: Mapping[str, str],
+    operation: str,
+    *,
+    ids: Callable[[], str],
+    is_active: Callable[[], bool] = lambda: True,
 ) -> tuple[CallContext, InvalidArgument | None]:
     """The context that the headers describe, and the error for the first header with an invalid value.
 
     An invalid header is left out of the context, so that the error can be reported like any other. A call without a
-    correlation id gets a new one from `ids`.
+    correlation id gets a new one from `ids`. `is_active` says whether the client still waits.
     """
     given, invalid = {}, None
     for name in (CORRELATION_ID, QUERY_ID, ENGINE_KIND, ENGINE_VERSION):
@@ -149,6 +154,7 @@ def read_context(
         engine_kind=kind,
         engine_version=given.get(ENGINE_VERSION, "") if kind else "",
         operation=operation,
+        is_active=is_active,
     )
     return context, invalid
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_not_exception_type, stop_after_attempt
 
-from skiway.doors import disclosed, outcome_of
+from skiway.doors import disclosed, exhausted, outcome_of
 from skiway.errors import Busy, Contention, PermissionDenied, SkiwayError, Unauthorized
 from skiway.memory_budget import MemoryBudget
 from skiway.metastore import Realm
@@ -223,7 +223,7 @@ class Pipeline:
     def _failed(self, call: Call, error: BaseException) -> None:
         call.outcome, call.status = outcome_of(error), self._status_of(error)
         shown = disclosed(error)
-        if shown is None and isinstance(error, Exception):
+        if (shown is None and isinstance(error, Exception)) or exhausted(error) is not None:
             self._log.error("%s failed", call.operation.full_name, exc_info=error)
         elif shown is not None and shown.detail:
             self._log.warning("%s failed: %s", call.operation.full_name, shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from skiway.doors import disclosed
+from skiway.doors import WrongSecrets, disclosed
 from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.fairness import FairThreads, lane_share
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -31,15 +32,24 @@ from skiway.rest.oauth import token_failed
 from skiway.rest.receiving import Body, Forms
 from skiway.rest.routes import matched
 from skiway.security import Principal
-from skiway.telemetry.context import serving
+from skiway.telemetry.context import require_active, serving
 from skiway.vending import Vending
 
 __all__ = ["RestApp", "RestOptions"]
 
 T = TypeVar("T")
 
+log = logging.getLogger("skiway.rest")
+
 MAX_HELD = 64
 """How many commits may wait for their turn; see `ClientTurns`."""
+PLANNING = ("PlanTableScan", "CancelPlanning")
+"""Routes that change plans only, which clients repeat."""
+SLOWED_S, MAX_SLOWED = 1.0, 50
+"""How long clients with too many wrong secrets wait, and how many of them at a time; others are refused at once."""
+WATCHED_AFTER_S = 0.25
+CANCEL_S = 5.0
+"""How long calls may take to end after the server has stopped waiting for them."""
 WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -81,20 +91,20 @@ class RestApp:
         workers = self._options.workers
         self._threads = FairThreads(workers, "rest", per_lane=lane_share(workers), parked=MAX_HELD)
         self._lake = Lake(warehouse, mirrors, vending or Vending(), tokens, ClientTurns(self._threads.parked))
-        self._pipeline = Pipeline(
-            access, observers or Observers(), log=logging.getLogger("skiway.rest"), status_of=status_of
-        )
+        self._pipeline = Pipeline(access, observers or Observers(), log=log, status_of=status_of)
         self._ids = ids
         self._running: Counter[str] = Counter()  # by lane
         self._forms = Forms(self._options.forms)
+        self._wrong, self._slowed_down = WrongSecrets(), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._served(Request(scope, receive))
         await response(scope, receive, send)
 
     def close(self) -> None:
-        """Wait for the calls that are running, and end the threads."""
-        self._threads.shutdown(wait=True)
+        """End the threads. Calls that are running have a short time to end, because nobody waits for them any more."""
+        if not self._threads.shutdown(wait_s=CANCEL_S):
+            log.warning("some calls did not end within %.0f s after they were cancelled; abandoning them", CANCEL_S)
 
     async def _served(self, request: Request) -> Response:
         headers = dict(request.headers)
@@ -104,12 +114,32 @@ class RestApp:
             context, _ = read_context(headers, COMPONENT, ids=self._ids)
             return _response(request, failed(error, context.correlation_id), context.correlation_id)
         operation = route.operation
-        context, _ = read_context(headers, operation.full_name, ids=self._ids)  # an invalid correlation id is replaced
+        ended = threading.Event()
+        context, _ = read_context(  # an invalid correlation id is replaced
+            headers, operation.full_name, ids=self._ids, is_active=lambda: not ended.is_set()
+        )
         sent = request.scope["query_string"].decode("latin-1")
         target = f"{request.scope['path']}?{sent}"  # `request.url` takes longer than matching the route
         query = dict(request.query_params) if sent else {}
-        call = RestCall(operation, headers, context, route=route, names=names, query=query, target=target)
-        return _response(request, await self._answered(request, call), context.correlation_id)
+        call = RestCall(operation, headers, context, route=route, names=names, query=query, target=target, ended=ended)
+        answer = await self._answered(request, call)
+        if route.takes_form and answer.status == 401:
+            answer = await self._slowed(request, call, answer)
+        return _response(request, answer, context.correlation_id)
+
+    async def _slowed(self, request: Request, call: RestCall, refusal: RestResponse) -> RestResponse:
+        """The answer to a wrong secret. After many, a client waits for it; it then occupies neither a thread nor a lane."""
+        try:
+            self._wrong.count(request.client.host if request.client else "")
+        except LimitExceeded as error:
+            if self._slowed_down < MAX_SLOWED:
+                self._slowed_down += 1
+                try:
+                    await asyncio.sleep(SLOWED_S)
+                finally:
+                    self._slowed_down -= 1
+            return _failed(call, error)
+        return refusal
 
     async def _answered(self, request: Request, call: RestCall) -> RestResponse:
         lane = self._pipeline.access.lanes.of(call.headers)
@@ -119,11 +149,12 @@ class RestApp:
         try:
             if not call.route.permissions:
                 refusal = await self._read_form(request, call)
-                return await self._on_thread(call, lambda: self._observed(call, refusal))
+                return await self._on_thread(call, lambda: self._observed(call, refusal), client=request)
             if request.method not in WITH_BODY:
-                return await self._on_thread(call, lambda: self._admitted(call), lane=lane)
+                return await self._on_thread(call, lambda: self._admitted(call), lane=lane, client=request)
             return await self._with_body(request, call)
         finally:
+            call.ended.set()
             self._running[lane] -= 1
             if not self._running[lane]:
                 del self._running[lane]
@@ -151,8 +182,8 @@ class RestApp:
             body.close()
             call.received = body.size
         if has_arrived:
-            return await self._on_thread(call, lambda: self._admitted(call, refusal))
-        return await self._on_thread(call, lambda: self._observed(call, refusal))
+            return await self._on_thread(call, lambda: self._admitted(call, refusal), client=request)
+        return await self._on_thread(call, lambda: self._observed(call, refusal), client=request)
 
     def _full(self, lane: str) -> SkiwayError | None:
         """The error for a call if as many are open as the server can keep, of its lane or of all lanes together."""
@@ -165,9 +196,23 @@ class RestApp:
             )
         return _overloaded() if self._running.total() >= most else None
 
-    async def _on_thread(self, call: RestCall, act: Callable[[], T], *, lane: str = "") -> T:
+    async def _on_thread(
+        self, call: RestCall, act: Callable[[], T], *, lane: str = "", client: Request | None = None
+    ) -> T:
+        """Run `act` on a thread. If it takes long, watch whether the `client`, whose body was received, still waits."""
         lane = lane or self._pipeline.access.lanes.of(call.headers)
-        return await asyncio.wrap_future(self._threads.submit(lane, act))
+        running = asyncio.wrap_future(self._threads.submit(lane, act))
+        if client is None:
+            return await running
+        watch: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
+        later = loop.call_later(WATCHED_AFTER_S, lambda: watch.append(loop.create_task(_watch(client, call))))
+        try:
+            return await running
+        finally:
+            later.cancel()
+            for task in watch:
+                task.cancel()
 
     def _admit(self, call: RestCall) -> None:
         with serving(call.context):
@@ -197,6 +242,7 @@ class RestApp:
             return _failed(call, error)
 
     def _act(self, call: RestCall) -> RestResponse:
+        require_active()
         realm = self._pipeline.realm(call)
         request = call.request(realm, self._lake, lambda token: self._authenticate(call, token))
         retrying = self._options.retries.retrying(on_retry=lambda _: self._pipeline.count_retry(call.operation))
@@ -219,6 +265,13 @@ class RestApp:
         return self._pipeline.authenticate(call)
 
 
+async def _watch(client: Request, call: RestCall) -> None:
+    """Mark a call as ended when its client disconnects, so that it stops at the next check."""
+    while (await client.receive())["type"] != "http.disconnect":
+        pass
+    call.ended.set()
+
+
 def _raw_path(scope: Scope) -> str:
     """The path below where the app is mounted, as it came over the wire: decoding it first would cut names in two."""
     raw = scope.get("raw_path") or scope["path"].encode()
@@ -227,8 +280,10 @@ def _raw_path(scope: Scope) -> str:
 
 
 def _failed(call: RestCall, error: Exception) -> RestResponse:
-    answer = token_failed if call.route.takes_form else failed
-    return answer(error, call.context.correlation_id)
+    if call.route.takes_form:
+        return token_failed(error, call.context.correlation_id)
+    changes = call.route.changes and call.route.name not in PLANNING
+    return failed(error, call.context.correlation_id, changes=changes)
 
 
 def _overloaded() -> Unavailable:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, LimitExceeded
 
-__all__ = ["CreateNamespace", "Identifier", "Registration", "Renaming", "UpdateProperties", "decoded", "fields_of"]
+__all__ = [
+    "CreateNamespace",
+    "Identifier",
+    "Registration",
+    "Renaming",
+    "UpdateProperties",
+    "at_most",
+    "decoded",
+    "fields_of",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
 _LARGEST: Final = 2**63 - 1
+MAX_VALUES: Final = 200_000
+"""How many values a body may have. More take seconds to decode, however small they are."""
 
 
 class _Body(BaseModel):
@@ -50,6 +62,17 @@ class Registration(_Body):
     overwrite: bool = False
 
 
+def at_most(limit: int) -> BeforeValidator:
+    """A limit of the items in a list, which is checked before they are decoded."""
+
+    def check(items: Any) -> Any:
+        if isinstance(items, list) and len(items) > limit:
+            raise ValueError(f"{len(items)} items are too many, send at most {limit} items at a time")
+        return items
+
+    return BeforeValidator(check)
+
+
 def decoded(body: bytes, model: type[M], **given: Any) -> M:
     """Decode the body as `model`; `given` are defaults of fields that may be missing."""
     fields = {**given, **fields_of(body)}
@@ -67,6 +90,11 @@ def decoded(body: bytes, model: type[M], **given: Any) -> M:
 
 def fields_of(body: bytes) -> dict[str, Any]:
     """Decode the body as a JSON object."""
+    if (commas := body.count(b",")) > MAX_VALUES:
+        raise LimitExceeded(
+            f"the body has {commas} commas, the maximum is {MAX_VALUES}: send fewer values at a time",
+            key="body.too_many",
+        )
     try:
         text = body.decode()
         found = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_once)
@@ -95,9 +123,8 @@ def _integer(text: str) -> int:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {twice!r} appears twice")
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"field {twice[:100]!r} appears twice")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -18,6 +19,7 @@ from skiway.metastore.records.access import AccessDecision
 from skiway.model import v1
 from skiway.requests import Call, Operation
 from skiway.security import NOBODY, Principal
+from skiway.telemetry.context import require_active
 from skiway.vending import Vending
 
 __all__ = [
@@ -159,6 +161,8 @@ class RestCall(Call):
     target: str
     body: bytes = b""
     received: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody waits for the response any more. Handlers that take long then stop."""
 
     def request(self, realm: Realm, lake: Lake, authenticate: Callable[[str], Principal]) -> RestRequest:
         """The call as its handler sees it."""
@@ -209,6 +213,7 @@ def listing(
     found, response = page(wanted)
     items = list(found)
     while response.next_page_token and not paged:
+        require_active()
         found, response = page(v1.PageRequest(page_size=MAX_PAGE_SIZE, page_token=response.next_page_token))
         items += found
     listed = [each for each in map(shown, items) if each is not None]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from skiway.errors import AlreadyExists, InvalidArgument
+from skiway.errors import AlreadyExists, InvalidArgument, Unavailable
 from skiway.formats.iceberg.metadata import metadata_folder, metadata_json
 from skiway.metastore import managed
 from skiway.metastore.managed import ManagedTable
@@ -180,6 +180,18 @@ def _applying() -> Iterator[None]:
 
 
 def _response(request: RestRequest, made: ManagedTable, *, delegated: Delegated = NOTHING) -> RestResponse:
+    """The response to a change that is done. If it cannot be made, the client must not take the change for undone."""
+    try:
+        return _rendered(request, made, delegated)
+    except Exception as error:
+        raise Unavailable(
+            "the change is done, but the response could not be made: load the table, and do not repeat the change",
+            key="commit.unanswered",
+            detail=str(error),
+        ) from error
+
+
+def _rendered(request: RestRequest, made: ManagedTable, delegated: Delegated) -> RestResponse:
     location = made.metadata_location
     if not location:
         _make_folder(made)

@@ -80,6 +80,7 @@ BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "idempotency.mismatch": (422, "UnprocessableEntityException"),
     "properties.contradict": (422, "UnprocessableEntityException"),
     "memory.exceeded": (503, "ServiceUnavailableException"),
+    "secret.attempts": (429, "TooManyRequestsException"),
     "quota.exceeded": (429, "TooManyRequestsException"),
     "calls.limit": (429, "TooManyRequestsException"),
     "body.late": (408, "RequestTimeoutException"),
@@ -88,6 +89,19 @@ BY_KEY: Final[dict[str, tuple[int, str]]] = {
     "method.unknown": (405, "MethodNotAllowedException"),
 }
 """Cases that the specification, or HTTP, distinguishes from others of their class."""
+
+OUTCOME_UNKNOWN: Final = frozenset({"store.outcome_unknown", "commit.unanswered", "audit.unwritable"})
+"""Keys of errors after which a change may have happened. Clients take 500 for that, but not 503."""
+
+OF_FILES: Final = frozenset(
+    {"file.corrupt", "file.missing", "file.changed", "source.credentials", "bucket.missing", "certificate.untrusted"}
+)
+DAMAGE: Final = OF_FILES | {"resource.damaged", "table.damaged"}
+"""Keys of errors about files and records of a table. Whoever reads the table has done nothing wrong: it is no conflict. A commit
+may name files itself, and then is wrong."""
+
+_PERMANENT: Final = frozenset({"DamagedTableException", "ServiceFailureException"})
+"""Types of errors that the same call gets again."""
 
 MISSING: Final = {
     "catalog": "NoSuchWarehouseException",
@@ -106,13 +120,25 @@ _HEADERS: Final[dict[int, Mapping[str, str]]] = {
 }
 
 
-def failed(error: Exception, correlation_id: str) -> RestResponse:
-    """The response for `error`."""
+def failed(error: Exception, correlation_id: str, *, changes: bool = False) -> RestResponse:
+    """The response for `error`; `changes` says whether the call would have changed something.
+
+    Clients take 500 and 504 for a change that may have happened. If certainly nothing has, the status is another one.
+    """
     shown = disclosed(error)
     status, kind = BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown)
+    if shown is not None and changes and shown.key in OUTCOME_UNKNOWN:
+        status, kind = 500, "CommitStateUnknownException"
+    elif shown is not None and shown.key in DAMAGE and not (changes and shown.key in OF_FILES):
+        status, kind = 503 if changes else 500, "DamagedTableException"
+    elif changes and status in (500, 502, 504):
+        status, kind = 503, "ServiceFailureException"
     message = message_for(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
     answer = json_response({"error": {"message": message, "type": kind, "code": status}}, status)
-    return RestResponse(status, answer.body, _HEADERS.get(status, {}))
+    headers = {} if kind in _PERMANENT else _HEADERS.get(status, {})
+    if shown is not None and "retry_after" in shown.params:
+        headers = {**headers, "retry-after": shown.params["retry_after"]}
+    return RestResponse(status, answer.body, headers)
 
 
 def status_of(error: BaseException) -> str:

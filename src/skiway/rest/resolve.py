@@ -14,7 +14,7 @@ from typing import Final
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, Unsupported
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.metastore import Realm, catalogs, connectors, exports, tables, views
-from skiway.metastore.records.damage import damaged_error
+from skiway.metastore.records.damage import damaged_error, explaining_damage
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, folded, normal_path, normal_text
 from skiway.metastore.resources import hierarchy
@@ -156,7 +156,8 @@ def table_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v
     """
     wanted, name = normal_path(path, field="namespace"), normal_text(given)
     where = find_path(realm, of, wanted, damaged=True)
-    found = find_table(realm, of, where.value, name) if where else None
+    with explaining_damage("table", dotted((*wanted, name))):
+        found = find_table(realm, of, where.value, name) if where else None
     if found is None:
         inside = of.display_name
         raise failure(
@@ -187,7 +188,8 @@ def view_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v1
     """The view with this name. As for tables, a missing namespace means that the view does not exist."""
     wanted, name = normal_path(path, field="namespace"), normal_text(given)
     where = find_path(realm, of, wanted, damaged=True)
-    found = views.lookup(realm, of, where.value.resource_id.id, name) if where else None
+    with explaining_damage("view", dotted((*wanted, name))):
+        found = views.lookup(realm, of, where.value.resource_id.id, name) if where else None
     if found is None:
         inside = of.display_name
         raise failure(NotFound, "view.by.name.missing", resource="view", catalog=inside, path=dotted(wanted), name=name)

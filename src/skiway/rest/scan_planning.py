@@ -18,7 +18,7 @@ from skiway.formats.iceberg.scan_tasks import METADATA_COLUMNS, appended_files, 
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.source import Snapshot
 from skiway.metastore import managed
-from skiway.metastore.scan_plans import ScanPlan, add_plan, cancel_plan, find_plan
+from skiway.metastore.scan_plans import ScanPlan, add_plan, cancel_plan, check_size, find_plan
 from skiway.model import v1
 from skiway.rest import resolve
 from skiway.rest.bodies import decoded
@@ -29,6 +29,8 @@ __all__ = ["PART_FILES", "cancel", "plan", "result", "tasks"]
 
 PART_FILES: Final = 1000
 """How many data files a part has."""
+MAX_RESIDUAL: Final = 4000
+"""How many characters of a filter tasks contain as their residual."""
 
 
 class PlanBody(BaseModel):
@@ -74,6 +76,7 @@ def plan(request: RestRequest) -> RestResponse:
         case_sensitive=wanted.case_sensitive,
         snapshot_schema=wanted.snapshot_schema,
     )
+    check_size(made)
     snapshot, files = _planned(handle, made)
     _check_columns(_schema(handle, made, snapshot), wanted.select, case_sensitive=made.case_sensitive)
     plan_id = add_plan(request.realm, table.resource_id.id, made)
@@ -160,7 +163,7 @@ def _schema(handle: IcebergTable, made: ScanPlan, snapshot: Snapshot | None) -> 
 
 
 def _check_columns(schema: Any, names: tuple[str, ...] | None, *, case_sensitive: bool) -> None:
-    for name in names or ():
+    for name in dict.fromkeys(names or ()):
         if name.partition(".")[0].lower() in METADATA_COLUMNS:
             continue
         try:
@@ -190,5 +193,6 @@ def _completed(
 
 
 def _part(handle: IcebergTable, made: ScanPlan, snapshot: Snapshot, files: pa.Table) -> dict[str, Any]:
-    residual = json.loads(made.filter) if made.filter else None
+    # Each task would repeat it. Without it, the client uses the filter that it has sent.
+    residual = json.loads(made.filter) if 0 < len(made.filter) <= MAX_RESIDUAL else None
     return scan_tasks(handle, files, residual=residual, deletes_of=snapshot if made.start_id is None else None)

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 
 from skiway.formats.iceberg import unpacking as _unpacking  # noqa: F401 - PyIceberg then knows all default values
-from skiway.rest.bodies import Identifier, decoded
+from skiway.rest.bodies import Identifier, at_most, decoded
+
+MAX_CHANGES: Final = 10_000
+"""How many requirements, and how many updates, a commit may have."""
+MAX_TABLES: Final = 1000
+"""How many tables one request may change. The store may allow fewer."""
 
 __all__ = ["Commit", "Transaction", "commit_in", "table_in", "transaction_in"]
 
@@ -21,8 +26,8 @@ class Commit(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     identifier: Identifier | None = None
-    requirements: tuple[TableRequirement, ...]
-    updates: tuple[TableUpdate, ...]
+    requirements: Annotated[tuple[TableRequirement, ...], at_most(MAX_CHANGES)]
+    updates: Annotated[tuple[TableUpdate, ...], at_most(MAX_CHANGES)]
 
     @field_validator("updates", mode="before")
     @classmethod
@@ -45,7 +50,7 @@ class Transaction(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    table_changes: Annotated[tuple[Commit, ...], Field(alias="table-changes", min_length=1)]
+    table_changes: Annotated[tuple[Commit, ...], Field(alias="table-changes", min_length=1), at_most(MAX_TABLES)]
 
 
 def transaction_in(body: bytes) -> Transaction:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pyiceberg.schema import Schema
 
 from skiway.formats.iceberg.view_metadata import ViewUpdate, ViewVersion
-from skiway.rest.bodies import Identifier
+from skiway.rest.bodies import Identifier, at_most
 
 __all__ = ["CommitView", "CreateView"]
 
@@ -37,5 +37,5 @@ class CommitView(_Body):
     """Updates of a view, and what they require."""
 
     identifier: Identifier | None = None
-    requirements: tuple[AssertViewUuid, ...] = ()
-    updates: tuple[ViewUpdate, ...]
+    requirements: Annotated[tuple[AssertViewUuid, ...], at_most(1000)] = ()
+    updates: Annotated[tuple[ViewUpdate, ...], at_most(1000)]

@@ -120,7 +120,7 @@ class Door:
 
     def _open(self, method: Method, client: grpc.ServicerContext) -> RpcCall:
         headers = {name: value for name, value in client.invocation_metadata() if isinstance(value, str)}
-        context, invalid = read_context(headers, method.operation.full_name, ids=self._ids)
+        context, invalid = read_context(headers, method.operation.full_name, ids=self._ids, is_active=client.is_active)
         return RpcCall(method.operation, headers, context, invalid, method=method, client=client)
 
     def _serve(self, call: RpcCall, messages: Iterator[bytes]) -> bytes:

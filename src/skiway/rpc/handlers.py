@@ -23,7 +23,7 @@ from skiway.metastore.records.realm import kind_name
 from skiway.model import v1
 from skiway.requests import Call
 from skiway.rpc.methods import Method
-from skiway.rpc.times import check_times
+from skiway.rpc.request_checks import check_lists, check_times
 from skiway.streams import WatchedCall, deadline_passed
 
 __all__ = ["RpcCall", "handle", "ids_in"]
@@ -149,6 +149,8 @@ def _decoded(method: Method, data: bytes) -> Message:
             field="request",
             wanted=name,
         ) from None
+    if not method.streamed:
+        check_lists(request)
     check_times(request)
     return request
 

@@ -83,7 +83,7 @@ def grpc_services(parts: Parts, worker: Worker | None = None) -> Iterator[GrpcSe
             lambda: parts.addresses["airport"],
         )
         ends.callback(airport.close)
-        readiness = Readiness(checks_of(parts.stores, worker))
+        readiness = Readiness(checks_of(parts.stores, worker, parts.folders))
         ends.callback(readiness.close)
         health = Health((*metastore.service_names, *airport.service_names), failed=readiness.failed)
         ends.callback(health.close)

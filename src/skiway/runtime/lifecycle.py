@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +19,20 @@ from typing import Final, Protocol, Self
 from skiway import __version__
 from skiway.errors import Unavailable
 
-__all__ = ["Announced", "Door", "StopSignals", "announced", "opened", "read_announced", "remove_stale", "repeating"]
+__all__ = [
+    "Announced",
+    "Door",
+    "StopSignals",
+    "announced",
+    "end_soon",
+    "opened",
+    "read_announced",
+    "remove_stale",
+    "repeating",
+]
 
 POLL_S: Final = 0.5
+ABANDON_S: Final = 2.0
 PID: Final = "pid"
 VERSION: Final = "version"
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -148,6 +160,19 @@ class StopSignals:
 def _reset() -> None:
     for number in STOPPING:
         signal.signal(number, signal.SIG_DFL)
+
+
+def end_soon(seconds: float = ABANDON_S) -> None:
+    """End the process after some seconds, even if threads of abandoned calls still run: the interpreter waits for them.
+
+    Call this when all parts are closed, as the last thing.
+    """
+
+    def end() -> None:
+        time.sleep(seconds)
+        os._exit(0)
+
+    threading.Thread(target=end, name="end", daemon=True).start()
 
 
 class Door(Protocol):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
-from skiway.config import Settings
+from skiway.config import Settings, store_urls
 from skiway.config.server import Server
-from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.lake.opened_tables import Handles
 from skiway.memory_budget import MemoryBudget, available_bytes
 from skiway.metastore import Realm
@@ -44,7 +45,7 @@ REFUSAL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a process. `addresses` has the addresses by service, once the doors are open."""
+    """The parts of a process. It writes to `folders` of this machine. `addresses` has the addresses by service, once the doors are open."""
 
     settings: Settings
     observers: Observers
@@ -55,6 +56,7 @@ class Parts:
     access: Access
     handles: Handles
     reconciler: Reconciler
+    folders: tuple[Path, ...] = ()
     addresses: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -90,7 +92,17 @@ def opened_parts(settings: Settings, home: Path, *, seeded: bool = False) -> Ite
             access_of(settings, stores, secrets),
             handles_of(secrets, warehouse, sources),
             reconciler_of(settings, secrets, warehouse, sources),
+            folders_of(settings, home, warehouse),
         )
+
+
+def folders_of(settings: Settings, home: Path, warehouse: Warehouse) -> tuple[Path, ...]:
+    """The folders of this machine in which the stores and the warehouse are."""
+    urls = store_urls(settings, home)
+    places = [home] if urls.pointers.startswith("sqlite:") else []
+    files = (urls.blobs, uri_of(warehouse.root))
+    places += [Path(unquote(urlsplit(each).path)) for each in files if each.startswith("file:")]
+    return tuple(dict.fromkeys(places))
 
 
 def seed(stores: Stores, settings: Settings, secrets: SecretsStore, home: Path) -> None:

@@ -39,9 +39,9 @@ from skiway.runtime.explorer import explorer_of, socket_file
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.grpc_services import grpc_services, serving_calls
-from skiway.runtime.http_door import HttpDoor, web_app
+from skiway.runtime.http_door import HttpDoor, health_door, web_app
 from skiway.runtime.lake import functions_of, iceberg_rest
-from skiway.runtime.lifecycle import Door, StopSignals, announced, opened
+from skiway.runtime.lifecycle import Door, StopSignals, announced, end_soon, opened
 from skiway.runtime.parts import Parts, opened_parts
 from skiway.runtime.quality import quality_sweep
 from skiway.runtime.spark import optimizer_of
@@ -82,6 +82,7 @@ def serve(
     with StopSignals() as signals, running(settings, home, ready_file=ready_file) as process:
         on_ready(process.addresses)
         log.info("received %s: shutting down after running calls finish", signals.wait().name)
+    end_soon()
 
 
 @contextmanager
@@ -126,6 +127,8 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         )
         http = HttpDoor(guarded(web, settings), settings.server.http, drain_s=settings.server.grpc.drain_seconds)
         doors: list[Door] = [first, others, http]
+        if settings.server.http.health_address is not None:
+            doors.insert(0, health_door(settings.server.http, services.health.not_ready))
         parts.addresses.update(ends.enter_context(opened(doors)))
         ends.enter_context(services.health.serving())
         ends.enter_context(announced(ready_file, parts.addresses))

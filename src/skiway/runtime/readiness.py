@@ -7,31 +7,61 @@ for a much shorter one so that recovery shows at once, and a check that does not
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from skiway.causes import cause_of
 from skiway.errors import Unavailable
 from skiway.metastore.platform import store_checks
 from skiway.pipeline.worker import Worker
 from skiway.storage import Stores
 
-__all__ = ["Readiness", "checks_of"]
+__all__ = ["Readiness", "check_room", "checks_of"]
 
 MAX_AGE_S: Final = 1.0
 MAX_FAILURE_AGE_S: Final = 0.1
 TIMEOUT_S: Final = 3.0
+PROBE: Final = bytes(64 * 1024)
 
 log = logging.getLogger("skiway.runtime")
 
 
-def checks_of(stores: Stores, worker: Worker | None) -> dict[str, Callable[[], object]]:
-    """The checks of a server, by the name of the part; each raises if its part does not work."""
+def checks_of(stores: Stores, worker: Worker | None, folders: Sequence[Path] = ()) -> dict[str, Callable[[], object]]:
+    """The checks of a server, by the name of the part; each raises if its part does not work.
+
+    The server writes to `folders`, so their disks must have room.
+    """
     checks = store_checks(stores)
+    if folders:
+        checks["disk"] = lambda: check_room(*folders)
     return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker)}
+
+
+def check_room(*folders: Path) -> None:
+    """Raise `Unavailable` if nothing can be written to one of the folders: its disk is full, or read-only."""
+    for folder in folders:
+        if folder.is_dir():  # else it is created with the first file
+            _probe(folder)
+
+
+def _probe(folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(PROBE)
+            os.fsync(probe.fileno())
+    except OSError as error:
+        cause = cause_of(error)
+        reason = cause.sentence if cause is not None else f"{(error.strerror or str(error)).lower()}; check the disk"
+        raise Unavailable(
+            f"nothing can be written to {folder}: {reason}", key=cause.key if cause else "store.disk"
+        ) from error
 
 
 def _check_alive(worker: Worker) -> None:

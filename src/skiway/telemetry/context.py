@@ -5,12 +5,14 @@ Standard library only, so that the plain install of the client can use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-__all__ = ["CallContext", "call_facts", "current_call", "enter", "serving"]
+from skiway.errors import Cancelled
+
+__all__ = ["CallContext", "call_facts", "current_call", "enter", "require_active", "serving"]
 
 FACTS = ("correlation_id", "query_id", "account_id", "subject", "engine_kind", "engine_version", "operation")
 
@@ -20,7 +22,7 @@ class CallContext:
     """One call. Empty text means "not known": a call without a query, a platform principal without an account.
 
     `authorization` holds the headers the caller authenticated with, to be mirrored to services called on its behalf.
-    They are credentials: they are in no repr and in no log line.
+    They are credentials: they are in no repr and in no log line. `is_active` says whether the client still waits.
     """
 
     correlation_id: str
@@ -31,6 +33,7 @@ class CallContext:
     subject: str = ""
     operation: str = ""
     authorization: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    is_active: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
 
 
 _current: ContextVar[CallContext | None] = ContextVar("skiway_call", default=None)
@@ -39,6 +42,16 @@ _current: ContextVar[CallContext | None] = ContextVar("skiway_call", default=Non
 def current_call() -> CallContext | None:
     """The call being served by this thread or task, if any."""
     return _current.get()
+
+
+def require_active() -> None:
+    """Raise `Cancelled` if the client of the current call is gone, or the server has stopped waiting for the call.
+
+    Long loops that read call this. Loops that change something do not: a change is made or not, whoever waits.
+    """
+    call = _current.get()
+    if call is not None and not call.is_active():
+        raise Cancelled("the client is gone", key="client.gone")
 
 
 class serving:  # noqa: N801 - read as a function: `with serving(context):`

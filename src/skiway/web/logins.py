@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from skiway.doors import WrongSecrets
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 from skiway.web.sessions import ATTEMPT_COOKIE, ATTEMPT_LIFETIME, COOKIE, LIFETIME, Attempt, Sessions
 from skiway.web.visits import Page
@@ -52,6 +53,7 @@ class Login:
     required: bool = False
     check: Callable[[str], None] = lambda _: None
     provider: Provider | None = None
+    wrong: WrongSecrets = field(default_factory=WrongSecrets)
 
 
 def log_in(
@@ -62,7 +64,11 @@ def log_in(
     if request.method != "POST":
         return login_page(login, target, request.query_params.get("reason", ""), 200)
     token = form.get("token", "").strip()
-    login.check(token)
+    try:
+        login.check(token)
+    except Unauthorized:
+        login.wrong.count(request.client.host if request.client else "")
+        raise
     return _started(sessions, token, _local_path(target), is_https=is_https)
 
 

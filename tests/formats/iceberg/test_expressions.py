@@ -215,6 +215,20 @@ def test_invalid_expressions_are_rejected(table: LooseTable, expression: Any) ->
     assert caught.value.key == "filter.invalid"
 
 
+def test_long_lists_are_planned_by_their_range(table: LooseTable) -> None:
+    ids = [*range(100, 110), *range(110, 200)]
+    among = {"type": "in", "term": "id", "values": ids}
+    assert planned(table, among) == [100]
+    assert planned(table, {"type": "in", "term": "ID", "values": ids}, case_sensitive=False) == [100]
+    assert planned(table, {"type": "in", "term": "name", "values": [f"n{number}" for number in ids]}) == [100]
+    everything = [0, 100, 200, 300]
+    assert planned(table, {"type": "not", "child": among}) == everything
+    assert planned(table, {"type": "not-in", "term": "id", "values": ids}) == everything
+    assert planned(table, {"type": "in", "term": "ratio", "values": [float(each) for each in ids]}) == everything
+    with pytest.raises(InvalidArgument):
+        planned(table, {"type": "in", "term": "nothing", "values": ids})
+
+
 def test_size_is_limited(table: LooseTable) -> None:
     deep: Any = True
     for _ in range(150):

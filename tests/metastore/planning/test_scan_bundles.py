@@ -11,7 +11,7 @@ import pytest
 from metastore.planning.test_planner import column, file
 from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import connector, current_of, iceberg, iceberg_connector, mirrored, parquet, run
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
+from skiway.errors import InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unsupported
 from skiway.metastore import queries, statistics
 from skiway.metastore.planning import scan_bundles
 from skiway.metastore.planning.planner import Planner
@@ -105,6 +105,14 @@ def test_predicate_on_an_unrequested_column_still_prunes(factory: ResourceFactor
     assert (data_file.file_path, [each.column_name for each in data_file.columns]) == ("b", ["y"])
     bare = fetch_bundle(factory, begin(factory, table), table, exclude_column_stats=True, predicates=[equal("2")])
     assert [(each.file_path, len(each.columns)) for each in bare.data_files] == [("b", 0)]
+
+
+@pytest.mark.parametrize("predicates", [[["1"] * 10_001], [["x" * 100_001]], [["1"]] * 1_001])
+def test_huge_filters_are_rejected(factory: ResourceFactory, predicates: list[list[str]]):
+    table = with_files(factory, file("a", column("x", min="1", max="1")))
+    sent = [v1.Predicate(column="x", op=v1.PO_IN, values=values) for values in predicates]
+    with pytest.raises(LimitExceeded, match="filter the rows in the client"):
+        messages(factory, begin(factory, table), table, predicates=sent)
 
 
 @behavior(56)

@@ -28,10 +28,14 @@ from skiway.airport.filters.nodes import (
 )
 from skiway.errors import InvalidArgument
 
-__all__ = ["MAX_DEPTH", "parse"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "parse"]
 
 MAX_DEPTH: Final = 150
 """The maximum depth of expressions: more than anybody writes, and safe for all recursive translations."""
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+MAX_NODES: Final = 10_000
+"""Larger filters are left to the client, which filters again. To parse and translate them would take longer than it saves."""
 
 _COMPARES: Final = {
     "COMPARE_EQUAL": Compare.EQ,
@@ -62,11 +66,11 @@ _MALFORMED: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeEr
 
 
 def parse(text: str | bytes) -> Filter:
-    """Parse a filter. It is empty if `text` is empty or has no predicates.
+    """Parse a filter. It is empty if `text` is empty, has no predicates, or is larger than `MAX_BYTES` or `MAX_NODES`.
 
     Raises `InvalidArgument` if `text` is not the JSON of a filter, or is nested deeper than `MAX_DEPTH`.
     """
-    if not text:
+    if not text or len(text) > MAX_BYTES:
         return Filter()
     document = _decode(text)
     names = document.get("column_binding_names_by_index", [])
@@ -78,6 +82,8 @@ def parse(text: str | bytes) -> Filter:
     reader = _Reader(names)
     try:
         return Filter(tuple([reader.node(one, 1) for one in predicates]))
+    except _TooLarge:
+        return Filter()
     except RecursionError:
         raise _too_deep() from None
 
@@ -111,15 +117,23 @@ def _too_deep() -> InvalidArgument:
     )
 
 
+class _TooLarge(Exception):
+    """The filter has more than `MAX_NODES` nodes."""
+
+
 class _Reader:
     """Parses expressions. `names` maps column numbers to names."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
+        self._left = MAX_NODES
 
     def node(self, raw: dict[str, Any], depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise _too_deep()
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLarge
         kind = raw.get("expression_class")
         try:
             return _READERS[kind](self, raw, depth + 1)  # type: ignore[index]  # a missing class is a KeyError

@@ -22,7 +22,7 @@ import grpc
 from skiway import errors
 from skiway.airport.wire import headers
 from skiway.airport.wire.payloads import TypedError, encode
-from skiway.doors import GRPC_CODES, internal_error, see_log, status_in
+from skiway.doors import GRPC_CODES, exhausted, internal_error, see_log, status_in
 
 __all__ = ["Details", "Disclosure", "code_of", "failure"]
 
@@ -118,6 +118,8 @@ def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure
         if not isinstance(error, errors.Internal) or disclosure.internal:
             return error
         return internal_error(correlation_id)
+    if (known := exhausted(error)) is not None:
+        return known
     kind = _foreign_class(error)
     if disclosure.debug:
         return kind(_clean(str(error)) or f"the server failed with {type(error).__name__}")
@@ -126,7 +128,6 @@ def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure
 
 _FOREIGN: Final[dict[type[errors.SkiwayError], str]] = {
     errors.Unsupported: "this server does not support the request",
-    errors.LimitExceeded: "the server has not enough memory for the request",
     errors.Internal: "internal error",
 }
 
@@ -135,7 +136,7 @@ def _foreign_class(error: BaseException) -> type[errors.SkiwayError]:
     """The class under which an exception that is not of our tree is reported."""
     if isinstance(error, NotImplementedError):
         return errors.Unsupported
-    return errors.LimitExceeded if isinstance(error, MemoryError) else errors.Internal
+    return errors.LimitExceeded if exhausted(error) is not None else errors.Internal
 
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\).*", re.DOTALL)

@@ -33,12 +33,6 @@ from skiway.model import v1
 __all__ = ["Metastore"]
 
 MIB: Final = 1024 * 1024
-RECONNECT: Final = (
-    # By default gRPC waits a second before it reconnects, which is longer than the first retries do.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-)
 
 
 class Metastore:
@@ -73,7 +67,7 @@ class Metastore:
         `headers` are sent with every call. `timeout_s` is the deadline of a call including its retries.
         """
         self._calls = Calls(
-            Channel(_parse_target(target, tls), tls=tls, max_message_bytes=max_message_bytes, options=RECONNECT),
+            Channel(_parse_target(target, tls), tls=tls, max_message_bytes=max_message_bytes),
             Caller(
                 token=token, account=account, extra={name.lower(): value for name, value in (headers or {}).items()}
             ),

@@ -47,13 +47,16 @@ from skiway.airport.filters.nodes import (
 from skiway.airport.filters.types import BOOLEAN, LogicalType, plain
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.formats.iceberg.scan_tasks import METADATA_COLUMNS
+from skiway.telemetry.context import require_active
 
 __all__ = ["filter_in"]
 
 _iceberg: Any = pyiceberg.expressions  # type checkers do not know that its models accept positional arguments
 
 MAX_DEPTH: Final = 100
-MAX_CONDITIONS: Final = 10_000
+MAX_CONDITIONS: Final = 1000
+MAX_VALUES: Final = 50
+"""How many values of an IN are planned one by one. Of more, planning uses the range only; PyIceberg takes long for each."""
 
 _COMPARISONS: Final = {
     "lt": _iceberg.LessThan,
@@ -72,6 +75,8 @@ _TESTS: Final = {
     "not-nan": _iceberg.NotNaN,
 }
 _SETS: Final = {"in": _iceberg.In, "not-in": _iceberg.NotIn}
+_RANGES: Final[Mapping[type[IcebergType], type]] = {IntegerType: int, LongType: int, StringType: str}
+"""Types whose values Python orders as Iceberg does, as they are written in JSON."""
 _FLIPPED: Final = {"lt": "gt", "lt-eq": "gt-eq", "gt": "lt", "gt-eq": "lt-eq", "eq": "eq", "not-eq": "not-eq"}
 
 
@@ -80,7 +85,7 @@ def filter_in(expression: Any, schema: Schema, *, case_sensitive: bool = True) -
 
     Raises `InvalidArgument` if it is not an expression, or does not fit the columns of `schema`.
     """
-    parser = _Parser(schema)
+    parser = _Parser(schema, case_sensitive=case_sensitive)
     parsed = parser.parsed(expression, MAX_DEPTH)
     try:
         bound = bind(schema, rewrite_not(parsed), case_sensitive=case_sensitive)
@@ -99,11 +104,13 @@ class _Parser:
     `is_partial`: it may be negated, so the other conditions cannot be used either.
     """
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema, self._left = schema, MAX_CONDITIONS
+    def __init__(self, schema: Schema, *, case_sensitive: bool) -> None:
+        self._schema, self._left, self._case_sensitive = schema, MAX_CONDITIONS, case_sensitive
+        self._negations = 0
         self.is_partial = False
 
     def parsed(self, given: Any, depth: int) -> BooleanExpression:
+        require_active()
         self._left -= 1
         if depth <= 0 or self._left < 0:
             raise LimitExceeded(
@@ -122,7 +129,10 @@ class _Parser:
                 sides = [self.parsed(_part(given, name), depth - 1) for name in ("left", "right")]
                 return (_iceberg.And if kind == "and" else _iceberg.Or)(*sides)
             case "not":
-                return _iceberg.Not(self.parsed(_part(given, "child"), depth - 1))
+                self._negations += 1
+                child = self.parsed(_part(given, "child"), depth - 1)
+                self._negations -= 1
+                return _iceberg.Not(child)
         return self._predicate(kind, given)
 
     def _predicate(self, kind: str, given: Mapping[str, Any]) -> BooleanExpression:
@@ -135,7 +145,12 @@ class _Parser:
             listed = values.get("values") if isinstance(values, Mapping) else values
             if not isinstance(listed, list):
                 raise _invalid("values must be a list")
-            return self._unknown() if name is None else _SETS[kind](name, [_value(each) for each in listed])
+            if name is None:
+                return self._unknown()
+            given_values = [_value(each) for each in listed]
+            if len(given_values) > MAX_VALUES:
+                return self._range(kind, name, given_values)
+            return _SETS[kind](name, given_values)
         if kind not in _COMPARISONS:
             raise _invalid(f"type {kind[:40]!r} is unknown")
         left, right = given.get("left", given.get("term")), given.get("right", given.get("value"))
@@ -146,6 +161,16 @@ class _Parser:
         if name is None or not _is_literal(right):
             return self._unknown()
         return make(name, _value(right))
+
+    def _range(self, kind: str, name: str, values: list[Any]) -> BooleanExpression:
+        """The range of the values of an IN, if it can be computed and may be used instead of the values."""
+        try:
+            of = self._schema.find_type(name, case_sensitive=self._case_sensitive)
+        except ValueError as error:
+            raise _invalid(str(error)[:200]) from None
+        if kind != "in" or self._negations or {type(each) for each in values} != {_RANGES.get(type(of))}:
+            return self._unknown()
+        return _iceberg.And(_iceberg.GreaterThanOrEqual(name, min(values)), _iceberg.LessThanOrEqual(name, max(values)))
 
     def _unknown(self) -> BooleanExpression:
         self.is_partial = True

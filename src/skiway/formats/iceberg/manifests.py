@@ -18,6 +18,7 @@ from skiway.formats.iceberg.types import bounds, partition_type
 from skiway.formats.schemas import leaves
 from skiway.formats.source import FILE_COLUMNS, Content
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
+from skiway.telemetry.context import require_active
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestEntry, ManifestFile
@@ -41,7 +42,10 @@ def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, i
 
     listed = manifests(snapshot, io)
     columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
-    parts = [_cached_manifest(metadata, manifest, schema, columns, io, table) for manifest in listed]
+    parts = []
+    for manifest in listed:
+        require_active()
+        parts.append(_cached_manifest(metadata, manifest, schema, columns, io, table))
     if not parts:
         parts = [_rows([], 0, metadata, schema)]
     files = pa.concat_tables(parts).sort_by([("path", "ascending"), ("blob_offset", "ascending")]).combine_chunks()

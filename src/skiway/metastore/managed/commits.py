@@ -14,6 +14,7 @@ Two measures keep concurrent commits from wasting work. Neither affects correctn
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -176,8 +177,8 @@ def change_all(
 def _check_distinct(changes: Sequence[TableChange], creations: Sequence[TableCreation] = ()) -> None:
     ids = [each.table_id.id for each in changes]
     ids += [f"{each.namespace_id.id}/{folded(normal_text(each.name))}" for each in creations]
-    for table_id in ids:
-        if ids.count(table_id) > 1:
+    for table_id, count in Counter(ids).items():
+        if count > 1:
             raise failure(InvalidArgument, "commit.table.repeated", id=table_id.rpartition("/")[2], field="table_id")
 
 

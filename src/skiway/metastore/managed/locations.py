@@ -65,7 +65,8 @@ def check_properties(properties: Mapping[str, str], files: TableFiles, folder: s
     """Raise if properties have the names of secrets, direct files to where the table may have none, or select an unknown
     write mode.
     """
-    refuse_secrets([*properties, *(key.rpartition(".")[2] for key in properties)], field="properties")
+    refuse_secrets(properties, field="properties")
+    refuse_secrets((key.rpartition(".")[2] for key in properties), field="properties")
     for name in _PATHS:
         if name in properties:
             _check(name, properties[name], files, folder)

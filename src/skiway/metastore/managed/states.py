@@ -137,7 +137,15 @@ def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> Managed
     """The table in its current state. Raise `PreconditionFailed` if it is not managed."""
     found = managed_record(realm, table_id)
     files = files_of_table(realm, warehouse, found.value)
-    return ManagedTable(found, read_metadata(files, found.value.metadata_location), files)
+    try:
+        metadata = read_metadata(files, found.value.metadata_location)
+    except PreconditionFailed as error:
+        if error.key not in ("file.corrupt", "file.missing"):
+            raise
+        raise PreconditionFailed(
+            f"table {found.value.display_name} is damaged: {error.message}", key="table.damaged", detail=error.detail
+        ) from error
+    return ManagedTable(found, metadata, files)
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.errors import InvalidArgument, SkiwayError, Unsupported
+from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, Unsupported
 from skiway.metastore import queries
 from skiway.metastore.planning.planner import Plan, Planner
 from skiway.metastore.queries import leases
@@ -35,6 +35,9 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 UNPARTITIONED = ("", "{}")
 MESSAGE_FILES: Final = 1_000
 MESSAGE_BYTES: Final = 1_000_000
+MAX_PREDICATES: Final = 1_000
+MAX_VALUES: Final = 10_000
+MAX_TEXT: Final = 100_000
 
 
 class Deletes:
@@ -89,6 +92,7 @@ def fetch(
         raise InvalidArgument(
             "table_id is missing: set the table to read", key="query.table.id.required", field="table_id"
         )
+    _check_predicates(request)
     pinned = queries.pinned(realm, request.query_id, request.table_id, rules=rules)
     realm.require_unrestricted(pinned.table())
     try:
@@ -100,6 +104,18 @@ def fetch(
         _store_status(realm, request.query_id, v1.QS_FAILED, rules)
         raise
     _store_status(realm, request.query_id, v1.QS_COMPLETED, rules)
+
+
+def _check_predicates(request: v1.FetchScanBundleRequest) -> None:
+    values = sum(len(each.values) for each in request.predicates)
+    longest = max((len(text) for each in request.predicates for text in each.values), default=0)
+    if len(request.predicates) > MAX_PREDICATES or values > MAX_VALUES or longest > MAX_TEXT:
+        raise LimitExceeded(
+            f"the filter has {len(request.predicates)} predicates with {values} values, the longest of {longest} characters: send up "
+            f"to {MAX_PREDICATES} predicates, {MAX_VALUES} values and {MAX_TEXT} characters, and filter the rows in the client",
+            key="scanbundle.filter.too_large",
+            field="predicates",
+        )
 
 
 def _refuse_hidden_deletes(pinned: PinnedSnapshot) -> None:

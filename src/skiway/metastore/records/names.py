@@ -39,6 +39,7 @@ __all__ = [
 
 MAX_NAME = 255
 MAX_DEPTH = 16
+MAX_PROPERTIES = 10_000
 _IS_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*", re.ASCII).fullmatch
 INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}
 """The Unicode categories of control and format characters, and of white space."""
@@ -144,7 +145,10 @@ PUNCTUATION = re.compile(r"[^A-Za-z0-9]+")
 
 
 def refuse_secrets(properties: Iterable[str], *, field: str) -> None:
-    """Raise if a key is the name of a secret, in any spelling."""
-    for key in properties:
+    """Raise if a key is the name of a secret, in any spelling, or if there are too many."""
+    names = list(properties)
+    if len(names) > MAX_PROPERTIES:
+        raise failure(LimitExceeded, "property.too_many", field=field, found=str(len(names)), limit=str(MAX_PROPERTIES))
+    for key in names:
         if PUNCTUATION.sub("_", HUMPS.sub("_", key)).strip("_").lower() in SECRETS:
             raise failure(InvalidArgument, "property.secret", field=field, property=key)

@@ -25,6 +25,7 @@ from skiway.metastore.records.kinds import Kind
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest
 from skiway.storage.paging import first_page, open_token, seal_token
+from skiway.telemetry.context import require_active
 
 __all__ = [
     "DEFAULT_PAGE_SIZE",
@@ -241,7 +242,10 @@ class Repository(Generic[M]):
 
     def entries(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys, as `entry` returns them."""
-        return filter(None, map(self.entry, self.stores.pointers.scan(prefix)))
+        for pointer in self.stores.pointers.scan(prefix):
+            require_active()
+            if (found := self.entry(pointer)) is not None:
+                yield found
 
     def scan(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys. Skips what is deleted meanwhile."""

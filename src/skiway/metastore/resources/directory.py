@@ -19,6 +19,7 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path, require_path
 from skiway.metastore.resources.ownership import is_managed
 from skiway.model import v1
+from skiway.telemetry.context import require_active
 
 __all__ = [
     "lookup_catalog",
@@ -239,6 +240,7 @@ def _named(
         raise failure(InvalidArgument, "page.token.invalid", page_token=page.page_token[:100])
     found = []
     for ref in refs.names:
+        require_active()
         try:
             found.append(_entry(realm, _relation(realm, of, ref)))
         except NotFound:

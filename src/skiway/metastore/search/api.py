@@ -21,6 +21,7 @@ from skiway.metastore.search.reading import Entry
 from skiway.metastore.search.showing import Shown
 from skiway.metastore.search.visibility import Visibility
 from skiway.model import v1
+from skiway.telemetry.context import require_active
 
 __all__ = ["get_summary", "list_objects", "search"]
 
@@ -59,6 +60,7 @@ def _candidates(index: Index, visibility: Visibility, words: Sequence[str]) -> I
         yield from scored(catalog, (catalog.name,))
     first, *others = words
     for area in index.areas.values():
+        require_active()
         found = [
             each
             for each in area.relations.values()
@@ -74,6 +76,7 @@ def _candidates(index: Index, visibility: Visibility, words: Sequence[str]) -> I
 def _hits(shown: Shown, found: list[Candidate], words: Sequence[str]) -> Iterator[v1.SearchHit]:
     """The hits in a heap of candidates: those that the caller sees now, and that still contain the words."""
     while found:
+        require_active()
         score, _, kind, object_id, tags = heappop(found)
         now = shown.object(kind, object_id)
         result = None if now is None else match(now[1], words, tags)

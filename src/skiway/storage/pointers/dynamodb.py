@@ -46,7 +46,7 @@ from skiway.storage.pointers.store import (
 with extras.needed("aws", "a pointer store in DynamoDB"):
     import boto3
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, ReadTimeoutError
 
 __all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
 
@@ -245,7 +245,7 @@ class DynamoPointerStore(PointerStore):
 
     def _transact(self, batch: Sequence[Operation], writes: list[Any], *, token: str, now: datetime) -> None:
         try:
-            with _translated(self._table):
+            with _translated(self._table, writes=True):
                 self._client.transact_write_items(TransactItems=writes, ClientRequestToken=token)
         except self._client.exceptions.TransactionCanceledException as cancelled:
             reasons = cancelled.response["CancellationReasons"]
@@ -323,7 +323,7 @@ class DynamoPointerStore(PointerStore):
 
 
 @contextmanager
-def _translated(table: str) -> Iterator[None]:
+def _translated(table: str, *, writes: bool = False) -> Iterator[None]:
     """Run a block in which SDK errors become ours, except failed conditions, which callers handle."""
     try:
         yield
@@ -332,6 +332,13 @@ def _translated(table: str) -> Iterator[None]:
             raise
         raise _to_skiway_error(error, table) from error
     except BotoCoreError as error:
+        if writes and isinstance(error, ConnectionClosedError | ReadTimeoutError):
+            raise Unavailable(
+                "the connection to DynamoDB broke during a commit, so the change may or may not have happened; read before you "
+                "retry",
+                key="store.outcome_unknown",
+                detail=f"table {table}: {error}",
+            ) from error
         raise Unavailable(
             "DynamoDB is unavailable; check the region, credentials and network",
             key="store.unavailable",

@@ -1,4 +1,4 @@
-"""Impossible times and durations in requests are rejected, wherever they are."""
+"""Impossible times, and too many items, are rejected wherever they are in a request."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.model import v1
-from skiway.rpc.times import check_times
+from skiway.rpc.request_checks import MAX_ITEMS, check_lists, check_times
 
 TIMES = [Timestamp(nanos=-1), Timestamp(nanos=10**9), Timestamp(seconds=2**62), Timestamp(seconds=-(2**62))]
 DURATIONS = [Duration(seconds=1, nanos=-1), Duration(seconds=2**62), Duration(nanos=2**31 - 1)]
@@ -50,3 +50,14 @@ def test_possible_times_pass(time: Timestamp) -> None:
     for _, request in with_time(time):
         check_times(request)
     check_times(v1.ListCatalogsRequest())
+
+
+def test_items_of_all_lists_are_counted() -> None:
+    names = [v1.NameRef(path=["a", "b"]) for _ in range(MAX_ITEMS // 3)]
+    check_lists(v1.ResolveFQTablesRequest(names=v1.NameRefs(names=names)))
+    names.append(v1.NameRef(path=["a", "b"]))
+    with pytest.raises(LimitExceeded, match=f"more than {MAX_ITEMS} items"):
+        check_lists(v1.ResolveFQTablesRequest(names=v1.NameRefs(names=names)))
+    properties = {str(number): "" for number in range(MAX_ITEMS + 1)}
+    with pytest.raises(LimitExceeded, match="properties"):
+        check_lists(v1.CreateTableRequest(spec=v1.TableSpec(properties=properties)))

@@ -1,22 +1,43 @@
-"""Checks the times and durations in a request. Protobuf decodes impossible ones, which fail only where they are used."""
+"""Checks that hold for all requests: the number of items in lists, and times and durations, of which protobuf decodes
+impossible ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from skiway.errors import InvalidArgument
+from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records.errors import failure
 
-__all__ = ["check_times"]
+__all__ = ["MAX_ITEMS", "check_lists", "check_times"]
+
+MAX_ITEMS: Final = 20_000
+"""How many items all lists and maps of a request may have together. Clients stream more."""
 
 _TIMES = (Timestamp.DESCRIPTOR.full_name, Duration.DESCRIPTOR.full_name)
+
+
+def check_lists(message: Message) -> None:
+    """Raise `LimitExceeded` if the lists and maps of a request, at any depth, have too many items."""
+    items, pending = 0, [message]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            if not field.is_repeated:
+                pending += [value] if field.message_type else []
+                continue
+            items += len(value)
+            if items > MAX_ITEMS:
+                raise failure(LimitExceeded, "request.too_many", field=field.name, limit=str(MAX_ITEMS))
+            if field.message_type:
+                values = value.values() if field.message_type.GetOptions().map_entry else value
+                pending += [each for each in values if isinstance(each, Message)]
 
 
 def check_times(message: Message) -> None:
