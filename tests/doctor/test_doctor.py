@@ -24,7 +24,7 @@ import grpc
 import pytest
 
 from airport.certificates import Authority
-from runtime.servers import skiway
+from runtime.servers import skiway, stored_pointers
 from skiway import __version__
 from skiway.config import Settings, load
 from skiway.doctor import Finding, Problem, ServerAddress, State, examine, home_checks, machine_checks, server_checks
@@ -95,7 +95,7 @@ def test_the_calls_of_a_server_are_checked_without_changing_anything(home: Path)
     def content() -> dict[str, tuple[str, int]]:
         with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
             assert not list(Checker(stores, None).defects())
-            return {each.key: (each.blob_uri, each.version) for each in stores.pointers.scan()}
+            return {each.key: (each.blob_uri, each.version) for each in stored_pointers(stores)}
 
     before = content()
     with served(home) as address:

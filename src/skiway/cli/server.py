@@ -138,7 +138,8 @@ def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_
             result, noun = page.result, page.kind.noun
             records = [GarbageRecord(noun, name) for name in result.removed]
             records += (GarbageRecord("file", name) for name in result.files)
-            deleted.update({noun: len(result.removed) + result.unnamed, "file": len(result.files)})
+            deleted[noun] += len(result.removed) + result.unnamed
+            deleted["file"] += len(result.files)
             problems += len(result.damaged) + len(result.failed) + (page.error is not None)
             if records or result.damaged or result.failed or page.error:
                 bar.end()
