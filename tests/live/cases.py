@@ -1,6 +1,7 @@
 """The cases of the differential suite: sequences of statements that must do the same everywhere.
 
-A case has a schema of its own, written `{s}` in its statements; `{attach}` is the statement that attaches the target.
+A case has a schema of its own, written `{s}` in its statements, and `{schema}` without the catalog; `{attach}` is the statement
+that attaches the target.
 """
 
 from __future__ import annotations

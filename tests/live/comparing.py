@@ -67,7 +67,8 @@ def _run_together(
 
 
 def _run(case: Case, session: Session, attach: str | None, attempt: int) -> list[Outcome]:
-    variables = {"s": f"db.{_schema(case)}{attempt or ''}", "attach": attach or ""}
+    schema = f"{_schema(case)}{attempt or ''}"
+    variables = {"s": f"db.{schema}", "schema": schema, "attach": attach or ""}
     outcomes = [session.run(f"CREATE SCHEMA {variables['s']}")]
     assert outcomes[0].status == "ok" or outcomes[0].ended, outcomes[0].message
     for step in case.steps:

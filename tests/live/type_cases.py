@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from duckdb_types import TYPES, Type
+from duckdb_types import SHAPES, TYPES, Type
 from live.cases import ATTACH_AGAIN, LOSSLESS, Case, Step, case
 
 __all__ = ["type_cases"]
@@ -22,6 +22,23 @@ SENT_DIFFERENTLY = NUMBERS_AND_TIMES | {
 }
 """The types that lossless conversion changes, alone or nested, and one that it does not."""
 
+FAMILIES = {
+    *(
+        "BOOLEAN",
+        "UTINYINT",
+        "small HUGEINT",
+        "DOUBLE",
+        "DECIMAL(38,10)",
+        "VARCHAR",
+        "BLOB",
+        "wide DATE",
+        "TIME",
+        "TIMESTAMPTZ",
+    ),
+    *("INTERVAL", "UUID", "JSON", "ENUM", "GEOMETRY"),
+}
+"""A type of each family, which is tested in each kind of nesting."""
+
 ORDERED = "SELECT * FROM {s}.t ORDER BY id"
 CREATE = "CREATE TABLE {{s}}.t (id INTEGER, v {sql})"
 
@@ -33,6 +50,13 @@ def type_cases() -> Iterator[Case]:
             for kind, steps in _kinds(each).items():
                 targets = ("memory", "lake") if kind == "time travel" else ("memory", "file", "lake")
                 yield case(f"types/{mode}/{each.name}/{kind}", *steps, targets=targets, settings=settings)
+    for each in TYPES:
+        yield case(f"types/default/{each.name}/on the server", *_on_the_server(each), targets=["lake"])
+    for shape in SHAPES:
+        for each in (shape.of(each) for each in TYPES if each.name in FAMILIES):
+            kinds = _kinds(each)
+            yield case(f"types/nested/{each.name}/attached again", *kinds["attached again"])
+            yield case(f"types/nested/{each.name}/on the server", *_on_the_server(each), targets=["lake"])
     yield case("types/default/NULL/ctas", "CREATE TABLE {s}.t AS SELECT 1 AS id, NULL AS v", "DESCRIBE {s}.t", ORDERED)
 
 
@@ -97,6 +121,22 @@ def _kinds(each: Type) -> dict[str, list[str | Step]]:
             ORDERED,
         ],
     }
+
+
+def _on_the_server(each: Type) -> list[str | Step]:
+    """Values of server-side SQL, and of a view."""
+    rows = each.rows()
+    return [
+        Step(f"SELECT * FROM db.skiway.query($q${rows}$q$) ORDER BY id", plain=f"{rows} ORDER BY id"),
+        Step(
+            f"CALL db.skiway.create_view('{{schema}}.v', $q${rows}$q$)",
+            plain=f"CREATE VIEW {{s}}.v AS {rows}",
+            compare="success",
+        ),
+        *ATTACH_AGAIN,
+        "SELECT * FROM {s}.v ORDER BY id",
+        "SELECT id FROM {s}.v WHERE v IS NOT NULL ORDER BY id",
+    ]
 
 
 def _filters(each: Type) -> list[str | Step]:

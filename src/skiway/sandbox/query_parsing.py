@@ -65,6 +65,8 @@ def _tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
         raise RefusedQuery(f"{kind} is not a query: only SELECT can run here")
     tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
     if tree.get("error"):
+        if "type parameter" in str(tree.get("error_message")):  # of a parsed type that DuckDB 1.5 cannot serialize
+            raise RefusedQuery("a cast to a nested ENUM cannot be used here: cast to lists or structs of VARCHAR")
         raise RefusedQuery(str(tree.get("error_message", "this is not a query")))
     return tree
 
