@@ -88,7 +88,8 @@ def named_in_pages() -> Iterator[tuple[str, str]]:
 def named_in_messages() -> Iterator[tuple[str, str]]:
     """Commands in strings and docstrings, which name them without quotes."""
     for path in sorted((PROJECT / "src" / "skiway").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "skiway " in text else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield from ((str(path.relative_to(PROJECT)), each) for each in named_in(node.value))
     messages = PROJECT / "src" / "skiway" / "metastore" / "records" / "messages" / "en.toml"
