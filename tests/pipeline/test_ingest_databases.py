@@ -325,7 +325,7 @@ def test_password_is_not_in_the_plan(postgres, managed_lake, spark, capsys):
     database = SparkCopies(lambda: spark).database(
         postgres.uri, options={}, credentials={"password": PASSWORD}, access=SourceAccess()
     )
-    frame = database.copied(next(each for each in database._all() if each.name == "t")).rows("")  # type: ignore[attr-defined]
+    frame = database.copied(TableName((schema,), "t")).rows("")  # type: ignore[attr-defined]
     frame.explain(extended=True)
     shown = capsys.readouterr().out
     assert "planned" in shown
