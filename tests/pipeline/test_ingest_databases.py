@@ -203,6 +203,20 @@ def test_position_of_an_older_version_is_continued(postgres, managed_lake, spark
         table.changes(rules, position)
 
 
+def test_all_rows_are_read_again_after_the_database_was_restored(postgres, spark):
+    """Its transactions have smaller numbers than that of the position."""
+    schema = postgres.new_schema("restored")
+    postgres.run(f"CREATE TABLE {schema}.t (id int)", f"INSERT INTO {schema}.t VALUES (1), (3)")
+    database = SparkCopies(lambda: spark).database(
+        postgres.uri, options={}, credentials={"password": PASSWORD}, access=SourceAccess()
+    )
+    table, rules = database.copied(TableName((schema,), "t")), CopyRules(CopyMode.APPEND, cursor="id")
+    position = table.changes(rules, None).chosen.position(2)
+    assert table.changes(rules, position) is None
+    chosen = table.changes(rules, {**position, "transaction": 10**15, "pending": "0:0"}).chosen
+    assert (chosen.after, chosen.upto, chosen.since) == ("3", "3", 0)
+
+
 def test_cursor_that_goes_backward_is_an_error_of_its_table_only(postgres, managed_lake, spark):
     schema = postgres.new_schema("backward")
     for name in ("a", "b", "c", "d"):
@@ -436,6 +450,39 @@ def test_late_row_of_sqlite_is_appended_although_as_many_rows_were_deleted(manag
                 assert (outcome.failures, outcome.changed) == ({}, changed)
                 expected = [*database.execute("SELECT * FROM items").fetchall(), (2, "gone", "x")]
                 assert copy.rows("main.items") == sorted(expected, key=repr)
+
+
+def test_overlap_of_sqlite_moves_and_rows_below_it_are_an_error(spark, tmp_path, monkeypatch):
+    """A row that appears below the overlap would never be copied."""
+    monkeypatch.setattr(databases, "_RECENT_ROWS", 2)
+    monkeypatch.setattr(cursors, "OVERLAP_S", 0)
+    monkeypatch.setattr(cursors, "_MARK_S", 0)
+    file, rules = tmp_path / "shop.db", CopyRules(CopyMode.APPEND, cursor="id")
+    with closing(sqlite3.connect(file)) as database:
+        with database:
+            database.execute("CREATE TABLE items (id INTEGER)")
+            database.execute("INSERT INTO items VALUES (10), (20), (30), (40)")
+        opened = SparkCopies(lambda: spark).database(
+            f"sqlite:///{file}", options={}, credentials={}, access=SourceAccess()
+        )
+        table, position = opened.copied(TableName(("main",), "items")), None
+        assert isinstance(table, databases.DatabaseTable)
+        for added, start, below in ((50, "40", 3), (60, "50", 4), (70, "60", 5)):
+            with database:
+                database.execute("INSERT INTO items VALUES (?)", (added,))
+            chosen = table.changes(rules, position).chosen
+            position = chosen.position(1, table.count_below("id", chosen.next_overlap, is_number=True))
+            assert (position["value"], position["from"], position["below"]) == (str(added), start, below)
+        with database:
+            database.execute("DELETE FROM items WHERE id = 70")
+            database.execute("INSERT INTO items VALUES (65), (70)")
+        chosen = table.changes(rules, position).chosen
+        assert (chosen.after, chosen.upto, chosen.repeats, chosen.overlap) == ("70", "70", True, "60")
+        with database:
+            database.execute("DELETE FROM items WHERE id > 60 AND id < 70")
+            database.execute("INSERT INTO items VALUES (15)")
+        with expect_error(PreconditionFailed, "ingest.cursor.backward", column="id"):
+            table.changes(rules, position)
 
 
 def test_late_row_of_a_view_is_appended_although_as_many_rows_were_deleted(postgres, managed_lake, spark):
