@@ -100,7 +100,7 @@ def count_connectors(deployment: Deployment, stores: Stores) -> int:
     """Count the connectors and check that each has its credentials."""
     realm = Realm(stores, ACCOUNT)
     found = connectors.list_(realm, v1.ListConnectorsRequest()).connectors
-    assert all(credentials(realm, deployment.secrets, connector.resource_id.id) for connector in found)
+    assert all(credentials(realm, deployment.secrets, connector) for connector in found)
     return len(found)
 
 

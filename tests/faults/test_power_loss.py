@@ -167,7 +167,7 @@ def connectors_with_credentials(home: Path) -> list[str]:
         realm, secrets = Realm(stores, DEFAULT_ACCOUNT), open_secrets((home / "secrets").as_uri())
         listed = connectors.list_(realm, v1.ListConnectorsRequest()).connectors
         for each in listed:
-            found = credentials(realm, secrets, each.resource_id.id)
+            found = credentials(realm, secrets, each)
             assert found is not None
             assert found.bearer.token == f"the token of {each.display_name}"
     return [each.display_name.removeprefix("connector ") for each in listed]

@@ -127,7 +127,8 @@ def test_credentials_of_the_connector_are_masked(live_lake: ResourceFactory) -> 
     job_id = triggered(live_lake, auth=v1.ConnectorAuthSpec(scheme="oauth2", credentials=given))
 
     def run(job: v1.Job, _control: Control) -> Outcome:
-        assert credentials(live_lake.home, SECRETS, job.connector_id.id) == given
+        (connector,) = connectors.list_(live_lake.home, v1.ListConnectorsRequest()).connectors
+        assert credentials(live_lake.home, SECRETS, connector) == given
         log.warning("swordfish of lake and ada-l at https://sso.example.com")
         raise InvalidArgument("opensesame, headervalue")
 

@@ -127,7 +127,7 @@ def split_url(text: str) -> tuple[str, str | None, str | None]:
 RECONNECT: Final = (
     # By default gRPC waits a second before it reconnects, and up to two minutes later on.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # the time that an attempt has: a busy server needs some of it
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 """Options of all channels: a client is back soon after its server is."""
