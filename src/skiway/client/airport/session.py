@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from skiway.client.airport.calls import Calls, Trace, TransactionContext
 from skiway.client.airport.listing import Listing
-from skiway.errors import InvalidArgument, SkiwayError, Unsupported
+from skiway.errors import InvalidArgument, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor
 
 __all__ = ["CatalogVersion", "OpenTransaction", "Session"]
@@ -53,14 +53,9 @@ class OpenTransaction:
         return TransactionContext(self.id, explicit=self.explicit)
 
     def end(self, action: str) -> None:
-        """Commit or roll back, if any statement has used the transaction: the server then also releases its snapshots."""
-        if not self._identifier:
-            return
-        try:
+        """Commit or roll back, if there is anything to commit and any statement has used the transaction."""
+        if self._must_end and self._identifier:
             self._calls.end_transaction(action, self._identifier)
-        except SkiwayError:
-            if self._must_end:
-                raise  # else there is nothing to commit, and snapshots are released later
 
 
 class Session:
