@@ -227,7 +227,15 @@ def hostile():
     return spark.createDataFrame(list(found.items()), "name string, outcome string").union(
         spark.range(1).mapInArrow(in_a_task, "name string, outcome string"))
 """
-REFUSED = {"PermissionDenied", "NotFound", "Unauthorized", "PermissionError", "Unsupported", "PreconditionFailed"}
+REFUSED = {
+    "PermissionDenied",
+    "NotFound",
+    "Unauthorized",
+    "PermissionError",
+    "Unsupported",
+    "PreconditionFailed",
+    "OtherMount",
+}
 
 
 def test_code_of_a_function_reaches_nothing_but_its_inputs(server: SparkServer) -> None:
@@ -247,7 +255,7 @@ def test_code_of_a_function_reaches_nothing_but_its_inputs(server: SparkServer) 
     assert found.pop("sleeper") == "started"
     for name in ("environment", "task: environment"):
         assert found.pop(name) == "[]"
-    for name in ("own file", "task: own file"):
+    for name in ("own file", "task: own file", "own attributes", "task: own attributes"):
         assert found.pop(name) == "done"
     assert {name: value for name, value in found.items() if value not in REFUSED} == {}
     with (
