@@ -16,6 +16,7 @@ from typing import Final
 
 from skiway.errors import Unavailable
 from skiway.metastore.platform import store_checks
+from skiway.pipeline.session import has_spark_ended
 from skiway.pipeline.worker import Worker
 from skiway.storage import Stores
 
@@ -31,12 +32,18 @@ log = logging.getLogger("skiway.runtime")
 def checks_of(stores: Stores, worker: Worker | None) -> dict[str, Callable[[], object]]:
     """The checks of a server, by the name of the part; each raises if its part does not work."""
     checks = store_checks(stores)
-    return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker)}
+    return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker), "spark": _check_spark}
 
 
 def _check_alive(worker: Worker) -> None:
     if not worker.is_alive:
         raise Unavailable("a thread of the worker has ended")
+
+
+def _check_spark() -> None:
+    """Spark starts with the first job that needs it. After its end, the worker starts it again."""
+    if has_spark_ended():
+        raise Unavailable("the Java process of Spark has ended, and was not started again yet")
 
 
 class Readiness:
