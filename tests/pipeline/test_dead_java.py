@@ -19,12 +19,15 @@ from pipeline.conftest import QUICK
 from pipeline.lakes import SPARK
 from runtime.servers import environment, eventually, started
 from skiway.client import Metastore
-from skiway.errors import Unavailable
+from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import Lease
+from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.model import v1
+from skiway.pipeline import interruption
 from skiway.pipeline import session as sessions
-from skiway.pipeline.worker import REVIVE_EVERY_S, RunningJob, Worker
+from skiway.pipeline.interruption import interruptible
+from skiway.pipeline.worker import REVIVE_EVERY_S, RunningJob, Worker, jobs_of
 
 PATIENCE_S = 300.0
 
@@ -170,3 +173,36 @@ def test_place_says_whether_spark_was_revived(monkeypatch: pytest.MonkeyPatch) -
     assert sessions.SparkPlace(remote="sc://127.0.0.1:1").revive()
     monkeypatch.setattr(sessions, "has_spark_ended", lambda: False)
     assert sessions.SparkPlace("local[2]", fetch_jars=False).revive()
+
+
+@pytest.mark.parametrize(
+    ("users", "kind"),
+    [pytest.param(1, LimitExceeded, id="alone"), pytest.param(2, Unavailable, id="another job may be the cause")],
+)
+def test_tasks_without_memory_are_not_errors_of_what_was_asked_for(
+    users: int, kind: type[SkiwayError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption.SPARK_USES, "count", lambda: users)
+
+    def run(error: Exception) -> None:
+        with interruptible("j", Control()):
+            raise error
+
+    for text in ("java.lang.OutOfMemoryError: Java heap space", "[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 9 bytes"):
+        with pytest.raises(kind) as raised:
+            run(RuntimeError(text))
+        assert raised.value.key == "memory.exceeded"
+    with pytest.raises(RuntimeError, match="another error"):
+        run(RuntimeError("another error"))
+
+
+def test_job_with_failures_is_retried_if_spark_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures of single tables may have any text, so the end of Spark decides."""
+    ends: list[SkiwayError | None] = [None, Unavailable("ended", key="spark.ended"), LimitExceeded("too little memory")]
+    found = []
+    for end in ends:
+        monkeypatch.setattr("skiway.pipeline.worker.end_of_spark", lambda end=end: end)
+        reconciler: Any = SimpleNamespace(job=lambda *_: Outcome(scanned=1, failures={"t": "internal error"}))
+        run = jobs_of(lambda _: None, reconciler)  # type: ignore[arg-type,return-value]
+        found.append(run(v1.Job(job_id="j"), Control()).transient)
+    assert found == [False, True, False]
