@@ -24,9 +24,9 @@ from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import Lease
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.model import v1
-from skiway.pipeline import interruption
 from skiway.pipeline import session as sessions
 from skiway.pipeline.interruption import interruptible
+from skiway.pipeline.spark_uses import SPARK_USES
 from skiway.pipeline.worker import REVIVE_EVERY_S, RunningJob, Worker, jobs_of
 
 PATIENCE_S = 300.0
@@ -182,7 +182,7 @@ def test_place_says_whether_spark_was_revived(monkeypatch: pytest.MonkeyPatch) -
 def test_tasks_without_memory_are_not_errors_of_what_was_asked_for(
     users: int, kind: type[SkiwayError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interruption.SPARK_USES, "count", lambda: users)
+    monkeypatch.setattr(SPARK_USES, "count", lambda: users)
 
     def run(error: Exception) -> None:
         with interruptible("j", Control()):

@@ -183,15 +183,16 @@ def discard_java() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 
-    if SparkContext._gateway is not java.gateway:
+    gateway: Any = java.gateway
+    if SparkContext._gateway is not gateway:
         return
     context = SparkContext._active_spark_context
     with suppress(Exception), SparkContext._lock:
         if context is not None:
-            context._jsc = None  # type: ignore[assignment]  # it would be asked to stop
+            context._jsc = None  # it would be asked to stop
             context.stop()  # ends the server for accumulators
     with suppress(Exception):
-        java.gateway.shutdown()
+        gateway.shutdown()
     with SparkContext._lock:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -174,10 +174,8 @@ def test_a_dry_run_finds_a_missing_namespace(sales: PipelineLake) -> None:
 
 def test_a_rejected_query_is_named_by_file_and_position(sales: PipelineLake) -> None:
     class Rejecting(DuckQueries):
-        @contextmanager
-        def result(self, query: Any, inputs: Any) -> Iterator[Any]:
+        def result(self, query: Any, inputs: Any) -> Any:
             raise InvalidArgument("no", key="pipeline.query.rejected", fragment="CAST(`region` AS INT)")
-            yield
 
     sales.queries = {
         "big": "SELECT id,\n  cast(region  AS int) AS r\nFROM orders",
