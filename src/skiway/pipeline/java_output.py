@@ -128,6 +128,11 @@ class JavaProcess:
                 log.error("%s; it starts again", self._end.reason)
             return self._end
 
+    def close(self) -> None:
+        """Close the connections to the process, after its end."""
+        with suppress(Exception):
+            self.gateway.shutdown()
+
     def _answers(self) -> bool:
         from pyspark import SparkContext
 
@@ -183,16 +188,14 @@ def discard_java() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 
-    gateway: Any = java.gateway
-    if SparkContext._gateway is not gateway:
+    if SparkContext._gateway is not java.gateway:
         return
     context = SparkContext._active_spark_context
     with suppress(Exception), SparkContext._lock:
         if context is not None:
             context._jsc = None  # it would be asked to stop
             context.stop()  # ends the server for accumulators
-    with suppress(Exception):
-        gateway.shutdown()
+    java.close()
     with SparkContext._lock:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
