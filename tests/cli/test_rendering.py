@@ -172,6 +172,11 @@ def progress(mode: v1.CaptureMode.ValueType, **counts: int) -> v1.JobProgress:
             "statistics, 0 of 1 table, 2 of 7 files, 2,000 of 7,000 rows, 1.0 MiB of 8.0 MiB, about 6 min left",
         ),
         (v1.JS_FAILED, progress(v1.CAP_METADATA_ONLY_CORE, tables_total=3), "failed"),
+        (
+            v1.JS_RUNNING,
+            progress(v1.CAP_UNSPECIFIED, tables_total=3, tables_done=1),
+            "running, 1 of 3 tables, about 2 min left",
+        ),
     ],
 )
 def test_progress_of_a_job_shows_phase_and_counts(
@@ -181,6 +186,11 @@ def test_progress_of_a_job_shows_phase_and_counts(
         state=state, progress=job_progress, started_at=Timestamp(seconds=60), updated_at=Timestamp(seconds=110)
     )
     assert describe_progress(Job(job)) == shown
+
+
+def test_progress_of_a_pipeline_has_a_phase() -> None:
+    job = v1.Job(state=v1.JS_RUNNING, pipeline=v1.PipelineTask(), progress=v1.JobProgress(tables_total=2))
+    assert describe_progress(Job(job)) == "pipeline, 0 of 2 tables"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,26 @@ def test_spark_refreshes_in_order_and_incrementally(lake: PipelineLake, spark: S
     assert not [each.name for each in spark.catalog.listTables() if each.name.startswith("pipeline_")]
 
 
+def test_values_that_spark_rejects_are_reported_by_file_and_not_retried(lake: PipelineLake) -> None:
+    """Each error says what Spark says, and where in the file the expression is."""
+    lake.queries = {
+        "cast": "SELECT id,\n       CAST(region AS INT) AS number\nFROM orders",
+        "divided": "SELECT id / (price - price) AS ratio FROM orders",
+        "missing": "SELECT\n  nonsense FROM orders",
+    }
+    lake.append(lake.create(), (1, "eu", 3))
+    outcome = lake.run()
+    assert not outcome.transient
+    found = {name.partition(".")[2]: text for name, text in outcome.failures.items()}
+    assert found["cast"].startswith(
+        "cast.sql, line 2, column 8: Spark rejects the query: [CAST_INVALID_INPUT] The value 'eu' of the type"
+    )
+    assert found["divided"].startswith("divided.sql, line 1, column 8: Spark rejects the query: [DIVIDE_BY_ZERO] ")
+    assert found["missing"].startswith("missing.sql")
+    assert "[UNRESOLVED_COLUMN" in found["missing"]
+    assert not any("pipeline_" in text or "pos " in text for text in found.values()), found
+
+
 def test_spark_keeps_types_and_reads_empty_tables(lake: PipelineLake) -> None:
     schema = pa.schema(
         {

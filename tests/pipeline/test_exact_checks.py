@@ -19,10 +19,12 @@ from formats.delete_files import add_position_deletes
 from formats.managed import LooseTable
 from pipeline.lakes import SPARK
 from skiway.formats.iceberg.schema_changes import AddColumn, WidenColumn, evolve
+from skiway.formats.schemas import leaves
 from skiway.metastore.quality.facts import type_of
 from skiway.metastore.quality.verdicts import Interval, KeyFacts, TableFacts
 from skiway.metastore.statistics.bounds import bound
 from skiway.model import v1
+from skiway.pipeline import quality
 from skiway.pipeline.quality import measure
 
 if TYPE_CHECKING:
@@ -203,3 +205,41 @@ def test_rows_are_counted_without_columns(spark: SparkSession, table: LooseTable
     facts = measured(spark, table, v1.RuleCheck(row_count=v1.RowCountCheck(min=1)))
     rows = table.rows().num_rows
     assert facts.rows == Interval(rows, rows)
+
+
+@pytest.mark.parametrize("table", LAYOUTS[:1], indirect=True)
+@pytest.mark.parametrize("name", ["part", "ratio", "day", "at", "price", "ok", "code"])
+def test_quantiles_of_many_values_are_found_by_counting(
+    spark: SparkSession, table: LooseTable, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of every kind are compared with those of a sample, until few enough are left to sort."""
+    monkeypatch.setattr(quality, "_SORTED_VALUES", 5)
+    monkeypatch.setattr(quality, "_SAMPLED_VALUES", 8)
+    found = [each for each in values(table, name) if not (isinstance(each, float) and isnan(each))]
+    ordered = sorted(compared(name, each) for each in found)
+    checks = [v1.RuleCheck(quantile=v1.QuantileCheck(column=name, quantile=rank)) for rank in (0.01, 0.5)]
+    expected = {rank: ordered[ceil(rank * len(ordered)) - 1] for rank in (0.01, 0.5)}
+    assert measured(spark, table, *checks).columns[name].quantiles == expected
+
+
+def test_few_values_are_sorted_for_a_quantile(
+    spark: SparkSession, table: LooseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark keeps as many values in memory as are skipped after sorting."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    skipped: list[int] = []
+    usual = DataFrame.offset
+
+    def offset(self: Any, number: int) -> Any:
+        skipped.append(number)
+        return usual(self, number)
+
+    monkeypatch.setattr(DataFrame, "offset", offset)
+    id_ = next(leaf for leaf in leaves(table.handle.schema.arrow) if leaf.path == ("id",))
+    rows = spark.range(1_000_000).selectExpr("CASE WHEN id % 2 = 0 THEN (id * 7919) % 1000003 ELSE 5 END AS v0")
+    ordered = sorted(number * 7919 % 1000003 if number % 2 == 0 else 5 for number in range(1_000_000))
+    for rank in (0.3, 0.9):
+        found = quality._Rows(rows, {"id": id_}, TABLE)._quantile("id", rank, {})
+        assert found == {"quantiles": {rank: ordered[ceil(rank * len(ordered)) - 1]}}
+    assert all(number < quality._SORTED_VALUES for number in skipped)

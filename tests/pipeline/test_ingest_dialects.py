@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from skiway.formats import TableName
+from skiway.pipeline.ingest.databases import DatabaseTable
 from skiway.pipeline.ingest.dialects import database_error, literal, quoted, read_column
 from skiway.security.source_access.jdbc import JdbcDatabase
+
+
+def test_rows_without_times_are_read_on_spark_connect():
+    """Spark Connect rejects an empty list of new columns when the plan is made, without a server."""
+    connect = pytest.importorskip("pyspark.sql.connect.dataframe")
+    plan = pytest.importorskip("pyspark.sql.connect.plan")
+    frame = connect.DataFrame(plan.SQL("SELECT 1 AS id"), SimpleNamespace())
+    database: Any = SimpleNamespace(
+        quoted=lambda *names: ".".join(names),
+        columns=lambda _: [read_column("postgresql", "id", "int4", None)],
+        queries=SimpleNamespace(frame=lambda *_: frame),
+    )
+    assert DatabaseTable(database, TableName(("s",), "t")).rows("") is frame
 
 
 def test_values_and_names_cannot_end_their_quotes():

@@ -188,7 +188,7 @@ class StressedLake:
             time.sleep(0.02)
 
     def _outcome(self, job: v1.Job) -> Any:
-        return job.state, {each.table: each.message.partition(",")[0] for each in job.table_errors}
+        return job.state, {each.table: each.message.partition("]")[0] for each in job.table_errors}
 
     def _statistics(self, table: ManagedTable) -> Any:
         snapshot = v1.SnapshotRef(snapshot_id=self.pipelines.lake.load(table).handle.current().id)
@@ -217,7 +217,10 @@ def test_profiles_and_refreshes_at_once_have_the_results_of_sequential_ones(
         expected = lake.results(together=False)
         states = [state for state, _ in expected[:4]]
         assert states == [v1.JS_SUCCEEDED, v1.JS_SUCCEEDED, v1.JS_PARTIAL, v1.JS_PARTIAL]
-        assert [[*errors.values()] for _, errors in expected[2:4]] == [["a task of Spark failed"]] * 2
+        rejected = "line 1, column 8: Spark rejects the query: [CAST_INVALID_INPUT"
+        assert [[*errors.values()] for _, errors in expected[2:4]] == [
+            [f"bad{number}.sql, {rejected}"] for number in (1, 2)
+        ]
         assert [len(columns) for columns in expected[4:6]] == [2, 2]
         good = sorted([(number, f"R{number % 3}", AT) for number in range(20)], key=repr)
         assert expected[6:] == [(good, False)] * 2

@@ -117,7 +117,7 @@ def test_every_route(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_every_page_and_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skiway.web.app.PAGES", dict.fromkeys(PAGES, raising(FOREIGN[0])))
-    monkeypatch.setattr(Explorer, "_check_origin", lambda *_: None)
+    monkeypatch.setattr(Explorer, "_check_form", lambda *_: None)
     clients, ended = Clients(raising(FOREIGN[0]), raising(FOREIGN[0])), set[str]()
     app: Any = Explorer(clients, key=lambda: b"k" * 32, ended=ended)  # type: ignore[arg-type]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from runtime.servers import eventually
-from skiway.spark_queries.supervisor import OUT_OF_MEMORY, TOO_MANY_PROCESSES
+from skiway.spark_queries.confinement import can_protect_attributes
+from skiway.spark_queries.supervisor import OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED
+from spark_queries.attacks import ATTACKS
 
 DAEMON = """
 import os, subprocess, sys, time
@@ -153,3 +157,40 @@ if os.fork() == 0:
         began = time.monotonic()
         process.stdout.read()  # until the last process that has it open has ended
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.skipif(not can_protect_attributes(), reason="this user cannot create namespaces; to get it: allow them")
+def test_worker_cannot_change_attributes_of_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("planted")
+    arguments = ["", str(tmp_path), str(os.getpid()), "1"]
+    command = [sys.executable, "-P", "-m", "skiway.spark_queries.supervisor", f"--protect={os.geteuid()}", str(1 << 30)]
+    program = f"import sys; sys.argv = {arguments!r}\n{ATTACKS}"
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        found = json.loads(process.stdout.readline())
+        assert process.wait(200) == 0
+    assert (found["own file"], found["own attributes"]) == ("done", "done")
+    attributes = {name: outcome for name, outcome in found.items() if name.startswith("attributes: ")}
+    # Without Landlock, the supervisor can be examined, which is outside of the namespace.
+    assert attributes.pop("attributes: permissions of the program of the parent")
+    assert set(attributes.values()) <= {"OtherMount", "PermissionError"}, attributes
+
+
+@pytest.mark.parametrize(("server", "code"), [(os.geteuid(), UNPROTECTED), (os.geteuid() + 1, 3)])
+def test_worker_without_protection_starts_only_as_another_user(server: int, code: int) -> None:
+    program = (
+        "import sys\nfrom skiway.spark_queries import supervisor\n"
+        "def fail(folder): raise PermissionError(1, 'no namespaces')\n"
+        "supervisor.protect_attributes = fail\n"
+        f"supervisor.main(['--protect={server}', '1000000000', sys.executable, '-c', 'raise SystemExit(3)'])"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, env=environment) as process:
+        assert process.wait(200) == code

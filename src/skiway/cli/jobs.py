@@ -332,7 +332,7 @@ def describe_progress(job: Job) -> str:
             rows = f", {job.rows_done:,} of {job.rows_total:,} rows" if job.rows_total else ""
             sizes = f", {format_size(job.bytes_done)} of {format_size(job.bytes_total)}" if job.bytes_total else ""
             left = f", about {_rounded(job.remaining)} left" if job.remaining is not None else ""
-            return f"{job.phase}, {tables}{files}{rows}{sizes}{left}"
+            return f"{job.phase or 'running'}, {tables}{files}{rows}{sizes}{left}"
         case "running":
             return "running"
     return job.state

@@ -33,6 +33,12 @@ class SparkSql:
     confined: bool = setting(
         True, FLAG, "Confine the processes with Linux' Landlock. Turn it off only if sql.spark.command isolates them."
     )
+    unprotected_attributes: bool = setting(
+        False,
+        FLAG,
+        "Accept that code on Spark can change permissions, owners, times and extended attributes of files of the server's user, "
+        "on systems without user namespaces.",
+    )
     command: str = setting(
         "", TEXT, "The command that starts Python for a query, such as one with sudo or docker; by default this Python."
     )

@@ -7,6 +7,7 @@ as in every other scan, and the executors need no jars. Spark plans and runs the
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from skiway.errors import InvalidArgument, Unsupported
+from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
 from skiway.formats import TableName
 from skiway.metastore.ingest.rows import FilePart, Target, Written, write_rows
 from skiway.metastore.pipelines.inputs import Input
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["SparkQueries", "SparkResult"]
 
 _FILES_PER_TASK: Final = 4
+
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+_POSITION: Final = re.compile(r"; line \d+ pos \d+;?\s*$")
+_MARKED: Final = re.compile(r"^== SQL[^\n]*==\n(?P<sql>[^\n]*)\n(?P<blank> *)(?P<marks>\^+)", re.MULTILINE)
 
 log = logging.getLogger("skiway.pipelines")
 
@@ -54,10 +59,13 @@ class SparkQueries:
                 frame = spark.sql(query(views))
                 frame.schema  # noqa: B018 - Spark Connect analyzes only when it is asked for the columns
             except (AnalysisException, ParseException) as error:
-                raise InvalidArgument(
-                    f"Spark rejects the query: {_explained(error, views)}", key="pipeline.query.rejected"
-                ) from None
-            yield SparkResult(frame)
+                raise _rejected(error, views) from None
+            try:
+                yield SparkResult(frame)
+            except PreconditionFailed as error:
+                if error.key == "ingest.spark" and error.__cause__ is not None:
+                    raise _rejected(error.__cause__, views) from None
+                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +120,23 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(scan, columns)
 
 
-def _explained(error: Exception, views: Mapping[TableName, str]) -> str:
-    """The first line of what Spark says, with the names of the tables."""
-    text = str(error).strip().splitlines()[0]
+def _rejected(error: BaseException, views: Mapping[TableName, str]) -> InvalidArgument:
+    """The error that Spark rejects a query, or its result for some rows, with the names of the tables.
+
+    Spark knows positions only in a text that was made from the query, so the part of the query is passed on instead.
+    """
+    text = str(error)
+    condition, fragment = _CONDITION.search(text), _fragment(text)
+    line = _POSITION.sub("", condition[0] if condition else text.strip().partition("\n")[0])
     for name, view in views.items():
-        text = text.replace(view, str(name))
-    return text
+        line, fragment = line.replace(view, str(name)), fragment.replace(view, str(name))
+    return InvalidArgument(f"Spark rejects the query: {line}", key="pipeline.query.rejected", fragment=fragment)
+
+
+def _fragment(text: str) -> str:
+    """The part of a query that Spark marks in its message; empty if there is none."""
+    marked = _MARKED.search(text)
+    if marked is None:
+        return ""
+    start = len(marked["blank"])
+    return marked["sql"][start : start + len(marked["marks"])]

@@ -2,20 +2,22 @@
 
 While a job runs, the operations that its threads start on Spark have a tag. A thread in the background asks the job every
 half second whether it must stop, and if so, interrupts all operations with the tag, again and again until the job has ended.
-What waits for Spark calls `check_interrupted` when Spark fails, so that an interrupted operation does not count as a failed one.
+What waits for Spark calls `check_interrupted` when Spark fails, so that neither an interrupted operation nor the end of Java counts
+as a failure of what was asked for.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.errors import Cancelled
-from skiway.pipeline.java_output import wait_for_output
+from skiway.errors import Cancelled, LimitExceeded, SkiwayError, Unavailable
+from skiway.pipeline.java_output import JavaProcess, java_process, wait_for_output
 from skiway.pipeline.spark_uses import SPARK_USES
 from skiway.telemetry.job_logs import current_log
 
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 
     from skiway.metastore.reconcile.outcomes import Control
 
-__all__ = ["check_interrupted", "interruptible", "is_remote", "joined", "left", "session_of_job"]
+__all__ = ["check_interrupted", "end_of_spark", "interruptible", "is_remote", "joined", "left", "session_of_job"]
 
 ASK_EVERY_S: Final = 0.5
+
+_NO_MEMORY: Final = re.compile(r"\bOutOfMemoryError\b|\[UNABLE_TO_ACQUIRE_MEMORY\]")
 
 log = logging.getLogger("skiway.worker")
 
@@ -40,10 +44,14 @@ class _SparkWork:
         self._own: SparkSession | None = None
         self._joined: dict[int, SparkSession] = {}
         self._interrupted = False
+        self._java: JavaProcess | None = None
 
     def session(self, create: Callable[[], SparkSession]) -> SparkSession:
-        """The session of the job. The first thread that needs it creates it."""
+        """The session of the job. The first thread that needs it creates it, also after the end of Java."""
         with self._lock:
+            if self._own is not None and self.end() is not None:
+                self._joined.clear()
+                self._own = self._java = None
             if self._own is None:
                 self._own = create()
             return self._own
@@ -51,6 +59,8 @@ class _SparkWork:
     def join(self, session: SparkSession) -> None:
         """Give the tag to the operations that this thread starts in the session from now on."""
         self._joined[id(session)] = session
+        if not is_remote(session):
+            self._java = java_process()
         SPARK_USES.begin(self, current_log())
         _owner(session).addTag(self._tag)
 
@@ -89,6 +99,18 @@ class _SparkWork:
         if self._interrupted:
             self._control.check()
 
+    def end(self) -> SkiwayError | None:
+        """The error that the Java process of the job has ended; None while it runs.
+
+        Unless the job was alone, another one may have used the memory, so it can be retried.
+        """
+        end = None if self._java is None else self._java.end()
+        if end is None:
+            return None
+        if end.out_of_memory:
+            return _out_of_memory(end.reason, is_alone=end.jobs <= 1)
+        return Unavailable(f"{end.reason}; it starts again", key="spark.ended")
+
 
 _WORK: ContextVar[_SparkWork | None] = ContextVar("spark_work", default=None)
 
@@ -106,8 +128,8 @@ def interruptible(job_id: str, control: Control) -> Iterator[None]:
     except Cancelled:
         control.check()  # says why, if it is the control that stops the job
         raise
-    except Exception:
-        work.check()  # an interrupted operation can cause any error
+    except Exception as error:
+        _check(work, error)  # an interrupted operation can cause any error
         raise
     finally:
         _WORK.reset(before)
@@ -129,6 +151,8 @@ def joined(session: SparkSession) -> SparkSession:
     """The session, which is the active one of this thread from now on. If it runs a job, its operations can be interrupted."""
     internal: Any = session
     if not is_remote(session):  # parts of Spark take the settings of the active session
+        if internal._jsparkSession._gateway_client is not internal._jvm._gateway_client:
+            raise Unavailable("the Java process of this session has ended", key="spark.ended")
         internal._jvm.SparkSession.setActiveSession(internal._jsparkSession)
     work = _WORK.get()
     if work is not None:
@@ -156,11 +180,36 @@ def is_remote(session: SparkSession) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
-def check_interrupted() -> None:
-    """Raise `Cancelled` if the job that this thread runs was interrupted on Spark."""
+def check_interrupted(error: BaseException | None = None) -> None:
+    """Raise `Cancelled` if the job that this thread runs was interrupted on Spark.
+
+    With an error of Spark, also raise if Java has ended or is out of memory.
+    """
     work = _WORK.get()
     if work is not None:
-        work.check()
+        _check(work, error)
+
+
+def end_of_spark() -> SkiwayError | None:
+    """The error that the Spark that this job used has ended; None if it runs."""
+    work = _WORK.get()
+    return None if work is None else work.end()
+
+
+def _check(work: _SparkWork, error: BaseException | None) -> None:
+    work.check()
+    if error is None:
+        return
+    if (end := work.end()) is not None:
+        raise end from error
+    if not isinstance(error, SkiwayError) and _NO_MEMORY.search(str(error)):
+        raise _out_of_memory("a task of Spark ran out of memory", is_alone=SPARK_USES.count() <= 1) from error
+
+
+def _out_of_memory(reason: str, *, is_alone: bool) -> SkiwayError:
+    advice = "give it more with spark.driver.memory in reconciler.spark.conf"
+    kind = LimitExceeded if is_alone else Unavailable
+    return kind(f"{reason}: {advice}", key="memory.exceeded")
 
 
 class _Classic:

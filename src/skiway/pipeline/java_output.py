@@ -1,8 +1,11 @@
-"""The output of Spark's Java process as log records: every message has a level, a logger and, if it has one, a stack trace.
+"""Spark's Java process: its start, its end, and its output as log records.
 
-Java is started with a pipe in place of stdout and stderr, and a thread logs what arrives. So the output has the format
-of the process's own log, without secrets, and reaches the log file as well. It also reaches the log of the job that uses Spark
-(see `spark_uses`).
+Every record has a level, a logger and, if it has one, a stack trace. Java is started with a pipe in place of stdout
+and stderr, and a thread logs what arrives. So the output has the format of the process's own log, without secrets,
+and reaches the log file as well. It also reaches the log of the job that uses Spark (see `spark_uses`).
+
+Java can end at any time: the kernel kills it, or it runs out of memory. `JavaProcess` notices that, and
+`discard_java` makes PySpark forget it, so that the next session starts a new one.
 """
 
 from __future__ import annotations
@@ -11,17 +14,32 @@ import logging
 import os
 import re
 import select
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Thread
-from typing import Final
+from threading import Event, Lock, Thread
+from typing import Any, Final
 from uuid import uuid4
 
 from skiway.pipeline.spark_uses import SPARK_USES
 from skiway.telemetry.job_logs import on_behalf_of
 
-__all__ = ["JavaMessage", "launch_java", "log_output", "parsed", "wait_for_output"]
+__all__ = [
+    "JavaEnd",
+    "JavaMessage",
+    "JavaProcess",
+    "discard_java",
+    "java_process",
+    "launch_java",
+    "log_output",
+    "parsed",
+    "wait_for_output",
+]
+
+log = logging.getLogger("skiway.spark")
 
 ROOT: Final = "spark"
 MAX_LINE: Final = 16_384
@@ -34,6 +52,12 @@ PATIENCE_S: Final = 2.0
 
 _LAUNCHED: Final = Event()
 """Set if the output of Java arrives here."""
+
+EXIT_S: Final = 5.0
+"""How long a process that no longer answers has to exit before it is killed."""
+
+_OUT_OF_MEMORY: Final = (3, 52)
+"""The exit codes of Java and Spark after an OutOfMemoryError."""
 
 MARK: Final = "skiway-mark-"
 _MARKS: Final[dict[str, Event]] = {}
@@ -73,6 +97,111 @@ class JavaMessage:
     stack: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class JavaEnd:
+    """How a Java process ended. `jobs` is the number of jobs that used it then."""
+
+    reason: str
+    out_of_memory: bool
+    jobs: int
+
+
+class JavaProcess:
+    """A Java process of Spark."""
+
+    def __init__(self, gateway: Any) -> None:
+        self.gateway = gateway
+        self._process: subprocess.Popen[bytes] | None = gateway.proc
+        self._lock = Lock()
+        self._end: JavaEnd | None = None
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended, without asking it."""
+        return self._end is not None or (self._process is not None and self._process.poll() is not None)
+
+    def end(self) -> JavaEnd | None:
+        """How the process ended; None while it answers. One that does not answer is killed."""
+        with self._lock:
+            if self._end is None and (self.has_exited or not self._answers()):
+                self._end = self._ended()
+                log.error("%s; it starts again", self._end.reason)
+            return self._end
+
+    def close(self) -> None:
+        """Close the connections to the process, after its end."""
+        with suppress(Exception):
+            self.gateway.shutdown()
+
+    def _answers(self) -> bool:
+        from pyspark import SparkContext
+
+        context = SparkContext._active_spark_context if SparkContext._gateway is self.gateway else None
+        try:
+            if context is not None and context._jsc is not None:
+                return not context._jsc.sc().isStopped()
+            self.gateway.jvm.System.currentTimeMillis()
+        except Exception:  # noqa: BLE001 - errors of Py4J and of sockets
+            return False
+        return True
+
+    def _ended(self) -> JavaEnd:
+        code: int | None = None
+        if self._process is not None:
+            try:
+                code = self._process.wait(EXIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        out_of_memory = code in _OUT_OF_MEMORY
+        if code is None:
+            how = "no longer worked"
+        elif out_of_memory:
+            how = f"ran out of memory (exit code {code})"
+        elif code < 0:
+            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        else:
+            how = f"ended with exit code {code}"
+        return JavaEnd(f"the Java process of Spark {how}", out_of_memory, SPARK_USES.count())
+
+
+_CURRENT: list[JavaProcess] = []
+"""The last Java process of Spark in this process, even after its end."""
+
+
+def java_process() -> JavaProcess | None:
+    """The last Java process of Spark; None if Spark was never started here."""
+    if "pyspark" in sys.modules:
+        from pyspark import SparkContext
+
+        gateway = SparkContext._gateway
+        if gateway is not None and (not _CURRENT or _CURRENT[0].gateway is not gateway):
+            _CURRENT[:] = [JavaProcess(gateway)]
+    return _CURRENT[0] if _CURRENT else None
+
+
+def discard_java() -> None:
+    """Make PySpark forget a Java process that has ended. Sessions of that process stay useless."""
+    java = java_process()
+    if java is None or java.end() is None:
+        return
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    if SparkContext._gateway is not java.gateway:
+        return
+    context = SparkContext._active_spark_context
+    with suppress(Exception), SparkContext._lock:
+        if context is not None:
+            context._jsc = None  # it would be asked to stop
+            context.stop()  # ends the server for accumulators
+    java.close()
+    with SparkContext._lock:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+
+
 def launch_java(settings: Mapping[str, str]) -> None:
     """Start the Java process of Spark with these settings, unless it runs already, and log its output."""
     from pyspark import SparkConf, SparkContext
@@ -82,13 +211,21 @@ def launch_java(settings: Mapping[str, str]) -> None:
         return
     conf = SparkConf().setAll(list(settings.items()))
     source, sink = os.pipe()
-    Thread(target=log_output, args=(source,), name="java-output", daemon=True).start()
+    Thread(target=_log_until_end, args=(source,), name="java-output", daemon=True).start()
     try:
         gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
     finally:
         os.close(sink)  # Java has its own, and its end is the end of the output
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
     _LAUNCHED.set()
+
+
+def _log_until_end(source: int) -> None:
+    """Log the output, and that Java has ended."""
+    log_output(source)
+    java = java_process()
+    if java is not None and java.has_exited:
+        java.end()
 
 
 def wait_for_output() -> None:

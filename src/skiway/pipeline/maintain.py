@@ -138,7 +138,7 @@ class _Calls:
         try:
             (row,) = self.session.sql(f"CALL {self.catalog}.system.{procedure}({given})").collect()
         except Exception as error:
-            check_interrupted()
+            check_interrupted(error)
             if not _LOST_RACE.search(str(error)):
                 raise
             log.info("%s lost against other writers: %s", procedure, str(error).partition("\n")[2][:200])
@@ -217,7 +217,7 @@ def _explained(uri: str, token: str, without_iceberg: Callable[[], SkiwayError])
     except SkiwayError:
         raise
     except Exception as error:  # noqa: BLE001 - Spark and Iceberg raise anything
-        check_interrupted()
+        check_interrupted(error)
         text = str(error).replace(token, "***")
         log.warning("Spark could not optimize a table: %s", text[:600])
         raise (without_iceberg() if _NO_ICEBERG.search(text) else _translated(text, uri)) from None

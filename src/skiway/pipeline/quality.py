@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import count as count_from
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["measure"]
+
+_SORTED_VALUES: Final = 20_000
+"""How many values are sorted at most to find one of them."""
+
+_SAMPLED_VALUES: Final = 1_000
 
 
 def measure(
@@ -212,8 +218,46 @@ class _Rows:
         if not count:
             return {"distinct": Interval(0, 0)}
         place = max(ceil(rank * count), 1)
-        (value,) = self._parsed(name, numbers.sort(self._v(name)).offset(place - 1).limit(1))
+        (value,) = self._parsed(name, self._at_place(name, numbers, count, place))
         return {"quantiles": {**before.get("quantiles", {}), rank: value}}
+
+    def _at_place(self, name: str, values: DataFrame, count: int, place: int) -> DataFrame:
+        """The value at a place in the order of all values, counted from 1.
+
+        To sort and skip values, Spark would keep all that are below the place in memory. So while there are too many, two values
+        of a random sample narrow them down, and all values are only compared with these, and counted.
+        """
+        from pyspark.sql import functions as f
+
+        kind = value_kind(self.columns[name].type)
+        assert kind is not None
+        key = f.expr((kind.number or "{v}").format(v=self._v(name)))
+        for seed in count_from(0):
+            if count <= _SORTED_VALUES:
+                break
+            sampled = values.sample(_SAMPLED_VALUES / count, seed).select(key.alias("key")).limit(2 * _SAMPLED_VALUES)
+            pivots = sorted(row.key for row in sampled.collect())
+            if not pivots:
+                continue
+            middle, margin = place / count * len(pivots), 2 * len(pivots) ** 0.5
+            low = pivots[max(0, int(middle - margin))]
+            high = pivots[min(len(pivots) - 1, int(middle + margin))]
+            conditions = key < f.lit(low), key == f.lit(low), key < f.lit(high), key == f.lit(high)
+            (row,) = values.select(*(f.count_if(each).alias(f"n{n}") for n, each in enumerate(conditions))).collect()
+            below_low, at_low, below_high, at_high = row
+            if below_low < place <= below_low + at_low:
+                return values.where(key == f.lit(low)).limit(1)
+            if below_high < place <= below_high + at_high:
+                return values.where(key == f.lit(high)).limit(1)
+            if place <= below_low:
+                values, count = values.where(key < f.lit(low)), below_low
+            elif place <= below_high:
+                values = values.where((key > f.lit(low)) & (key < f.lit(high)))
+                count, place = below_high - below_low - at_low, place - below_low - at_low
+            else:
+                values, count = values.where(key > f.lit(high)), count - below_high - at_high
+                place -= below_high + at_high
+        return values.sort(self._v(name)).offset(place - 1).limit(1)
 
     def _some_values(self, name: str, most: int) -> dict[str, Any]:
         """Up to so many different values. NaN has no text, so it is shown by name."""

@@ -1,7 +1,7 @@
 """Spark sessions: in this process, on a cluster, or on a Spark Connect server.
 
-A process has one Spark, which `SparkPlace` starts. Each job gets a session of its own there, so that no job sees the settings and
-temporary views of another. `PINNED` has the settings on which the results of jobs depend.
+A process has one Spark at a time, which `SparkPlace` starts, and starts again after it has ended. Each job gets a session of its own
+there, so that no job sees the settings and temporary views of another. `PINNED` has the settings on which the results of jobs depend.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.pipeline.interruption import is_remote, joined, left, session_of_job
 from skiway.pipeline.jars import iceberg_settings
 from skiway.pipeline.java import ensure_java
-from skiway.pipeline.java_output import launch_java
+from skiway.pipeline.java_output import discard_java, java_process, launch_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["PINNED", "Setting", "SparkPlace", "separate_session", "session", "settings_for", "spark_ui"]
+__all__ = [
+    "PINNED",
+    "Setting",
+    "SparkPlace",
+    "has_spark_ended",
+    "separate_session",
+    "session",
+    "settings_for",
+    "spark_ui",
+]
 
 log = logging.getLogger("skiway.spark")
 
@@ -38,12 +47,15 @@ _UTC = "-Duser.timezone=UTC"
 # Otherwise fetching a jar would wait for minutes if a firewall drops the packets.
 _TIMEOUTS = "-Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.defaultReadTimeout=60000"
 
+# Otherwise Java goes on after it has run out of memory, without the threads that Spark needs.
+_EXIT: Final = "-XX:+ExitOnOutOfMemoryError"
+
 _DEFAULTS: dict[str, Setting] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
-    "spark.driver.defaultJavaOptions": f"{_UTC} {_TIMEOUTS}",
+    "spark.driver.defaultJavaOptions": f"{_UTC} {_TIMEOUTS} {_EXIT}",
     "spark.executor.defaultJavaOptions": _UTC,
 }
 
@@ -96,6 +108,18 @@ class SparkPlace:
     def session_with_iceberg(self) -> SparkSession:
         """The same session. If Spark is started here, Iceberg is fetched for it; a running Spark stays as it is."""
         return session_of_job(lambda: self._new_session(fetch=True))
+
+    def revive(self) -> bool:
+        """Start Spark again if it has ended. If that fails, log the reason and return False."""
+        if self.remote or not has_spark_ended():
+            return True
+        try:
+            self._started(fetch=False)
+        except Exception:
+            log.exception("Spark cannot be started again")
+            return False
+        log.info("Spark was started again")
+        return True
 
     def only_session(self) -> SparkSession:
         """Return the session that Spark starts with, for a process that runs nothing else."""
@@ -178,6 +202,7 @@ def session(
     from pyspark.sql import SparkSession
 
     with _STARTING:
+        discard_java()
         _check_running({"spark.master": master, **settings})
         if jars and _running_session() is None:
             wanted = _launched_with_jars(app, master, wanted, jars)
@@ -245,9 +270,17 @@ def settings_for(master: str, **settings: Setting) -> dict[str, Setting]:
 
 def spark_ui() -> str:
     """The address of the web interface of the running session; empty if there is none. No session is started."""
-    running = _running_session() if "pyspark.sql" in sys.modules else None
-    context = getattr(running, "_sc", None)  # a session of Spark Connect has none
-    return str(getattr(context, "uiWebUrl", None) or "")
+    with suppress(Exception):  # Java may have ended
+        running = _running_session() if "pyspark.sql" in sys.modules else None
+        context = getattr(running, "_sc", None)  # a session of Spark Connect has none
+        return str(getattr(context, "uiWebUrl", None) or "")
+    return ""
+
+
+def has_spark_ended() -> bool:
+    """Whether the Java process of Spark has ended, and no other one was started."""
+    java = java_process()
+    return java is not None and java.has_exited
 
 
 def _is_local(master: str) -> bool:

@@ -40,6 +40,11 @@ class SparkUses:
             log = self._running.pop(user, None)
             self._ended.append((log.account_id if log else None, self._clock()))
 
+    def count(self) -> int:
+        """How many jobs use Spark."""
+        with self._lock:
+            return len(self._running)
+
     def owner(self) -> CollectedLog | None:
         """The log of the job that a message of this moment belongs to, if that is certain."""
         with self._lock:

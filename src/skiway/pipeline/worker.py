@@ -35,7 +35,7 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.table_maintenance.sources import SourceTables
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
-from skiway.pipeline.interruption import interruptible
+from skiway.pipeline.interruption import end_of_spark, interruptible
 from skiway.pipeline.session import SparkPlace, spark_ui
 from skiway.telemetry.job_logs import CollectedLog, collecting
 
@@ -51,6 +51,9 @@ HEARTBEATS_PER_LEASE: Final = 3
 
 REPORT_EVERY_S: Final = 0.5
 """The minimum time between two progress reports."""
+
+REVIVE_EVERY_S: Final = 60.0
+"""How long to wait after Spark could not be started again."""
 
 Run = Callable[[v1.Job, Control], Outcome]
 """Runs a job."""
@@ -121,7 +124,10 @@ def jobs_of(
 
     def run(job: v1.Job, control: Control) -> Outcome:
         with interruptible(job.job_id, control):
-            return run_here(job, control)
+            outcome = run_here(job, control)
+            if outcome.failures and isinstance(end_of_spark(), TRANSIENT):
+                outcome.transient = True
+            return outcome
 
     def run_here(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
@@ -229,6 +235,8 @@ class RunningJob(Control):
         except SkiwayError as error:
             # The store may be available again before the lease expires; if not, `_reason` notices.
             log.warning("the lease of job %s was not renewed: %s", self._lease.job.job_id, error)
+        except Exception:
+            log.exception("the lease of job %s was not renewed", self._lease.job.job_id)
 
     def __enter__(self) -> RunningJob:
         self._thread.start()
@@ -244,7 +252,8 @@ class RunningJob(Control):
 class Worker:
     """Runs jobs until it is stopped, up to `at_once` at a time. `name` identifies it in the queue.
 
-    While there are no jobs, it polls every `poll_s` seconds.
+    While there are no jobs, it polls every `poll_s` seconds. `revive` starts Spark again if it has ended, and returns
+    whether that succeeded.
     """
 
     queue: JobQueue
@@ -252,6 +261,9 @@ class Worker:
     name: str
     poll_s: float = 1.0
     at_once: int = 1
+    revive: Callable[[], bool] = lambda: True
+    _reviving: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _revive_from: float = field(default=float("-inf"), init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
     _running: dict[str, RunningJob] = field(default_factory=dict, init=False)
@@ -283,6 +295,7 @@ class Worker:
     def work(self) -> None:
         """Run jobs until `stop` is called."""
         while not self._stopping.is_set():
+            self._revive()
             try:
                 worked = self.work_once()
             except SkiwayError as error:
@@ -290,6 +303,16 @@ class Worker:
                 worked = False
             if not worked:
                 self._stopping.wait(self.poll_s)
+
+    def _revive(self) -> None:
+        """Revive Spark on one thread at a time."""
+        if not self._reviving.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() >= self._revive_from and not self.revive():
+                self._revive_from = time.monotonic() + REVIVE_EVERY_S
+        finally:
+            self._reviving.release()
 
     def work_once(self) -> bool:
         """Run the job that has been due longest; return whether there was one."""

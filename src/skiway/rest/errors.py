@@ -123,7 +123,8 @@ _HEADERS: Final[dict[int, Mapping[str, str]]] = {
 def failed(error: Exception, correlation_id: str, *, changes: bool = False) -> RestResponse:
     """The response for `error`; `changes` says whether the call would have changed something.
 
-    Clients take 500 and 504 for a change that may have happened. If certainly nothing has, the status is another one.
+    Clients take 500 and 504 for a change that may have happened, as after an unexpected exception. If certainly nothing has,
+    the status is another one.
     """
     shown = disclosed(error)
     status, kind = BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown)
@@ -131,7 +132,7 @@ def failed(error: Exception, correlation_id: str, *, changes: bool = False) -> R
         status, kind = 500, "CommitStateUnknownException"
     elif shown is not None and shown.key in DAMAGE and not (changes and shown.key in OF_FILES):
         status, kind = 503 if changes else 500, "DamagedTableException"
-    elif changes and status in (500, 502, 504):
+    elif shown is not None and changes and status in (500, 502, 504):
         status, kind = 503, "ServiceFailureException"
     message = message_for(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
     answer = json_response({"error": {"message": message, "type": kind, "code": status}}, status)

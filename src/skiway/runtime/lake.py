@@ -37,7 +37,13 @@ from skiway.sandbox.queries import Queries
 from skiway.security import IssuedTokenAuthenticator, SecretsStore
 from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
 from skiway.security.source_access import SourceAccess
-from skiway.spark_queries.confinement import NEEDED_ABI, landlock_abi, unconfinable
+from skiway.spark_queries.confinement import (
+    NEEDED_ABI,
+    can_protect_attributes,
+    landlock_abi,
+    unconfinable,
+    unprotected,
+)
 from skiway.spark_queries.engine import SparkEngine, SparkLimits, SparkPlacement
 from skiway.spark_queries.functions import SparkFunctions
 from skiway.sql import QueryEngine
@@ -153,9 +159,12 @@ def spark_placement(settings: SparkSqlSettings, *, purpose: str) -> SparkPlaceme
     extras.require("pyspark", extra="spark", purpose=purpose)
     if settings.confined and landlock_abi() < NEEDED_ABI:
         raise unconfinable()
+    protected = settings.confined and not settings.unprotected_attributes
+    if protected and not settings.command and not can_protect_attributes():
+        raise unprotected()
     conf = dict(each.split("=", 1) for each in settings.conf)
     settings_for(settings.master, **conf)  # raises for a wrong name
-    return SparkPlacement(settings.master, conf, shlex.split(settings.command), settings.confined)
+    return SparkPlacement(settings.master, conf, shlex.split(settings.command), settings.confined, protected)
 
 
 def functions_of(

@@ -20,6 +20,7 @@ from typing import Final
 from skiway.causes import cause_of
 from skiway.errors import Unavailable
 from skiway.metastore.platform import store_checks
+from skiway.pipeline.session import has_spark_ended
 from skiway.pipeline.worker import Worker
 from skiway.storage import Stores
 
@@ -41,7 +42,7 @@ def checks_of(stores: Stores, worker: Worker | None, folders: Sequence[Path] = (
     checks = store_checks(stores)
     if folders:
         checks["disk"] = lambda: check_room(*folders)
-    return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker)}
+    return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker), "spark": _check_spark}
 
 
 def check_room(*folders: Path) -> None:
@@ -67,6 +68,12 @@ def _probe(folder: Path) -> None:
 def _check_alive(worker: Worker) -> None:
     if not worker.is_alive:
         raise Unavailable("a thread of the worker has ended")
+
+
+def _check_spark() -> None:
+    """Spark starts with the first job that needs it. After its end, the worker starts it again."""
+    if has_spark_ended():
+        raise Unavailable("the Java process of Spark has ended, and was not started again yet")
 
 
 class Readiness:

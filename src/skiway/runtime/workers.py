@@ -171,7 +171,8 @@ def worker_of(
     functions: SparkFunctions | None = None,
 ) -> Worker:
     """A worker for the jobs of all accounts."""
-    queries = SparkQueries(spark_place(settings.reconciler.spark).session) if settings.pipelines.enabled else None
+    place = spark_place(settings.reconciler.spark)
+    queries = SparkQueries(place.session) if settings.pipelines.enabled else None
     return Worker(
         JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
         jobs_of(
@@ -185,6 +186,7 @@ def worker_of(
         name=worker_name(),
         poll_s=settings.reconciler.poll_every.total_seconds(),
         at_once=settings.reconciler.parallel_jobs,
+        revive=place.revive,
     )
 
 

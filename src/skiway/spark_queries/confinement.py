@@ -1,8 +1,10 @@
-"""Confines a process to its programs, its folder and a few ports, with Linux' Landlock.
+"""Confines a process to its programs, its folder and a few ports, with Linux' Landlock and a mount namespace.
 
 The limits hold for the process and everything that it starts, and cannot be removed. They need no privileges:
 
 - files: programs and libraries can be read, the folder of the query can be changed, and nothing else can be opened;
+- attributes of files, which Landlock does not cover, such as permissions, owners, times and extended attributes: in a mount
+  namespace of its own, everything but the folder of the query is read-only. This needs user namespaces, or root;
 - network: TCP connections go to the listed ports only (Linux 6.7);
 - other processes cannot be traced, so their environment and memory cannot be read, and cannot be signalled (Linux 6.12);
 - root has none of its capabilities.
@@ -12,14 +14,25 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from skiway.errors import PreconditionFailed
 
-__all__ = ["NEEDED_ABI", "confine", "ephemeral_ports", "landlock_abi", "unconfinable"]
+__all__ = [
+    "NEEDED_ABI",
+    "can_protect_attributes",
+    "confine",
+    "ephemeral_ports",
+    "landlock_abi",
+    "protect_attributes",
+    "unconfinable",
+    "unprotected",
+]
 
 NEEDED_ABI: Final = 4
 """The version of Landlock that can limit the network, of Linux 6.7."""
@@ -39,6 +52,14 @@ _READ: Final = _EXECUTE | _READ_FILE | _READ_FOLDER
 _OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _CONNECT: Final = 1 << 1
 _SCOPES: Final = 0b11  # abstract sockets and signals
+
+_MOUNT_SETATTR: Final = 442
+_NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
+_BIND, _PRIVATE = 0x1000, 0x40000
+_WORKING_FOLDER, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1
+
+_NAMESPACES: Final = (_NEW_USERS | _NEW_MOUNTS, _NEW_MOUNTS)
+"""What to ask for, and what only root can have, in this order."""
 
 _PROGRAMS: Final = (
     "/usr",
@@ -71,6 +92,10 @@ class _Ruleset(ctypes.Structure):
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
 
 
+class _MountAttributes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "users"))
+
+
 class _PathRule(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"
@@ -96,6 +121,51 @@ def unconfinable() -> PreconditionFailed:
         f"{f'version {abi}' if abi else 'none'}: isolate them with sql.spark.command, and then set sql.spark.confined=false",
         key="spark.confinement",
     )
+
+
+def unprotected() -> PreconditionFailed:
+    """The error that this system cannot protect the attributes of files."""
+    return PreconditionFailed(
+        "code on Spark can change permissions, owners, times and extended attributes of files that belong to the user of this "
+        "process, because it may not create mount namespaces: allow user namespaces on this system, run the code as another "
+        "user with sql.spark.command, or accept the risk with sql.spark.unprotected_attributes=true",
+        key="spark.attributes",
+    )
+
+
+@cache
+def can_protect_attributes() -> bool:
+    """Whether this user can create mount namespaces, on this system."""
+    if not sys.platform.startswith("linux"):
+        return False
+    attempt = f"import ctypes, sys; sys.exit(all(ctypes.CDLL(None).unshare(each) for each in {_NAMESPACES}))"
+    return subprocess.run([sys.executable, "-I", "-S", "-c", attempt], check=False).returncode == 0  # noqa: S603
+
+
+def protect_attributes(folder: Path) -> None:
+    """Make everything but a folder read-only for this process, and what it starts. Raise OSError if that is not possible.
+
+    The process must have a single thread. It must then replace itself with a program, because the one that it runs, and files
+    that it has opened before, stay as they were.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if _libc().unshare(_NAMESPACES[0]) == 0:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    else:
+        _checked(_libc().unshare(_NAMESPACES[1]))
+    path = os.fsencode(folder)
+    _set_mount(b"/", _MountAttributes(propagation=_PRIVATE), recursive=True)  # later mounts of others do not appear
+    _checked(_libc().mount(path, path, None, ctypes.c_ulong(_BIND), None))
+    _set_mount(b"/", _MountAttributes(set=_READ_ONLY), recursive=True)
+    _set_mount(path, _MountAttributes(clear=_READ_ONLY))
+    os.chdir(folder)
+
+
+def _set_mount(path: bytes, attributes: _MountAttributes, *, recursive: bool = False) -> None:
+    flags, size = _RECURSIVE if recursive else 0, ctypes.c_size_t(ctypes.sizeof(attributes))
+    _checked(_libc().syscall(_MOUNT_SETATTR, _WORKING_FOLDER, path, flags, ctypes.byref(attributes), size))
 
 
 def confine(folder: Path, *, readable: Iterable[Path] = (), ports: Iterable[int] | None = None) -> None:

@@ -40,6 +40,7 @@ class SparkPlacement:
     conf: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] = ()
     confined: bool = True
+    protected: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class SparkEngine:
                     "master": placement.master,
                     "conf": dict(placement.conf),
                     "confined": placement.confined,
+                    "protected": placement.protected,
                 },
                 command=placement.command,
                 memory_bytes=limits.memory_bytes,

@@ -109,6 +109,7 @@ class FunctionsOfJob:
             "master": placement.master,
             "conf": dict(placement.conf),
             "confined": placement.confined,
+            "protected": placement.protected,
         }
 
     def _options(self, read: Input) -> dict[str, str]:

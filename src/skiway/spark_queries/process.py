@@ -20,7 +20,8 @@ import pyarrow as pa
 from skiway.airport.wire.sizes import check_message, check_values
 from skiway.errors import InvalidArgument, LimitExceeded, Unavailable
 from skiway.sandbox.messages import read_until
-from skiway.spark_queries.supervisor import MOST_PROCESSES, OUT_OF_MEMORY, TOO_MANY_PROCESSES
+from skiway.spark_queries.confinement import unprotected
+from skiway.spark_queries.supervisor import MOST_PROCESSES, OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED
 
 __all__ = ["QueryProcess"]
 
@@ -59,8 +60,9 @@ class QueryProcess:
         self._seconds, self._memory_bytes = seconds, memory_bytes
         self._noun, self._section, self._on_line, self._output = noun, section, on_line, output
         python = list(command) or [sys.executable]
+        protection = [f"--protect={os.geteuid()}"] if query.get("confined") and query.get("protected", True) else []
         self._process = subprocess.Popen(  # noqa: S603 - the operator's command
-            [*python, "-P", "-m", "skiway.spark_queries.supervisor", str(memory_bytes)],
+            [*python, "-P", "-m", "skiway.spark_queries.supervisor", *protection, str(memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -190,6 +192,8 @@ class QueryProcess:
                 f"the {self._noun} started more than {MOST_PROCESSES} processes, the limit of this server",
                 key="spark.processes",
             )
+        if self._process.returncode == UNPROTECTED:
+            return unprotected()
         return self._broken()
 
     def _broken(self) -> Unavailable:

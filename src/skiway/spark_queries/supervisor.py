@@ -1,5 +1,8 @@
 """The supervisor of a query or function: `python -m skiway.spark_queries.supervisor MEMORY_BYTES` starts the worker and ends it.
 
+With `--protect=UID`, the worker cannot change attributes of files outside of its folder. If that is not possible, it does not
+start, unless the supervisor runs as another user than UID, that of the server.
+
 It passes its input on to the worker. The query ends when the input ends, because the server has closed it or was killed, when
 the worker ends, or when the query uses too much memory or too many processes. Then the supervisor kills all processes of the
 query, also those that left its session, because they become its own children; and it removes the files of the query. The worker
@@ -21,7 +24,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MOST_PROCESSES", "OUT_OF_MEMORY", "TOO_MANY_PROCESSES", "main"]
+from skiway.spark_queries.confinement import protect_attributes
+
+__all__ = ["MOST_PROCESSES", "OUT_OF_MEMORY", "TOO_MANY_PROCESSES", "UNPROTECTED", "main"]
 
 OUT_OF_MEMORY: Final = 70
 """The exit code after a query has used too much memory."""
@@ -29,9 +34,13 @@ OUT_OF_MEMORY: Final = 70
 TOO_MANY_PROCESSES: Final = 71
 """The exit code after a query has started too many processes."""
 
+UNPROTECTED: Final = 72
+"""The exit code if the attributes of files cannot be protected."""
+
 MOST_PROCESSES: Final = 200
 """How many processes a query may have. Spark has one for Java, and a few for Python in each task."""
 
+_PROTECT: Final = "--protect="
 _WATCH_S: Final = 0.25
 _ADOPT_ORPHANS: Final = 36
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -40,11 +49,26 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 def main(arguments: Sequence[str]) -> None:
     """Run the worker until its end, or that of the input."""
     ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    protected_from: int | None = None
+    if arguments[0].startswith(_PROTECT):
+        protected_from, arguments = int(arguments[0].removeprefix(_PROTECT)), arguments[1:]
     most = int(arguments[0])
     command = arguments[1:] or [sys.executable, "-P", "-m", "skiway.spark_queries.worker"]
     folder = Path(tempfile.mkdtemp(prefix="skiway-spark-query-"))
+
+    def protect() -> None:
+        if protected_from is None:
+            return
+        try:
+            protect_attributes(folder)
+        except OSError as error:
+            print(f"the attributes of files cannot be protected: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            if protected_from == os.geteuid():
+                os._exit(UNPROTECTED)
+
     worker = subprocess.Popen(  # noqa: S603 - a fixed command, except in tests
         [*command, str(folder)],
+        preexec_fn=protect,
         stdin=subprocess.PIPE,
         env=_environment(folder),
         cwd=folder,

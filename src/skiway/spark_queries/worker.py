@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from skiway.pipeline.java import ensure_java
+from skiway.pipeline.java_output import java_process
 from skiway.pipeline.session import Setting, SparkPlace
 from skiway.spark_queries.confinement import confine, ephemeral_ports
 from skiway.spark_queries.python_code import CodeError, empty_frame, frame_of
+from skiway.spark_queries.supervisor import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +67,11 @@ def main(arguments: Sequence[str]) -> None:
     except CodeError as error:
         _write(answers, b"F", str(error).encode(errors="replace"))
     except Exception as error:
-        if not _java_runs():
+        process = java_process()
+        end = None if process is None else process.end()
+        if end is not None and end.out_of_memory:
+            sys.exit(OUT_OF_MEMORY)
+        if process is None or end is not None:
             raise  # the process ends without an answer, as if it had been killed itself
         if isinstance(error, PySparkException | NotImplementedError):
             _write(answers, b"E", _explained(error).encode())
@@ -155,18 +161,6 @@ def _explained(error: Exception, otherwise: str = "") -> str:
     found = _OWN_ERROR.search(text) or _CONDITION.search(text)
     line = str(found[1]) if found else otherwise or text.partition("\n")[0]
     return f"{line}, and {_UNTRUSTED_ADVICE}" if _UNTRUSTED in line else line
-
-
-def _java_runs() -> bool:
-    """Whether Spark's Java still answers. It may have been killed for its use of memory."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    try:
-        gateway.jvm.System.currentTimeMillis()
-    except Exception:  # noqa: BLE001 - its own errors, and those of sockets
-        return False
-    return True
 
 
 def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:

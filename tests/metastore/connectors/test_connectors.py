@@ -641,7 +641,8 @@ def test_idempotency_key_returns_the_same_connector_unless_credentials_differ(fa
     request.spec.auth.credentials.CopyFrom(OTHER)
     with expect_error(Conflict, "idempotency.mismatch"):
         connectors.create(factory.home, request, secrets=secrets)
-    record = factory.home.all(IDEMPOTENCY).named(keys.idempotency("a1", "CreateConnector", "k"))
+    own_key = f"{factory.home.caller}\nk"
+    record = factory.home.all(IDEMPOTENCY).named(keys.idempotency("a1", "CreateConnector", own_key))
     assert TOKEN.encode() not in record.SerializeToString()
 
 

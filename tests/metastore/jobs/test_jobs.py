@@ -61,7 +61,7 @@ def ends(factory: ResourceFactory, realm: Realm | None = None) -> list[tuple[str
     return [
         (each.kind, each.action, each.object_id, each.detail, each.job_id)
         for each in found
-        if each.kind in ("sync", "maintenance")
+        if each.kind in ("sync", "maintenance", "pipeline")
     ]
 
 
@@ -124,6 +124,25 @@ def test_end_of_maintenance_is_an_event_of_the_table(factory):
     factory.home.all(JOB).create(other)
     queue(factory).complete(queue(factory).lease("w"), Progress())
     assert ends(factory) == [("maintenance", "succeeded", table.resource_id.id, "expire", "m1")]
+
+
+@pytest.mark.parametrize("state", ["failed", "succeeded"])
+def test_end_of_a_pipeline_run_is_an_event_of_the_pipeline(factory, state):
+    run = v1.Job(
+        account_id="a1",
+        job_id="p1",
+        pipeline=v1.PipelineTask(pipeline_id=v1.ResourceId(account_id="a1", id="sales")),
+        state=v1.JS_QUEUED,
+        created_at=factory.home.now(),
+        next_attempt_at=factory.home.now(),
+    )
+    factory.home.all(JOB).create(run)
+    lease = queue(factory).lease("w")
+    if state == "failed":
+        queue(factory).fail(lease, "the owner is gone", retry=False)
+    else:
+        queue(factory).complete(lease, Progress())
+    assert ends(factory) == [("pipeline", state, "sales", "", "p1")]
 
 
 def test_callers_see_the_end_of_what_they_may_see(factory, files, leased):

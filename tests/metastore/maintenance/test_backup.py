@@ -128,7 +128,9 @@ def test_credentials_that_are_replaced_during_a_backup_are_restored(
     write_backup(stores, tmp_path / "backup", secrets=folder, warehouse=filled.warehouse)
     with open_stores("memory://") as restored:
         restore_backup(restored, tmp_path / "backup", secrets=tmp_path / "new", warehouse=filled.warehouse)
-        found = [credentials(Realm(restored, "a1"), open_secrets((tmp_path / "new").as_uri()), each) for each in made]
+        again, stored = Realm(restored, "a1"), open_secrets((tmp_path / "new").as_uri())
+        records = [connectors.get(again, v1.GetConnectorRequest(connector_id=v1.ResourceId(id=each))) for each in made]
+        found = [credentials(again, stored, each.connector) for each in records]
     assert [each and each.bearer.token for each in found] == ["new", "old"]
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "backup" / "secrets").rglob("*")} == {0}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metastore.pipelines.pipeline_lake import DuckQueries, PipelineLake
-from skiway.errors import Cancelled
+from skiway.errors import Cancelled, InvalidArgument
 from skiway.formats.iceberg.commits import delete_all
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines.owners import Owner, owner_realm
@@ -157,6 +157,36 @@ def test_a_missing_input_is_named(sales: PipelineLake) -> None:
     assert outcome.changed == 1
     assert "table sales.nothing, which sales.big reads, does not exist in catalog lake" in outcome.failures["sales.big"]
     assert "sales.nothing" in sales.actions()["big"]
+
+
+def test_a_dry_run_finds_a_missing_namespace(sales: PipelineLake) -> None:
+    sales.queries = {
+        "elsewhere": "-- @table: nowhere.big\nSELECT id FROM orders",
+        "after": "-- @table: nowhere.after\nSELECT id FROM nowhere.big",
+    }
+    planned = sales.actions()
+    assert planned["big"].startswith("table nowhere.big cannot be created: catalog lake has no namespace nowhere")
+    assert planned["after"] == "skipped, because nowhere.big failed"
+    queries = DuckQueries()
+    assert set(sales.run(engine=queries).failures) == {"nowhere.big", "nowhere.after"}
+    assert queries.queries == []
+
+
+def test_a_rejected_query_is_named_by_file_and_position(sales: PipelineLake) -> None:
+    class Rejecting(DuckQueries):
+        def result(self, query: Any, inputs: Any) -> Any:
+            raise InvalidArgument("no", key="pipeline.query.rejected", fragment="CAST(`region` AS INT)")
+
+    sales.queries = {
+        "big": "SELECT id,\n  cast(region  AS int) AS r\nFROM orders",
+        "many": "SELECT id::int FROM orders",
+    }
+    outcome = sales.run(engine=Rejecting())
+    assert outcome.failures == {
+        "sales.big": "big.sql, line 2, column 3: no (at CAST(`region` AS INT))",
+        "sales.many": "many.sql: no (at CAST(`region` AS INT))",
+    }
+    assert not outcome.transient
 
 
 def test_a_table_of_others_is_not_replaced(sales: PipelineLake) -> None:

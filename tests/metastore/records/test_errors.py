@@ -27,8 +27,8 @@ CODES = {
 
 
 def raised_errors() -> Iterator[tuple[str, str, str, set[str]]]:
-    """Where the metastore raises errors, with their code, key and parameters."""
-    for file in sorted(SOURCE.rglob("*.py")):
+    """Where the metastore and its RPC door raise errors, with their code, key and parameters."""
+    for file in sorted([*SOURCE.rglob("*.py"), *(SOURCE.parent / "rpc").rglob("*.py")]):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failure":
                 code = CODES.get(ast.unparse(node.args[0]), "")

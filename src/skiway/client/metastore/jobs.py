@@ -81,8 +81,9 @@ class Job:
         """The current or last phase: `metadata` or `statistics`; "" before the first. Of other jobs, their task."""
         if self.message.HasField("maintenance"):
             return self.message.maintenance.WhichOneof("task") or ""
-        if self.message.HasField("quality"):
-            return "quality"
+        for task in ("quality", "pipeline"):
+            if self.message.HasField(task):
+                return task
         return PHASES.get(getattr(self.message.progress, "pass"), "")
 
     @property

@@ -297,7 +297,7 @@ def amended(stores: Stores, account_id: str, job_id: str, *, edit: Callable[[v1.
 
 
 def _ending(stores: Stores, before: v1.Job) -> Callable[[Stored[v1.Job]], list[Operation]]:
-    """The event that a sync or maintenance has ended, for the batch that ends the job."""
+    """The event that a sync, maintenance or run of a pipeline has ended, for the batch that ends the job."""
 
     def also(stored: Stored[v1.Job]) -> list[Operation]:
         job = stored.value
@@ -307,6 +307,8 @@ def _ending(stores: Stores, before: v1.Job) -> Callable[[Stored[v1.Job]], list[O
         if job.HasField("maintenance"):
             event.kind, event.object_id = "maintenance", job.table_id.id
             event.detail = job.maintenance.WhichOneof("task") or ""
+        elif job.HasField("pipeline"):
+            event.kind, event.object_id = "pipeline", job.pipeline.pipeline_id.id
         elif job.connector_id.id:
             event.kind, event.object_id = "sync", job.connector_id.id
         else:

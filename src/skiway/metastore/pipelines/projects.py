@@ -28,7 +28,7 @@ from skiway.formats import TableName
 from skiway.metastore.pipelines.python_files import PythonFunction, parse_python
 from skiway.metastore.pipelines.queries import Query, parse_query
 
-__all__ = ["PROJECT_FILE", "DerivedTable", "Project", "Refresh", "key_of", "read_folder", "read_project"]
+__all__ = ["PROJECT_FILE", "DerivedTable", "Project", "Refresh", "key_of", "position_of", "read_folder", "read_project"]
 
 PROJECT_FILE: Final = "pipeline.yml"
 SUFFIXES: Final = (".sql", ".py")
@@ -56,6 +56,8 @@ class DerivedTable:
     refresh: Refresh = "incremental"
     partition_by: str = ""
     description: str = ""
+    source: str = field(default="", compare=False, repr=False)
+    """The text of the file of a query."""
 
     @property
     def digest(self) -> str:
@@ -75,6 +77,22 @@ class Project:
     on_change: bool = False
     description: str = ""
     tables: Mapping[str, DerivedTable] = field(default_factory=dict)
+
+
+def position_of(fragment: str, source: str) -> str:
+    """Where a part of a query is in its file, such as `line 3, column 8`; empty if that is not certain.
+
+    White space, quotes of names and case make no difference.
+    """
+    words = re.findall(r"\w+|[^\w\s`]", fragment)
+    if not words:
+        return ""
+    pattern = r"[\s`]*".join(map(re.escape, words))
+    places = [match.start() for match in re.finditer(pattern, source, re.IGNORECASE)]
+    if len(places) != 1:
+        return ""
+    before = source[: places[0]]
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
 def key_of(name: TableName) -> str:
@@ -175,6 +193,7 @@ def _table(project: Project, file: str, text: str) -> DerivedTable:
         "full" if refresh == "full" else "incremental",
         options.get("partition_by", ""),
         options.get("description", ""),
+        text,
     )
 
 

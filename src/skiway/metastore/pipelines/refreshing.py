@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from skiway.errors import AlreadyExists, Cancelled, Conflict, PreconditionFailed, SkiwayError
+from skiway.errors import AlreadyExists, Cancelled, Conflict, InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats import TableName
 from skiway.formats.iceberg.commits import Replacement, append, checked, delete_all
 from skiway.formats.iceberg.partitions import list_items, partition_spec
@@ -34,7 +34,7 @@ from skiway.metastore.pipelines.column_lineage import column_lineage, stored_lin
 from skiway.metastore.pipelines.graph import in_order, read_tables
 from skiway.metastore.pipelines.inputs import Input, LakeTables
 from skiway.metastore.pipelines.positions import PIPELINE, Position, StoredPosition, read_position
-from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
+from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of, position_of
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.views import with_views
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
@@ -202,6 +202,8 @@ class PipelineRun:
             for written, full in table.reads.items()
             if written not in waits
         }
+        if output is None:
+            self.tables.namespace(table.name.namespace, of=table.name)  # raises if it is missing, also in a dry run
         stored = StoredPosition() if output is None else read_position(output.metadata)
         if waits:
             why = f"{', '.join(map(str, waits.values()))} is refreshed before"
@@ -250,7 +252,7 @@ class PipelineRun:
         self, decision: Decision, engine: QueryEngine, functions: FunctionEngine | None, control: Control
     ) -> None:
         assert decision.position is not None
-        with _result(decision, engine, functions, control) as result:
+        with _located(decision.table), _result(decision, engine, functions, control) as result:
             columns = stored_columns(result.columns())
             lineage = _lineage(decision, columns.names)
             output, target, replacement = self._target(decision, columns)
@@ -335,6 +337,21 @@ def _result(
         return engine.result(query.reading, decision.inputs)
     assert functions is not None, "a worker that allows Python functions has what runs them"
     return functions.result(query, decision.inputs, control)
+
+
+@contextmanager
+def _located(table: DerivedTable) -> Iterator[None]:
+    """Run a query in the block. If the engine rejects it, the error names the file, and the position if it is known."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.key != "pipeline.query.rejected":
+            raise
+        fragment = error.params.get("fragment", "")
+        position = position_of(fragment, table.source)
+        place = ", ".join(filter(None, (table.file, position)))
+        part = f" (at {fragment})" if fragment else ""
+        raise InvalidArgument(f"{place}: {error.message}{part}", key=error.key, file=table.file) from error
 
 
 def _lineage(decision: Decision, columns: Sequence[str]) -> dict[str, dict[TableName, list[str]]]:

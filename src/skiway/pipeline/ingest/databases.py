@@ -175,9 +175,10 @@ class DatabaseTable:
         selected = ", ".join(each.sql for each in columns) or "*"
         sql = f"SELECT {selected} FROM {table}{f' WHERE {where}' if where else ''}"  # noqa: S608 - names are quoted
         found = self.database.queries.frame(sql, conditions)
-        return found.withColumns(
-            {each.name: found[quoted_in_spark(each.name)].cast("timestamp_ntz") for each in columns if each.is_datetime}
-        )
+        casts = {
+            each.name: found[quoted_in_spark(each.name)].cast("timestamp_ntz") for each in columns if each.is_datetime
+        }
+        return found.withColumns(casts) if casts else found  # Spark Connect rejects an empty list
 
     def _cursor(self, frame: DataFrame, name: str) -> str:
         found = [each for each in frame.columns if each == name] or [

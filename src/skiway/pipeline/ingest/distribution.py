@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from skiway.errors import SkiwayError, Unavailable
+from skiway.errors import PreconditionFailed, SkiwayError, Unavailable
 from skiway.pipeline.interruption import check_interrupted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RESULT", "SparkDistribution", "collected", "outcome_of", "translated"]
+__all__ = ["RESULT", "SparkDistribution", "collected", "is_deterministic", "outcome_of", "translated"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 RESULT = "place long, outcome binary"
+
+_SQL_STATE: Final = re.compile(r"\bSQLSTATE: ([0-9A-Z]{2})[0-9A-Z]{3}\b")
+_DETERMINISTIC: Final = ("0A", "21", "22", "23", "42", "P0")
+"""Classes of SQLSTATE: unsupported features, wrong values, violated constraints, wrong SQL, and errors that the query raises."""
 
 log = logging.getLogger("skiway.ingest")
 
@@ -88,8 +93,15 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        check_interrupted()
+        check_interrupted(error)
         log.warning("Spark failed: %s", str(error)[:2000])
-        raise Unavailable(
+        kind = PreconditionFailed if is_deterministic(error) else Unavailable
+        raise kind(
             "a task of Spark failed, so nothing was committed; the log of the worker says why", key="ingest.spark"
         ) from error
+
+
+def is_deterministic(error: BaseException) -> bool:
+    """Whether Spark would fail again with the same query and rows. It says so by the class of the SQLSTATE."""
+    state = _SQL_STATE.search(str(error))
+    return state is not None and state[1] in _DETERMINISTIC

@@ -102,10 +102,10 @@ class _Translated:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        cause = error.__cause__ if isinstance(error, Unavailable) else error
+        cause = error.__cause__ if isinstance(error, Unavailable | PreconditionFailed) else error
         if not isinstance(cause, PySparkException | Py4JError):
             return
-        check_interrupted()
+        check_interrupted(cause)
         text = str(cause)
         log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
         raise database_error(self._at, text) from None

@@ -35,8 +35,8 @@ def scan_files(spark: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
     python = PythonScan(scan, files.filter(readable))
     try:
         done, unread = python.result(_summaries(spark, python))
-    except spark_errors():  # such as that of a task that does not find this module
-        check_interrupted()
+    except spark_errors() as error:  # such as that of a task that does not find this module
+        check_interrupted(error)
         return run_scan(spark, scan, files)
     rest = pa.concat_tables([files.filter(pc.invert(readable)), unread])
     return joined_results([done, run_scan(spark, scan, rest)]) if rest.num_rows else done

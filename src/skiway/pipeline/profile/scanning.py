@@ -199,7 +199,7 @@ def run_scan(spark: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
     try:
         return _queried(spark, scan, files)
     except spark_errors() as error:
-        check_interrupted()
+        check_interrupted(error)
         _check_alive(spark)
         _check_setup(error)
         if files.num_rows == 1:
@@ -350,7 +350,7 @@ def _check_alive(spark: SparkSession) -> None:
     try:
         spark.range(1).count()
     except spark_errors() as error:
-        check_interrupted()
+        check_interrupted(error)
         raise Unavailable(f"Spark no longer responds: {_reason(error)}; restart it") from error
 
 
