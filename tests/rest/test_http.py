@@ -934,8 +934,8 @@ COMMIT = {"requirements": [], "updates": [{"action": "set-properties", "updates"
     [
         (errors.Unavailable("broke", key="store.outcome_unknown"), 500, "CommitStateUnknownException"),
         (errors.Unavailable("full", key="disk.full"), 503, "ServiceUnavailableException"),
-        (errors.Internal("broken", key="store.failed"), 503, "ServiceFailureException"),
-        (RuntimeError("a bug"), 503, "ServiceFailureException"),
+        (errors.Internal("broken", key="store.failed"), 500, "CommitStateUnknownException"),
+        (RuntimeError("a bug"), 500, "CommitStateUnknownException"),
         (errors.TimedOut("slow"), 503, "ServiceUnavailableException"),
     ],
 )

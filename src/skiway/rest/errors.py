@@ -128,11 +128,11 @@ def failed(error: Exception, correlation_id: str, *, changes: bool = False) -> R
     """
     shown = disclosed(error)
     status, kind = BY_CLASS[errors.SkiwayError] if shown is None else _kind(shown)
-    if shown is not None and changes and shown.key in OUTCOME_UNKNOWN:
+    if changes and (shown is None or shown.key in OUTCOME_UNKNOWN):
         status, kind = 500, "CommitStateUnknownException"
     elif shown is not None and shown.key in DAMAGE and not (changes and shown.key in OF_FILES):
         status, kind = 503 if changes else 500, "DamagedTableException"
-    elif shown is not None and changes and status in (500, 502, 504):
+    elif changes and status in (500, 502, 504):
         status, kind = 503, "ServiceFailureException"
     message = message_for(shown or internal_error(correlation_id)).encode("utf-8", "replace").decode()
     answer = json_response({"error": {"message": message, "type": kind, "code": status}}, status)
