@@ -102,7 +102,7 @@ class RestApp:
         await response(scope, receive, send)
 
     def close(self) -> None:
-        """End the threads. Calls that are running have a short time to end, because nobody waits for them any more."""
+        """End the threads. Running calls have a short time to end, because their clients are gone."""
         if not self._threads.shutdown(wait_s=CANCEL_S):
             log.warning("some calls did not end within %.0f s after they were cancelled; abandoning them", CANCEL_S)
 

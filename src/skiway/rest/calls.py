@@ -162,7 +162,7 @@ class RestCall(Call):
     body: bytes = b""
     received: int = 0
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody waits for the response any more. Handlers that take long then stop."""
+    """Set when the client no longer waits for the response. Long handlers then stop."""
 
     def request(self, realm: Realm, lake: Lake, authenticate: Callable[[str], Principal]) -> RestRequest:
         """The call as its handler sees it."""

@@ -47,7 +47,7 @@ def current_call() -> CallContext | None:
 def require_active() -> None:
     """Raise `Cancelled` if the client of the current call is gone, or the server has stopped waiting for the call.
 
-    Long loops that read call this. Loops that change something do not: a change is made or not, whoever waits.
+    Long loops that read call this. Loops that change something do not: a change is made completely or not at all.
     """
     call = _current.get()
     if call is not None and not call.is_active():
