@@ -239,7 +239,9 @@ def test_message_belongs_to_no_job_if_something_else_uses_spark() -> None:
 
 def test_use_of_spark_outside_of_jobs_has_no_known_end(uses: SparkUses) -> None:
     uses.begin("one", CollectedLog("a1"))
-    session_of_job(Mock)
+    session = Mock()
+    session._jsparkSession._gateway_client = session._jvm._gateway_client  # its Java runs
+    session_of_job(lambda: session)
     assert uses.owner() is None
 
 
