@@ -31,6 +31,10 @@ def coded():
 
 def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path) -> None:
     plan = run("pipelines", "apply", folder, "--dry-run", "-o", "json").json
+    assert [(each["table"], each["action"]) for each in plan] == [("shop.big", "fail"), ("shop.ones", "fail")]
+    assert "shop" in plan[1]["reason"], "the namespace does not exist"
+    run("namespaces", "create", "lake.shop")
+    plan = run("pipelines", "apply", folder, "--dry-run", "-o", "json").json
     assert [(each["table"], each["action"]) for each in plan] == [("shop.big", "fail"), ("shop.ones", "replace")]
     assert "table shop.orders, which shop.big reads, does not exist" in plan[0]["reason"]
     assert run("pipelines", "list", "-o", "json").json == []
@@ -49,9 +53,11 @@ def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path)
     assert [each["files"] for each in run("pipelines", "list", "-o", "json").json] == [["ones.sql", "pipeline.yml"]]
     assert run("pipelines", "delete", "sales").out == "deleted pipeline sales\n"
     assert run("pipelines", "list", "-o", "json").json == []
+    assert run("namespaces", "delete", "lake.shop").code == 0
 
 
 def test_python_files_are_planned_and_shown_without_control_characters(run: Run, folder: Path) -> None:
+    run("namespaces", "create", "lake.shop")
     (folder / "big.sql").unlink()
     (folder / "functions").mkdir()
     (folder / "functions" / "coded.py").write_text(CODE)

@@ -178,7 +178,7 @@ def test_idle_exchange_is_observed_as_timed_out(returning: bool) -> None:
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"id": [1]})
-        stop.wait(20)
+        stop.wait(3)
 
     with (
         Server(builder.build(), port=0, observers=[seen], limits=Limits(idle_s=0.3)) as server,
