@@ -3,7 +3,7 @@
     blobs = Cache[str, bytes](256 << 20, weigh=len)
     content = blobs.get(uri, lambda: store.read(uri))
 
-A cache only ever holds values that stay valid for as long as their key, such as what was read from an immutable file. A
+Values stay valid for as long as their key, such as the contents of an immutable file. A
 caller that caches values which can become invalid must `discard` them itself. Entries that were not used for some minutes
 are removed, so a cache does not keep the metadata of every old snapshot until it is full.
 """

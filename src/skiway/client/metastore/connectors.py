@@ -68,7 +68,7 @@ def _missed(kind: str, uri: str, mode: str, cursor: str) -> str:
     if mode == "replace" or kind in ("iceberg", "delta", "glue", "hive"):
         return ""
     if kind != "jdbc":
-        return "removed files, whose rows stay"
+        return "removed files: their rows stay in the copy"
     changed = f"deleted rows, which stay, and rows that change without a higher {cursor}"
     if mode == "append":
         changed += " (changed rows with a higher one are added again)"

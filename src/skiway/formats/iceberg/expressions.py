@@ -76,7 +76,7 @@ _TESTS: Final = {
 }
 _SETS: Final = {"in": _iceberg.In, "not-in": _iceberg.NotIn}
 _RANGES: Final[Mapping[type[IcebergType], type]] = {IntegerType: int, LongType: int, StringType: str}
-"""Types whose values Python orders as Iceberg does, as they are written in JSON."""
+"""Types that sort the same in Python, as parsed from JSON, and in Iceberg."""
 _FLIPPED: Final = {"lt": "gt", "lt-eq": "gt-eq", "gt": "lt", "gt-eq": "lt-eq", "eq": "eq", "not-eq": "not-eq"}
 
 

@@ -48,7 +48,7 @@ WEEK_S = 7 * 24 * 3600.0
 class Slice:
     """The result of one step: how much it read, what it deleted or would delete, what is damaged, and where to
     continue. `sizes` are those of deleted files of tables. `files` were deleted with what is in `removed`; `unnamed` is the
-    number of deleted records whose names are unknown. `failed` are records that could not be processed, with the reasons.
+    number of deleted records without a known name. `failed` are records that could not be processed, with the reasons.
     """
 
     looked_at: int = 0

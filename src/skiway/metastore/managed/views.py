@@ -161,7 +161,7 @@ def commit_view(
         def publish() -> Stored[v1.View]:
             is_other = query_digest(desired) != query_digest(current.value)
             if is_other or _definitions(metadata) != _definitions(base.metadata):
-                set_definer(realm, desired)  # a caller may not change what is read with the rights of another
+                set_definer(realm, desired)  # its query runs with the rights of its last editor
             try:
                 return writer(realm, VIEW).update(current, desired)
             except SkiwayError as error:

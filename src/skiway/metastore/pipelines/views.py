@@ -117,14 +117,14 @@ class _Expansion:
         return query.with_tables(made)
 
     def _check_known(self, view: v1.View, name: str) -> None:
-        """Raise if the query of a view was changed by a caller who would choose what is read with the rights of the owner."""
+        """Raise if another user changed the view: its query would read with the rights of the pipeline's owner."""
         digest = self.views[view.resource_id.id] = _digest(view)
         bound, owner = self._tables.bound, self._tables.realm.caller
         if bound is None or bound.get(view.resource_id.id) == digest or (owner and view.editor == owner):
             return
         raise PreconditionFailed(
-            f"{name} is another one, or was changed by {view.editor!r}, since {owner!r} applied the pipeline, whose rights it would "
-            "have: the owner has to look at the view, and apply the pipeline again",
+            f"{name} was replaced, or was changed by {view.editor!r}, since {owner!r} applied the pipeline. The pipeline reads it "
+            "with the rights of its owner: the owner has to review the view and apply the pipeline again",
             key="pipeline.input.changed",
         )
 

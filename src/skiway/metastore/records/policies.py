@@ -115,12 +115,12 @@ class Restriction:
 
     @property
     def computed_columns(self) -> Sequence[str]:
-        """The present columns whose masks show something computed from their values."""
+        """The columns with a mask that is computed from their values, such as a hash."""
         found = ((name, self.mask_of(name, number)) for name, number in self.columns.items())
         return [name for name, policy in found if policy is not None and policy.mask.kind in _COMPUTED]
 
     def check_inserted(self, name: str, column_id: int | None, *, has_values: bool) -> None:
-        """Raise if the caller inserts other values than NULL into a column whose mask shows something computed from them."""
+        """Raise if the caller inserts values other than NULL into a column with a mask that is computed from its values."""
         policy = self.mask_of(name, column_id) if has_values else None
         if policy is not None and policy.mask.kind in _COMPUTED:
             raise self.refused(

@@ -88,7 +88,7 @@ class Realm:
     def require_fillable(self, table: v1.Table) -> None:
         """Raise `PermissionDenied` if the caller cannot create a table with rows that the server does not see.
 
-        They could be values of its choice in a column whose mask shows something computed from them.
+        The caller could choose values and compare their masks, such as hashes, with those of other rows.
         """
         found = None if self.policies is None else self.policies.of(table)
         if found is not None and found.computed_columns:

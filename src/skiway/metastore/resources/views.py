@@ -112,7 +112,7 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
         for path in paths:
             copy_field(spec, view, path, required=path in REQUIRED)
         if set(paths) - _HARMLESS or query_digest(view) != before:
-            set_definer(realm, view)  # a caller may not change what is read with the rights of another
+            set_definer(realm, view)  # its query runs with the rights of its last editor
 
     def write(current: Stored[v1.View], desired: v1.View) -> Stored[v1.View]:
         checks = hierarchy.entering(realm, desired, current.value)
