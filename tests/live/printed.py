@@ -32,6 +32,7 @@ DEMO = "skiway demo"
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^```(\w*).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`]+)`")
+_PREPARES = re.compile(r"INSTALL|LOAD|ATTACH")
 _COMMAND = re.compile(r'^\$ skiway sql .*?"(.*)"$', re.MULTILINE)
 _VERB = re.compile(
     r"(SELECT|FROM|WITH|INSERT|UPDATE|DELETE|TRUNCATE|MERGE|CREATE|ALTER|DROP|ATTACH|DETACH|USE|SET|INSTALL|LOAD|CALL|EXPLAIN"
@@ -119,7 +120,8 @@ def printed_statements() -> Iterator[Printed]:
         docstring = example.read_text().split('"""')[1]
         indented = "\n".join(re.findall(r"^    (.*)$", docstring, re.MULTILINE))
         yield from _in_text(f"examples/{example.name}", "", indented)
-    yield from _in_text(DEMO, "", _demo_output())
+    # The demo prints last how to attach it, so that it is above the prompt. People begin with it.
+    yield from sorted(_in_text(DEMO, "", _demo_output()), key=lambda each: not _PREPARES.match(each.sql))
 
 
 def _in_page(page: str, text: str) -> Iterator[Printed]:
