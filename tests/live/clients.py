@@ -22,7 +22,7 @@ from typing import Any, Literal
 __all__ = ["Client", "ClientMissing", "Outcome", "Session", "find_client", "plain_session", "server_environment"]
 
 PROGRAM = Path(__file__).with_name("session.py")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 
 HOW_TO_GET_IT = """\
 The live tests need DuckDB's Airport extension, and `INSTALL airport FROM community` failed:
