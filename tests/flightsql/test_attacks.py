@@ -320,7 +320,7 @@ def test_query_ends_when_its_client_disconnects(lake: Lake, queries: QueryEngine
     text = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000) b WHERE a.range % 7 <> b.range % 11"
     with Raw(lake.location, ()) as client:
         ticket = planned(client, text)
-        leaving = client.get(ticket, as_("reader"))
+        leaving: Any = client.get(ticket, as_("reader"))
         eventually(lambda: queries._queries._used.total() == 1)
         leaving.cancel()
         eventually(lambda: queries._queries._used.total() == 0, within_s=10)
