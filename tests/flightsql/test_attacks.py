@@ -296,11 +296,11 @@ def test_huge_parameters_are_rejected_before_work_begins(raw: Raw) -> None:
 
 
 def test_parameter_that_is_repeated_takes_no_time(raw: Raw) -> None:
-    handle = prepared(raw, "SELECT " + "$1 + " * 900 + "$1 AS a")
+    handle = prepared(raw, "SELECT " + "$1 + " * 200 + "$1 AS a")
     command = encode(
         sql.CommandPreparedStatementQuery(prepared_statement_handle=bound(raw, handle, pa.record_batch({"1": [2]})))
     )
-    assert read(raw, info(raw, command).endpoint[0].ticket.ticket) == [{"a": 1802}]
+    assert read(raw, info(raw, command).endpoint[0].ticket.ticket) == [{"a": 402}]
 
 
 def test_huge_listings_take_no_time(raw: Raw) -> None:
