@@ -1,5 +1,5 @@
-"""What doors share: the codes of errors, what callers learn about them, bearer tokens, valid headers, and how many wrong secrets
-a client may send.
+"""What doors share: the codes of errors, what callers learn about them, bearer tokens, valid headers, the error of requests that
+are too large, and how many wrong secrets a client may send.
 
 Errors of the tree are written for callers and sent as they are. Every other exception may contain anything (paths,
 addresses, rows of somebody else), so callers get one fixed sentence with the correlation id, and the log gets the rest.
@@ -27,6 +27,7 @@ __all__ = [
     "internal_error",
     "is_valid_header",
     "outcome_of",
+    "require_at_most",
     "see_log",
     "status_in",
 ]
@@ -58,6 +59,12 @@ def exhausted(error: BaseException) -> LimitExceeded | None:
         return None
     what = "cannot start more threads" if is_thread else "has not enough memory for the request"
     return LimitExceeded(f"the server {what}: try again when running statements have ended", key="memory.exceeded")
+
+
+def require_at_most(most: int, found: int, what: str, *, remedy: str, key: str) -> None:
+    """Raise `LimitExceeded` if a request has more than `most` of something, such as "the body has {} commas"."""
+    if found > most:
+        raise LimitExceeded(f"{what.format(found)}, the maximum is {most}: {remedy}", key=key)
 
 
 def status_in(table: Mapping[type[SkiwayError], T], error: BaseException) -> T:

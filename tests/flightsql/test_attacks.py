@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 import scope
 from airport.raw import Raw
 from lake.lakes import Lake
+from runtime.servers import eventually
 from skiway.airport.wire.frames import BatchReader, FrameWriter
 from skiway.errors import PreconditionFailed
 from skiway.flightsql import FlightSql
@@ -23,6 +26,7 @@ from skiway.lake import signing_key
 from skiway.metastore import PLATFORM, Realm
 from skiway.model import flight_pb2 as flight
 from skiway.model import flight_sql_pb2 as sql
+from skiway.sql import QueryEngine
 
 QUERY = "SELECT name FROM s.people WHERE id = 1"
 
@@ -243,3 +247,81 @@ def test_pattern_of_many_wildcards_takes_no_time(raw: Raw) -> None:
 def test_actions_are_listed(raw: Raw) -> None:
     listed = {flight.ActionType.FromString(each).type for each in raw.stream("ListActions", b"", as_("reader"))}
     assert {"CreatePreparedStatement", "ClosePreparedStatement", "endpoints"} <= listed
+
+
+MANY = ",".join(map(str, range(30_000)))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"SELECT id FROM s.people WHERE id IN ({MANY})", "names, constants and symbols, the maximum is 50000"),
+        ("SELECT " + "1," * 30_000 + "1", "names, constants and symbols, the maximum is 50000"),
+        ("SELECT id FROM s.people WHERE id = 1" + " OR id = 1" * 20_000, "the maximum is 50000"),
+        ("SELECT '" + "''" * 400_000 + "'", "names, constants and symbols, the maximum is 50000"),
+        ("SELECT '" + "x" * 3_000_000 + "'", "3000009 characters, the maximum is 1048576"),
+        ("SELECT " + "(" * 40_000 + "1" + ")" * 40_000, "the maximum is 50000"),
+        ("SELECT " + "[" * 20_000 + "1" + "]" * 20_000, "memory exhausted|Max expression depth"),
+        ("SELECT " + "NOT " * 4_000 + "true", "Max expression depth"),
+        (" UNION ALL ".join(["SELECT id FROM s.people"] * 1_001), "names tables 1001 times, the maximum is 1000"),
+    ],
+    ids=["values", "columns", "conditions", "quotes", "text", "parentheses", "lists", "not", "tables"],
+)
+def test_huge_query_is_rejected_before_work_begins(raw: Raw, text: str, reason: str) -> None:
+    started = time.monotonic()
+    for call in (lambda: planned(raw, text), lambda: prepared(raw, text)):
+        code, message = refusal(call)
+        assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
+        assert re.search(reason, message)
+        assert len(message) < 500
+    assert time.monotonic() - started < 15  # most took longer than a minute
+
+
+def test_huge_parameters_are_rejected_before_work_begins(raw: Raw) -> None:
+    handle = prepared(raw, "SELECT name FROM s.people WHERE name = ?")
+    value: Any
+    for value, reason in (
+        ("x" * 3_000_000, "the parameters have 300[0-9]+ bytes, the maximum is 65536"),
+        ("'" * 100_000, "the parameters have 100[0-9]+ bytes, the maximum is 65536"),
+        ("'" * 60_000, "names, constants and symbols, the maximum is 50000"),
+        (list(range(100_000)), "the parameters have 800[0-9]+ bytes, the maximum is 65536"),
+    ):
+        code, message = refusal(bound, raw, handle, pa.record_batch({"a": [value]}))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert re.search(reason, message)
+    code, message = refusal(bound, raw, handle, pa.record_batch({f"c{each}": [1] for each in range(2_000)}))
+    assert "the query has 1 parameters, but 2000 values were bound" in message
+    code, message = refusal(prepared, raw, "SELECT " + "?," * 10_000 + "?")
+    assert "the query has 10001 parameters, the maximum is 1000" in message
+
+
+def test_parameter_that_is_repeated_takes_no_time(raw: Raw) -> None:
+    handle = prepared(raw, "SELECT " + "$1 + " * 200 + "$1 AS a")
+    command = encode(
+        sql.CommandPreparedStatementQuery(prepared_statement_handle=bound(raw, handle, pa.record_batch({"1": [2]})))
+    )
+    assert read(raw, info(raw, command).endpoint[0].ticket.ticket) == [{"a": 402}]
+
+
+def test_huge_listings_take_no_time(raw: Raw) -> None:
+    started = time.monotonic()
+    for command, rows in (
+        (sql.CommandGetTables(table_name_filter_pattern="%e" * 500_000, db_schema_filter_pattern="%"), 0),
+        (sql.CommandGetTables(table_types=[f"TABLE {each}" for each in range(50_000)]), 0),
+        (sql.CommandGetDbSchemas(db_schema_filter_pattern="_" * 1_000_000), 0),
+        (sql.CommandGetSqlInfo(info=[3] * 300_000), 1),
+        (sql.CommandGetPrimaryKeys(table="x" * 1_000_000), 0),
+    ):
+        assert len(read(raw, info(raw, encode(command)).endpoint[0].ticket.ticket)) == rows
+    assert time.monotonic() - started < 10
+
+
+def test_query_ends_when_its_client_disconnects(lake: Lake, queries: QueryEngine) -> None:
+    text = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000) b WHERE a.range % 7 <> b.range % 11"
+    with Raw(lake.location, ()) as client:
+        ticket = planned(client, text)
+        leaving: Any = client.get(ticket, as_("reader"))
+        eventually(lambda: queries._queries._used.total() == 1)
+        leaving.cancel()
+        eventually(lambda: queries._queries._used.total() == 0, within_s=10)
+        assert read(client, planned(client, "SELECT 1 AS a")) == [{"a": 1}]

@@ -18,6 +18,8 @@ from skiway.client import AirportClient, col
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake import Handles, Sources
 from skiway.metastore import Realm, catalogs, grants, namespaces, policies, statistics, tables, transactions
+from skiway.metastore.managed.states import load
+from skiway.metastore.managed.tables import check_fillable
 from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
@@ -436,6 +438,63 @@ def test_caller_under_a_mask_cannot_compare_with_values_of_its_choice(
         editor.insert("s.people", unknown.drop_columns(["region"]))
         append(unknown)
     assert len(read(owner)) == ROWS.num_rows + 6
+
+
+@pytest.mark.parametrize("hidden", [0, 2])
+def test_single_value_under_a_mask_is_refused_beside_nulls(policed: PolicedLake, hidden: int) -> None:
+    """In any row, of any message."""
+    policed.mask(["region"], v1.MK_HASH)
+    realm, area = _editor(policed), StagingArea(policed.lake.warehouse)
+    begun = transactions.begin(realm, v1.BeginTransactionRequest(), area=area).transaction.transaction_id
+
+    def message(values: list[str | None]) -> v1.AppendRowsRequest:
+        rows = ROWS.slice(0, 3).set_column(1, ROWS.schema.field("region"), pa.array(values, pa.string()))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return v1.AppendRowsRequest(
+            transaction_id=begun, table_id=policed.table.resource_id, rows=sink.getvalue().to_pybytes()
+        )
+
+    refused = pytest.raises(PermissionDenied, match="only NULL can be inserted into column 'region'")
+    nulls, values = message([None] * 3), [None if each != hidden else "EU" for each in range(3)]
+    for messages in ([message(values)], [nulls, message(values)]):
+        with refused:
+            transactions.append(realm, messages, area=area)
+    rows = ROWS.slice(0, 3).set_column(1, ROWS.schema.field("region"), pa.array(values, pa.string()))
+    with policed.lake.client(token="editor") as editor, refused:
+        editor.insert("s.people", rows)
+
+
+def test_values_are_refused_under_a_mask_of_a_tag(policed: PolicedLake) -> None:
+    policed.mask([], v1.MK_HASH, tags=["pii"], objects=[])
+    request = v1.SetColumnTagsRequest(table_id=policed.table.resource_id, column="region", tags=["pii"])
+    policies.set_tags(policed.lake.realm, request)
+    realm, area = _editor(policed), StagingArea(policed.lake.warehouse)
+    begun = transactions.begin(realm, v1.BeginTransactionRequest(), area=area).transaction.transaction_id
+    refused = pytest.raises(PermissionDenied, match="only NULL can be inserted into column 'region'")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROWS.schema) as writer:
+        writer.write_table(ROWS)
+    rows = v1.AppendRowsRequest(
+        transaction_id=begun, table_id=policed.table.resource_id, rows=sink.getvalue().to_pybytes()
+    )
+    with refused:
+        transactions.append(realm, [rows], area=area)
+    with policed.lake.client(token="editor") as editor, refused:
+        editor.insert("s.people", ROWS)
+    base = load(policed.lake.realm, area.files(), policed.table.resource_id)
+    with pytest.raises(PermissionDenied, match="it cannot be created with files"):
+        check_fillable(realm, base.table, base.metadata)
+
+
+def test_values_can_be_inserted_under_a_mask_that_shows_nothing_of_them(
+    policed: PolicedLake, owner: AirportClient
+) -> None:
+    policed.mask(["region"], v1.MK_NULL)
+    with policed.lake.client(token="editor") as editor:
+        editor.insert("s.people", ROWS.slice(0, 3))
+    assert len(read(owner)) == ROWS.num_rows + 3
 
 
 def test_own_table_does_not_help_to_reverse_a_mask(policed: PolicedLake, owner: AirportClient) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -250,6 +251,34 @@ def test_errors_say_what_to_do(lake: Lake, url: str) -> None:
     assert "syntax error" in syntax
     ((text, number, day),) = long["rows"]
     assert (len(text), number, day, long["is_cut"]) == (1000, "nan", "2024-01-01", True)
+
+
+def test_huge_input_is_rejected_before_work_begins(lake: Lake, url: str) -> None:
+    many, long = "SELECT 1 IN (" + "1," * 30_000 + "1)", "x" * 3_000_000
+    attacks: list[tuple[str, dict[str, Any], str]] = [
+        ("run_sql", {"sql": many}, "names, constants and symbols, the maximum is 50000"),
+        ("explain_sql", {"sql": many}, "names, constants and symbols, the maximum is 50000"),
+        ("run_sql", {"sql": f"SELECT '{long}'"}, "characters, the maximum is 1048576"),
+        ("run_sql", {"sql": "SELECT " + "(" * 30_000 + "1" + ")" * 30_000}, "the maximum is 50000"),
+        ("run_sql", {"sql": "SELECT 1", "catalog": long}, "the name has 3000000 characters"),
+        ("describe_table", {"name": f"lake.sales.{long}"}, "characters, the maximum is 10000"),
+        ("sample_rows", {"name": "a." * 500_000 + "b"}, "characters, the maximum is 10000"),
+        ("describe_table", {"name": '"' * 500_000}, "characters, the maximum is 10000"),
+        ("search_tables", {"text": "x " * 1_000_000}, "search for up to 1000 characters"),
+    ]
+
+    async def attack(client: mcp.Client) -> list[str]:
+        return [await called(client, tool, **arguments) for tool, arguments, _ in attacks]
+
+    started = time.monotonic()
+    found = over_http(url, lake.tokens["ada"], attack)
+    assert time.monotonic() - started < 20  # for nine calls
+    for error, (_, _, reason) in zip(found, attacks, strict=True):
+        assert reason in error
+        assert len(error) < 500
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    for body, status in ((b" " * 20_000_000, 413), (b"[" * 1_000_000 + b"]" * 1_000_000, 400)):
+        assert httpx.post(url, content=body, headers=headers).status_code == status
 
 
 def test_calls_are_audited_with_the_caller(lake: Lake, url: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -746,6 +748,48 @@ def test_form_without_the_token_of_the_session_changes_nothing(
     assert answer.status_code == 403
     with Metastore(server.address) as lake:
         assert not lake.connectors.get("shop").is_paused
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("a&" * 30_000, "the form has 30001 fields, the maximum is 100"),
+        ("a=" + "x" * 2_000_000, "or more bytes, the maximum is 65536"),
+        ("a=" + "%41" * 300_000, "or more bytes, the maximum is 65536"),
+        ("[" * 1_000_000, "or more bytes, the maximum is 65536"),
+    ],
+    ids=["fields", "text", "escapes", "nesting"],
+)
+def test_huge_form_is_rejected_before_work_begins(visitor: Visitor, body: str, reason: str) -> None:
+    """Forms were decoded in the thread that serves all requests."""
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for path in ("/connectors/shop", "/logout"):
+        answer = visitor.browser.post(path, content=body, headers=headers)
+        assert answer.status_code == 413
+        assert reason in answer.text
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT+1+IN+(" + "1," * 25_500 + "1)", "the maximum is 50000"),
+        ("SELECT+" + "(" * 26_000 + "1" + ")" * 26_000, "the maximum is 50000"),
+        ("SELECT+" + "NOT+" * 4_000 + "true", "Max expression depth"),
+    ],
+    ids=["values", "parentheses", "nesting"],
+)
+def test_huge_query_is_rejected_before_work_begins(visitor: Visitor, sql: str, reason: str) -> None:
+    for page in ("sql", "results"):
+        answer = visitor.get(f"/{page}?catalog=lake&format=csv&sql={sql}")
+        assert answer.status_code in (400, 429)
+        assert reason in answer.text
+
+
+def test_huge_address_is_rejected(server: Server) -> None:
+    """Queries of the explorer are in its addresses, so these limit them, too."""
+    with closing(HTTPConnection(urlsplit(server.addresses["http"]).netloc, timeout=30)) as connection:
+        connection.request("GET", "/sql?sql=" + "x" * 1_000_000)
+        assert connection.getresponse().status == 400
 
 
 def test_form_of_another_origin_changes_nothing(visitor: Visitor, server: Server) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from skiway.client import AirportClient
 from skiway.client.metastore import Table
 from skiway.client.metastore.names import dotted, segments
+from skiway.doors import require_at_most
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.presentation.open_clients import OpenClients
 from skiway.presentation.results import first_rows, json_values, shown_rows
@@ -25,6 +26,8 @@ __all__ = ["LakeTools"]
 
 MAX_ROWS: Final = 1000
 MAX_OBJECTS: Final = 1000
+MAX_NAME: Final = 10_000
+"""Characters of the name of a table, with its namespaces."""
 MAX_TEXT: Final = 1000
 """Characters of a value. Longer values are cut: they would fill the context of an assistant."""
 
@@ -53,7 +56,7 @@ class LakeTools:
 
     def describe(self, token: str, name: str) -> dict[str, Any]:
         """A table: its columns with types, comments and statistics, its size, and its snapshot; or a view with its SQL."""
-        lake, path = self._clients.metastore(token), segments(name, resource="table")
+        lake, path = self._clients.metastore(token), _path(name)
         try:
             found = lake.tables.get(path)
         except NotFound as missing:
@@ -102,7 +105,7 @@ class LakeTools:
 
     def sample(self, token: str, name: str, rows: int = 10) -> dict[str, Any]:
         """Some rows of a table or view."""
-        catalog, *namespace, table = segments(name, resource="table")
+        catalog, *namespace, table = _path(name)
         with self._catalog(token, catalog).scan(
             (schema_name(tuple(namespace)), table), limit=_count(rows, MAX_ROWS)
         ) as scan:
@@ -120,6 +123,7 @@ class LakeTools:
 
     def tables(self, token: str, catalog: str) -> list[dict[str, Any]]:
         """All tables and views of a catalog."""
+        _check_name(catalog)
         lake, found = self._clients.metastore(token), list[dict[str, Any]]()
         try:
             while True:
@@ -137,12 +141,24 @@ class LakeTools:
 
     def _catalog(self, token: str, name: str) -> AirportClient:
         """The catalog with this name, or the first one that the caller can see: queries may read all of them."""
+        _check_name(name)
         if not name:
             first = next(iter(self._clients.metastore(token).catalogs(page_size=1)), None)
             if first is None:
                 raise NotFound("you can see no catalog: ask for a grant", key="catalog")
             name = first.name
         return self._clients.airport(token, name)
+
+
+def _check_name(name: str) -> None:
+    require_at_most(
+        MAX_NAME, len(name), "the name has {} characters", remedy="search for the table", key="name.too_long"
+    )
+
+
+def _path(name: str) -> tuple[str, ...]:
+    _check_name(name)
+    return tuple(segments(name, resource="table"))
 
 
 def _count(given: int, most: int) -> int:

@@ -14,7 +14,7 @@ from secrets import token_bytes, token_hex
 from typing import Final
 from urllib.parse import unquote
 
-from skiway.errors import Conflict, Internal, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, Internal, NotFound, SkiwayError
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import normal_text
@@ -199,19 +199,15 @@ def forget_token(stores: Stores, sha256: str) -> None:
 def signing_key(stores: Stores, secrets: SecretsStore) -> bytes:
     """The key that signs tickets and transaction ids. All servers of a store share it; the first one creates it.
 
-    It is in the secrets store, and a pointer names the secret. If the secret is lost, for example because secrets are kept
-    in memory, a new key replaces it.
+    It is in the secrets store, and a pointer names the secret; in a store of format 1, the pointer may be the key. If the
+    secret is lost, for example because secrets are kept in memory, a new key replaces it.
     """
     while True:
         found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
         if found is not None:
             prefix, _, named = found.blob_uri.rpartition(":")
             if prefix != REFERENCE:
-                raise PreconditionFailed(
-                    "the key that signs tickets is in the pointer store, where old versions of Skiway stored it: stop these "
-                    "servers and run `skiway migrate`",
-                    key="store.format.older",
-                )
+                return bytes.fromhex(found.blob_uri)  # of format 1, until `skiway migrate` moves the key
             with suppress(NotFound):
                 return secrets.get(OWNER, SIGNING, named)
             log.warning(

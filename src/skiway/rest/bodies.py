@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from skiway.errors import InvalidArgument, LimitExceeded
+from skiway.doors import require_at_most
+from skiway.errors import InvalidArgument
 
 __all__ = [
     "CreateNamespace",
@@ -90,11 +91,13 @@ def decoded(body: bytes, model: type[M], **given: Any) -> M:
 
 def fields_of(body: bytes) -> dict[str, Any]:
     """Decode the body as a JSON object."""
-    if (commas := body.count(b",")) > MAX_VALUES:
-        raise LimitExceeded(
-            f"the body has {commas} commas, the maximum is {MAX_VALUES}: send fewer values at a time",
-            key="body.too_many",
-        )
+    require_at_most(
+        MAX_VALUES,
+        body.count(b","),
+        "the body has {} commas",
+        remedy="send fewer values at a time",
+        key="body.too_many",
+    )
     try:
         text = body.decode()
         found = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_once)

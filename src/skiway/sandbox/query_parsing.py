@@ -19,6 +19,9 @@ _TABLE_FUNCTIONS: Final = frozenset(
 """The table functions that a query may call: they read nothing but their arguments."""
 
 
+_MAX_PARAMETERS: Final = 1000
+
+
 class RefusedQuery(Exception):
     """The query is not one that may run here."""
 
@@ -79,6 +82,10 @@ def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | N
     tree = _tree(database, sql)
     found = [(str(node["identifier"]), node) for node in nodes(tree) if node.get("class") == "PARAMETER"]
     names = sorted({name for name, _ in found}, key=_position)
+    if len(names) > _MAX_PARAMETERS:
+        raise RefusedQuery(
+            f"the query has {len(names)} parameters, the maximum is {_MAX_PARAMETERS}: put the values into a table, and join it"
+        )
     if not names and row is None:
         return {"sql": sql, "parameters": []}
     columns: Sequence[str] = names if row is None else row.column_names
@@ -90,14 +97,16 @@ def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | N
         raise RefusedQuery(f"{row.num_rows} rows of parameters were bound: a query takes exactly one")
     by_name = len(set(columns)) == len(names) and set(columns) == set(names)
     values = {
-        name: "NULL" if row is None else _constant(database, row.column(name if by_name else number))
+        name: _expression(
+            database, "NULL" if row is None else _constant(database, row.column(name if by_name else number))
+        )
         for number, name in enumerate(names)
     }
     columns_of_queries = {id(each) for node in nodes(tree) for each in node.get("select_list") or ()}
     for name, node in found:
         shown = node["alias"] or (f"${name}" if id(node) in columns_of_queries else "")  # DuckDB's own name
         node.clear()
-        node.update(_expression(database, values[name]), alias=shown)
+        node.update(values[name], alias=shown)
     return {"sql": single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)), "parameters": names}
 
 

@@ -9,6 +9,7 @@ import json
 import select
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
@@ -27,6 +28,9 @@ __all__ = ["main"]
 _BATCH_ROWS: Final = 16_384
 _MAX_DESCRIPTORS: Final = 4096
 """Of open files: each file of a table is opened twice, by the server and by DuckDB."""
+
+_MAX_DEPTH: Final = 10_000
+"""Of Python, for the syntax trees of queries: DuckDB accepts expressions with 1000 levels, which have several in its JSON."""
 
 _REFUSED: Final = {"variant", "type"}
 _CONVERTED: Final = {"enum": "VARCHAR"}
@@ -49,6 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.stdout = sys.stderr  # nothing else may write there
     databases = Databases(server, memory_bytes, int(arguments[2]))
     limit_process(memory_bytes, descriptors=_MAX_DESCRIPTORS)
+    sys.setrecursionlimit(_MAX_DEPTH)
     responses.write(READY)
     responses.flush()
     while True:
@@ -79,7 +84,8 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
     except (RefusedQuery, RefusedExpression) as error:
         _write(responses, b"E", str(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError, EOFError) as error:
-        _write(responses, b"E", shown_error(error).encode())
+        is_memory = str(error).startswith("Out of Memory Error")  # of Arrow, which DuckDB reports as its own error
+        _write(responses, *((b"M", b"") if is_memory else (b"E", shown_error(error).encode())))
 
 
 def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> None:
@@ -131,12 +137,13 @@ def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:
 def _with_unique_names(schema: pa.Schema) -> pa.Schema:
     """A schema in which names that are equal, apart from their case, have numbers, as in DuckDB's subqueries."""
     taken: set[str] = set()
+    numbers = Counter[str]()
     fields = []
     for field in schema:
-        name, number = field.name, 0
+        name, own = field.name, field.name.lower()
         while name.lower() in taken:
-            number += 1
-            name = f"{field.name}_{number}"
+            numbers[own] += 1
+            name = f"{field.name}_{numbers[own]}"
         taken.add(name.lower())
         fields.append(field.with_name(name))
     return pa.schema(fields)

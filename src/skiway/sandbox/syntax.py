@@ -14,14 +14,15 @@ _NESTED: Final = ("array", "list", "map", "struct", "union")
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All nodes of a syntax tree."""
-    if isinstance(tree, dict):
-        yield tree
-        for each in tree.values():
-            yield from nodes(each)
-    elif isinstance(tree, list):
-        for each in tree:
-            yield from nodes(each)
+    """All nodes of a syntax tree, each before those below it."""
+    pending = [tree]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            yield each
+            pending += reversed(each.values())
+        elif isinstance(each, list):
+            pending += reversed(each)
 
 
 def single_value(database: duckdb.DuckDBPyConnection, sql: str, *parameters: str) -> str:

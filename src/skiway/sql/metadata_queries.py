@@ -20,7 +20,7 @@ _PARTS: Final = {"expressions", "from_", "from", "where"}
 """The parts of a SELECT that a simple view may have."""
 
 _MAX_PARSED: Final = 20_000
-"""The characters of a query that is parsed here, which takes time in this process."""
+"""The characters of a query that is parsed here, which takes time in this process, and kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,13 @@ class RowCount:
     name: str
 
 
-@lru_cache(maxsize=2000)
 def row_count(sql: str) -> RowCount | None:
     """What a query counts, if it counts all rows of one table."""
+    return _row_count(sql) if len(sql) <= _MAX_PARSED else None
+
+
+@lru_cache(maxsize=2000)
+def _row_count(sql: str) -> RowCount | None:
     select = _selected(sql)
     table = None if select is None or select.args.get("where") else _only_table(select)
     if select is None or table is None or len(select.expressions) != 1:
@@ -71,8 +75,6 @@ def row_count(sql: str) -> RowCount | None:
 
 def _selected(sql: str) -> exp.Select | None:
     """A SELECT with nothing but a table and a condition."""
-    if len(sql) > _MAX_PARSED:
-        return None
     try:
         select = parse_one(sql, dialect="duckdb")
     except (SqlglotError, RecursionError):
@@ -94,9 +96,13 @@ def _only_table(select: exp.Select) -> exp.Table | None:
     return table
 
 
-@lru_cache(maxsize=2000)
 def simple_view(sql: str) -> SimpleView | None:
     """What a view reads, if it is a simple one."""
+    return _simple_view(sql) if len(sql) <= _MAX_PARSED else None
+
+
+@lru_cache(maxsize=2000)
+def _simple_view(sql: str) -> SimpleView | None:
     select = _selected(sql)
     table = None if select is None else _only_table(select)
     if select is None or table is None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
 from skiway.airport import current_request
 from skiway.cache import Cache
-from skiway.errors import InvalidArgument
+from skiway.doors import require_at_most
 from skiway.sandbox.queries import Queries, QueryProcess
 from skiway.sandbox.relations import BoundQuery, Expression, Parsed, Relation, StoredQuery, TableName
 from skiway.sql.metadata_queries import row_count
@@ -25,6 +27,16 @@ __all__ = ["Query", "QueryEngine"]
 
 MAX_SQL: Final = 1 << 20
 """The characters of a query."""
+
+MAX_TOKENS: Final = 50_000
+"""The names, constants and symbols of a query. DuckDB takes many seconds for more, however few rows they read."""
+
+MAX_PARAMETERS: Final = 1 << 16
+"""The bytes of the values of parameters. DuckDB's time to quote them grows with their square."""
+
+_TOKEN: Final = re.compile(r"""'[^']*'|"[^"]*"|\w+|[^\w\s]""")
+
+_SMALLER: Final = "put the values into a table, and join it"
 
 _CACHED_CHARACTERS: Final = 4 << 20
 """Of queries whose tables are known."""
@@ -69,6 +81,14 @@ def _weight(parsed: Parsed) -> int:
     """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
     has_times = any(each.unit for each in parsed.tables)
     return _CACHED_CHARACTERS + 1 if has_times else 1000 + 2 * len(parsed.sql)
+
+
+def _check_size(sql: str) -> None:
+    """Raise `LimitExceeded` if DuckDB would take long to parse and plan a query."""
+    require_at_most(MAX_SQL, len(sql), "the query has {} characters", remedy=_SMALLER, key="sql.too_large")
+    tokens = sum(1 for _ in islice(_TOKEN.finditer(sql), MAX_TOKENS + 1))
+    what = "the query has {} or more names, constants and symbols"
+    require_at_most(MAX_TOKENS, tokens, what, remedy=_SMALLER, key="sql.too_large")
 
 
 class QueryEngine:
@@ -150,11 +170,15 @@ class QueryEngine:
 
     def bound(self, sql: str, values: pa.Table | None = None, *, owner: str = "") -> BoundQuery:
         """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+        size = 0 if values is None else values.nbytes
+        require_at_most(MAX_PARAMETERS, size, "the parameters have {} bytes", remedy=_SMALLER, key="sql.too_large")
         process = self._start(sql, owner)
         try:
-            return process.bind(sql, values)
+            bound = process.bind(sql, values)
         finally:
             process.close()
+        _check_size(bound.sql)
+        return bound
 
     def _count(self, query: Query) -> _Count | None:
         """The table whose rows a query only counts; None for other queries. No process is needed to look it up."""
@@ -169,8 +193,7 @@ class QueryEngine:
 
     def _start(self, sql: str, owner: str) -> QueryProcess:
         """A process for a query, which is killed if the client of the call leaves before the query has ended."""
-        if len(sql) > MAX_SQL:
-            raise InvalidArgument(f"the query has {len(sql)} characters: at most {MAX_SQL} are accepted")
+        _check_size(sql)
         process = self._queries.start(owner, inside=_is_inside.get())
         current_request().when_ended(process.canceller())
         return process

@@ -16,6 +16,7 @@ from skiway.airport import ScanOptions, Table, TimePoint
 from skiway.airport.results import record_batches
 from skiway.airport.scan import find_rowid_column
 from skiway.airport.server.lookup import table_at
+from skiway.doors import require_at_most
 from skiway.errors import InvalidArgument, NotFound
 from skiway.sandbox.relations import FileGroup, NamedTable, Parsed, Relation, StoredQuery, TableName
 
@@ -35,6 +36,10 @@ _MAX_DEPTH: Final = 32
 
 _MAX_PARSED: Final = 20_000
 """The characters of a query in which filters for its tables are searched, which takes time in this process."""
+
+
+MAX_NAMED: Final = 1000
+"""How often a query, or one of its views, may name tables: each time, DuckDB opens their files again."""
 
 
 class DirectFiles(ABC):
@@ -136,6 +141,9 @@ class _Resolver:
 
     def collect(self, parsed: Parsed, default: tuple[str, str], within: tuple[str, ...] = ()) -> None:
         """Look up all names in a query, which is that of the innermost view of `within`."""
+        what = f"{f'view {within[-1]}' if within else 'the query'} names tables {{}} times"
+        remedy = "read fewer tables at a time"
+        require_at_most(MAX_NAMED, len(parsed.tables), what, remedy=remedy, key="sql.too_large")
         filters = _Filters(parsed) if self._plan else None
         for named in parsed.tables:
             full = _completed(named, default)

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from skiway import errors
-from skiway.doors import bearer_token, disclosed, status_in
+from skiway.doors import bearer_token, disclosed, require_at_most, status_in
 from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
 from skiway.web.logins import CALLBACK, Login, call_back, log_in, login_address, login_page, send_to_provider
 from skiway.web.pages import PAGES
@@ -30,7 +30,8 @@ __all__ = ["Explorer"]
 
 log = logging.getLogger("skiway.web")
 
-MAX_FORM_BYTES: Final = 1 << 20
+MAX_FORM_BYTES: Final = 1 << 16
+MAX_FIELDS: Final = 100
 VISITOR_COOKIE: Final = "skiway_visitor"
 _METHODS: Final = {"GET": "GET", "HEAD": "GET", "POST": "POST"}
 HTML: Final = "text/html; charset=utf-8"
@@ -104,10 +105,9 @@ class Explorer:
     # -- pages --------------------------------------------------------------------------------------------------------
 
     async def _serve(self, request: Request) -> Response:
-        form = await _form(request) if request.method == "POST" else {}
-        return await run_in_threadpool(self._answer, request, form)
+        return await run_in_threadpool(self._answer, request, await _body(request))
 
-    def _answer(self, request: Request, form: Mapping[str, str]) -> Response:
+    def _answer(self, request: Request, body: bytes) -> Response:
         visitor, cookie = self._visitor(request)
         if visitor is None:
             return self._to_login(request)
@@ -118,6 +118,7 @@ class Explorer:
                 raise NotFound(
                     f"there is no page {kind[:100]!r}: start at the home page, or search", key="page.unknown"
                 )
+            form = _fields(body)
             if request.method == "POST":
                 self._check_form(request, visitor, form)
             result = show(
@@ -203,11 +204,14 @@ class Explorer:
     async def _login_page(self, request: Request) -> Response:
         if not self._login.required:
             return _finished(RedirectResponse("/", 303))
-        form = await _form(request) if request.method == "POST" else {}
-        return await run_in_threadpool(self._log_in, request, form)
+        return await run_in_threadpool(self._log_in, request, await _body(request))
 
-    def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
+    def _log_in(self, request: Request, body: bytes) -> Response:
         is_https = self._origin(request).startswith("https:")
+        try:
+            form = _fields(body)
+        except SkiwayError as error:
+            return self._html(request, _error_page(error), Visitor())
 
         def act() -> Response | Page:
             if request.method == "POST":
@@ -234,12 +238,12 @@ class Explorer:
         return _finished(result) if isinstance(result, Response) else self._html(request, result, Visitor())
 
     async def _logout(self, request: Request) -> Response:
-        form = await _form(request)
+        body = await _body(request)
         visitor, _ = self._visitor(request)
         if visitor is not None:
             try:
-                self._check_form(request, visitor, form)
-            except PermissionDenied as error:
+                self._check_form(request, visitor, _fields(body))
+            except SkiwayError as error:
                 return self._html(request, _error_page(error), visitor)
             self._sessions.end(visitor.session_id)
         response = _finished(RedirectResponse("/login", 303))
@@ -258,14 +262,22 @@ def _split(scope: Scope) -> tuple[str, tuple[str, ...], bool]:
     return ("" if kind == "index" else kind), tuple(names), is_json
 
 
-async def _form(request: Request) -> Mapping[str, str]:
+async def _body(request: Request) -> bytes:
+    """The body of a form; no more of one that is too large than shows that."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_FORM_BYTES:
-            break
-    if len(body) > MAX_FORM_BYTES:
-        return {}  # without its token, the form is rejected
+    if request.method == "POST":
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_FORM_BYTES:
+                break
+    return bytes(body)
+
+
+def _fields(body: bytes) -> Mapping[str, str]:
+    """The fields of a form."""
+    remedy, key = "send less at a time", "body.too_large"
+    require_at_most(MAX_FORM_BYTES, len(body), "the form has {} or more bytes", remedy=remedy, key=key)
+    require_at_most(MAX_FIELDS, 1 + body.count(b"&"), "the form has {} fields", remedy=remedy, key=key)
     return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
 
 
@@ -298,4 +310,4 @@ def _error_page(error: Exception) -> Page:
 
 
 def _status(error: Exception) -> int:
-    return status_in(STATUSES, error)
+    return 413 if getattr(error, "key", "") == "body.too_large" else status_in(STATUSES, error)
