@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local mariadb faults fuzz load load-maintenance mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -62,7 +62,11 @@ dynamodb-local: setup
 mariadb:
 	-@scripts/install_mariadb.sh
 
-faults: setup mariadb  ## kill servers at every step of every change, and disturb disks, databases, S3, clocks and clients (slow)
+# Without it, the tests of power failures are skipped.
+c-compiler:
+	-@scripts/install_c_compiler.sh
+
+faults: setup mariadb c-compiler  ## kill servers at every step of every change, and disturb disks, databases, S3, clocks and clients (slow)
 	SKIWAY_FAULTS=all $(BIN)/pytest tests/faults $(ARGS)
 
 fuzz: setup  ## send random changes of valid requests and files to servers and readers for some minutes; ARGS="--seconds 60"

@@ -204,6 +204,21 @@ def test_rows_are_updated_with_any_duckdb_expression(run: Run, table: str) -> No
     assert run("sql", f"UPDATE {table} SET nope = 1").code == 1
 
 
+def test_ended_statements_hold_no_snapshots(run: Run, table: str) -> None:
+    where = "schema_name = '{}' AND table_name = '{}'".format(*table.split(".")[1:])
+    (first,) = run("sql", f"SELECT snapshot_id AS id FROM lake.skiway.snapshots WHERE {where}", "-o", "json").json
+    past = f"(SELECT count(*) FROM {table} AT (VERSION => {first['id']}))"
+    for statement, code in {
+        f"UPDATE {table} SET name = {past} WHERE id = 2": 0,
+        f"UPDATE {table} SET name = CASE WHEN {past} > 0 THEN error('no') END": 1,
+        f"DELETE FROM {table} WHERE id = {past}": 0,
+        f"DELETE FROM {table} WHERE {past} > 0 AND error('no') = 'x'": 1,
+    }.items():
+        assert run("sql", statement).code == code, statement
+        held = "SELECT count(*) AS n FROM lake.skiway.queries WHERE kind = 'transaction'"
+        assert run("sql", held, "-o", "json").json == [{"n": 0}], statement
+
+
 def test_rows_are_deleted_with_any_condition(run: Run, table: str) -> None:
     query = f"DELETE FROM {table} WHERE id IN (SELECT id FROM lake.raw.people WHERE name IS NOT NULL)"
     assert run("sql", query).out == "deleted 2 rows\n"

@@ -127,9 +127,13 @@ class _Node:
 
 
 class Disk:
-    """The files of a folder, replayed from their changes. `inode` is that of the folder."""
+    """The files of a folder, replayed from their changes. `inode` is that of the folder.
 
-    def __init__(self, root: Path, inode: int) -> None:
+    Syncs of what `is_unsynced`, given the path and whether it is a folder, are left out, as if the program had forgotten them.
+    """
+
+    def __init__(self, root: Path, inode: int, *, is_unsynced: Callable[[Path, bool], bool] = lambda *_: False) -> None:
+        self._is_unsynced = is_unsynced
         self.root = _Node(is_folder=True)
         self._by_inode = {inode: self.root}
         self._by_path = {root: self.root}
@@ -155,7 +159,10 @@ class Disk:
                 self._by_inode[record.inode].changes.append(_Change("resized", record.offset))
             case "S":
                 node = self._by_inode[record.inode]
-                node.syncs[record.offset] = len(node.changes)
+                is_lost = any(
+                    found is node and self._is_unsynced(path, node.is_folder) for path, found in self._by_path.items()
+                )
+                node.syncs[record.offset] = 0 if is_lost else len(node.changes)
             case "E":
                 node = self._by_inode[record.inode]
                 node.synced = max(node.synced, node.syncs.pop(record.offset))

@@ -87,11 +87,12 @@ static int covers(int folder, const char *path, char *absolute) {
     return strncmp(absolute, root, strlen(root)) == 0;
 }
 
-/* Whether a descriptor is of a file or folder below the recorded folder, or of that folder itself. */
+/* Whether a descriptor is of a file or folder below the recorded folder, or of that folder itself. A file without a name is gone
+   after a power failure. */
 static int covers_descriptor(int descriptor, struct stat *about) {
     char link[64], path[PATH_MAX];
     int error = errno, covered = 0;
-    if (log_file >= 0 && fstat(descriptor, about) == 0 && (S_ISREG(about->st_mode) || S_ISDIR(about->st_mode))) {
+    if (log_file >= 0 && fstat(descriptor, about) == 0 && about->st_nlink > 0 && (S_ISREG(about->st_mode) || S_ISDIR(about->st_mode))) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
         ssize_t size = readlink(link, path, sizeof path - 2);
         if (size > 0) {

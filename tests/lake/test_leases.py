@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,13 +14,16 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from lake.lakes import ByToken, Lake
 from skiway.airport import Request
 from skiway.airport.request import ServedCall
+from skiway.airport.wire.payloads import TransactionState
 from skiway.client import AirportClient
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
+from skiway.client.airport.calls import Calls as AirportCalls
+from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from skiway.lake.leases import Statements, TransactionLeases, _Use
 from skiway.metastore import PLATFORM, directory, gc, managed, queries
 from skiway.metastore.queries import QueryRules, TransactionUse, use_in_transaction
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import accounts, catalogs
+from skiway.metastore.table_maintenance.expiring import expire_snapshots
 from skiway.model import v1
 from skiway.security import Principal, Roles
 
@@ -364,6 +367,68 @@ def test_lease_keeps_files_from_garbage_collection_until_it_ends(lake: Lake, db:
     assert not list(filter(is_held, swept()))
     queries.end(lake.realm, v1.EndQueryRequest(query_id="t"))
     assert len(list(filter(is_held, swept()))) == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_released_transaction_holds_no_snapshot(lake: Lake, db: AirportClient, fails: bool) -> None:
+    """A transaction without `release` holds the old snapshot that it has read, because DuckDB ends no transactions."""
+    table = id_of(lake, "a")
+    first = managed.load(lake.realm, lake.warehouse, table).metadata.current_snapshot_id
+    assert first is not None
+    db.truncate("s.a")
+    later = datetime.now(UTC) + timedelta(hours=1)  # then it has not been current for an hour
+    realm = Realm(lake.stores, "a1", clock=lambda: later)
+
+    def expired() -> tuple[list[int], list[str]]:
+        report = expire_snapshots(realm, lake.warehouse, table, max_age_ms=0, min_count=1, dry_run=False)
+        return list(report.snapshots), [each.location for each in report.files if each.location.endswith(".parquet")]
+
+    def read(*, release: bool) -> None:
+        with suppress(Conflict), db.transaction(release=release):
+            db.count("s.b")
+            assert db.scan("s.a", at_version=first).read_all().num_rows == 1
+            assert expired() == ([], [])
+            if fails:
+                raise Conflict("the block fails")
+
+    read(release=False)
+    (held,) = listed(db)
+    assert expired() == ([], [])
+    end(db, held["query_id"])
+    read(release=True)
+    assert listed(db) == []
+    snapshots, files = expired()
+    assert (snapshots, len(files)) == ([first], 1)
+
+
+def test_release_is_repeated_if_it_is_cancelled(db: AirportClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cancel()` is meant for statements, and can be called again while the transaction ends."""
+    sent: list[str] = []
+    end_transaction = AirportCalls.end_transaction
+
+    def cancelled_once(self: AirportCalls, action: str, transaction_id: str) -> TransactionState:
+        sent.append(action)
+        if len(sent) == 1:
+            raise Cancelled("the call was cancelled")
+        return end_transaction(self, action, transaction_id)
+
+    monkeypatch.setattr(AirportCalls, "end_transaction", cancelled_once)
+    with db.transaction(release=True) as transaction:
+        db.count("s.a")
+        db.count("s.a")
+    assert sent == ["commit_transaction"] * 2
+    assert db.transaction_status(transaction.id) == "committed"
+    assert listed(db) == []
+
+
+def test_failed_release_does_not_fail_the_block(db: AirportClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise Unavailable("the server is gone")
+
+    monkeypatch.setattr(AirportCalls, "end_transaction", fail)
+    with db.transaction(release=True):
+        db.insert("s.a", ROWS)
+    assert db.count("s.a") == 2
 
 
 def test_too_many_leases_do_not_stop_transactions(lake: Lake, db: AirportClient) -> None:

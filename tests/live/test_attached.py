@@ -54,6 +54,24 @@ def test_a_client_goes_on_after_a_restart(attached: Session, server: LiveServer,
         assert attached.rows("SELECT count(*) FROM db.s.people") == [["4"]]
 
 
+@pytest.mark.parametrize("server", ["file"], indirect=True)
+@pytest.mark.parametrize("asked_meanwhile", [False, True], ids=["nobody asks meanwhile", "a statement meanwhile"])
+def test_so_many_statements_fail_after_a_kill(attached: Session, server: LiveServer, asked_meanwhile: bool) -> None:
+    """As docs/airport.md says. The errors are those of the connection: no call arrives at the new server before."""
+    server.stop(signal.SIGKILL)
+    killed = time.monotonic()
+    if asked_meanwhile:
+        time.sleep(6)  # the client looks every five seconds whether its connection has ended
+        assert "unavailable" in attached.run(ALL).message
+    server.start()
+    outage_s, failed = time.monotonic() - killed, 0
+    while (outcome := attached.run(ALL)).status != "ok":
+        assert "unavailable" in outcome.message
+        failed += 1
+    assert outcome.rows == ROWS
+    assert failed <= (4 + outage_s / 3 if asked_meanwhile else 1)
+
+
 def _connected(session: Session, sql: str) -> Outcome:
     """The outcome of a statement after a restart: gRPC waits longer after every failed attempt before it connects again."""
     deadline = time.monotonic() + RECONNECT_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,6 +35,17 @@ def test_removed_token_is_gone_for_readers_at_once(file: Path) -> None:
     assert [entry.name for entry in remove_token(file, "grace")] == ["grace"]
     assert [entry.name for entry in reader.entries()] == ["ada", "edsger"]
     assert file.stat().st_mode & 0o077 == 0
+
+
+def test_change_is_on_disk_when_the_command_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure must not bring back a token that was removed: the folder is synced after the file was renamed."""
+    added(file, "ada")
+    events: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda opened: (events.append("sync"), fsync(opened))[1])
+    monkeypatch.setattr(Path, "replace", lambda self, to: (events.append("rename"), replace(self, to))[1])
+    remove_token(file, "ada")
+    assert events == ["sync", "rename", "sync"]
 
 
 @pytest.mark.parametrize("digits", [4, 8, 64])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from skiway.disk_sync import sync_paths
 from skiway.errors import Unavailable
 
 __all__ = ["changing", "replace_file"]
@@ -30,7 +31,7 @@ def changing(path: Path, what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file at once, so that readers see the old or the new content. Only its owner can open it."""
+    """Replace the file at once, so that readers see the old or the new content, and sync it. Only its owner can open it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -38,6 +39,7 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
+        sync_paths([path.parent])
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -237,7 +237,7 @@ def _update(session: Session, statement: exp.Update) -> Result:
         values |= {column: exp.column(column, quoted=True) for column in table.columns if column.lower() not in known}
     query = _rows_query(statement, list(values.values()))
     wanted = [*_fields(table, list(values)), pa.field(ROWID, pa.int64())]
-    with client.transaction():
+    with client.transaction(release=True):
         rows = session.cast_rows(query, wanted, row_ids_of=name)
         written = client.update((name.schema, name.table), rows, returning=returning)
     if written.rows is not None:  # they have the columns that were sent, and the row id
@@ -251,7 +251,7 @@ def _delete(session: Session, statement: exp.Delete) -> Result:
     _reject_clause(statement, "tables", "DELETE needs exactly one table: DELETE FROM catalog.schema.table")
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
-    with client.transaction():
+    with client.transaction(release=True):
         ids = session.stream(session.bind(_rows_query(statement, []), row_ids_of=name)).read_all()[ROWID]
         written = client.delete((name.schema, name.table), ids, returning=returning)
     return _result(session, "delete", written, statement, node)

@@ -438,14 +438,17 @@ class AirportClient:
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
-    def transaction(self, *, explicit: bool = False) -> AbstractContextManager[Transaction]:
+    def transaction(self, *, explicit: bool = False, release: bool = False) -> AbstractContextManager[Transaction]:
         """Run all statements of this thread with one transaction id for the duration of the block.
 
         As with DuckDB, the server still commits each statement on its own. What the methods `insert`, `update` and `delete` of
         the transaction write, however, becomes visible together at the end of the block, and never if an exception leaves it.
         In an `explicit` transaction, this holds for all statements. DuckDB has no such transactions.
+
+        A transaction in which they are not used does not end on the server, as with DuckDB, until it expires. With `release`,
+        it ends with the block: the server then holds none of the snapshots that its statements have read.
         """
-        return self._session.transaction(Transaction(self._session, explicit=explicit))
+        return self._session.transaction(Transaction(self._session, explicit=explicit, release=release))
 
     def transaction_status(self, transaction_id: str) -> str | None:
         """Return `active`, `committed` or `aborted`; None if the server does not know the id."""

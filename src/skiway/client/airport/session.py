@@ -6,16 +6,18 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from skiway.client.airport.calls import Calls, Trace, TransactionContext
 from skiway.client.airport.listing import Listing
-from skiway.errors import InvalidArgument, Unsupported
+from skiway.errors import Cancelled, InvalidArgument, SkiwayError, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor
 
 __all__ = ["CatalogVersion", "OpenTransaction", "Session"]
 
 T = TypeVar("T", bound="OpenTransaction")
+RELEASES: Final = 3
+"""How often a client sends the end of a transaction that has nothing to commit, if it is cancelled meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,15 @@ class CatalogVersion:
 
 
 class OpenTransaction:
-    """A transaction of one thread. The client creates it on the server when the first statement needs its id."""
+    """A transaction of one thread. The client creates it on the server when the first statement needs its id.
 
-    def __init__(self, calls: Calls, *, explicit: bool) -> None:
+    With `release`, the server also learns of its end if there is nothing to commit, and releases its snapshots.
+    """
+
+    def __init__(self, calls: Calls, *, explicit: bool, release: bool = False) -> None:
         self._calls = calls
         self.explicit = explicit
+        self._release = release
         self._must_end = explicit
         self._identifier: str | None = None
 
@@ -53,9 +59,22 @@ class OpenTransaction:
         return TransactionContext(self.id, explicit=self.explicit)
 
     def end(self, action: str) -> None:
-        """Commit or roll back, if there is anything to commit and any statement has used the transaction."""
+        """Commit or roll back, if there is anything to commit or release and any statement has used the transaction."""
         if self._must_end and self._identifier:
             self._calls.end_transaction(action, self._identifier)
+        elif self._release and self._identifier:
+            self._send_end(action, self._identifier)
+
+    def _send_end(self, action: str, identifier: str) -> None:
+        """Tell the server that the transaction has ended. Failures do not matter: nothing is lost, and it expires."""
+        for _ in range(RELEASES):
+            try:
+                self._calls.end_transaction(action, identifier)
+            except Cancelled:
+                continue  # `cancel()` was meant for the statement, which has ended
+            except SkiwayError:
+                pass
+            return
 
 
 class Session:

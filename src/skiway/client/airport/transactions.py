@@ -23,8 +23,8 @@ class Transaction(OpenTransaction):
     methods of the same name of the client, which commit at once, unless the transaction is explicit.
     """
 
-    def __init__(self, session: Session, *, explicit: bool) -> None:
-        super().__init__(session.calls, explicit=explicit)
+    def __init__(self, session: Session, *, explicit: bool, release: bool) -> None:
+        super().__init__(session.calls, explicit=explicit, release=release)
         self._session = session
 
     def insert(self, table: TableName, rows: Any) -> int:
