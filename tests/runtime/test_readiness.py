@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from skiway.errors import Unavailable
 from skiway.pipeline.worker import Worker
 from skiway.runtime.grpc_door import NOT_SERVING, SERVING, WATCH_S, Health
 from skiway.runtime.process import running
-from skiway.runtime.readiness import Readiness, checks_of
+from skiway.runtime.readiness import Readiness, check_descriptors, checks_of
 from skiway.storage import open_stores
 
 
@@ -230,3 +231,26 @@ def test_server_is_not_ready_while_nothing_can_be_written(tmp_path: Path, monkey
         with pytest.raises(Unavailable, match="the disk is full; free some space"):
             checks["disk"]()
         ready.close()
+
+
+def test_server_is_not_ready_while_it_can_open_hardly_any_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    fillers = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                fillers.append(os.dup(free))
+        for _ in range(3):
+            os.close(fillers.pop())
+        with pytest.raises(
+            Unavailable, match=rf"fewer than 8 of {free + 20} files can still be opened: close connections"
+        ):
+            check_descriptors()
+        fillers += [os.dup(free) for _ in range(3)]  # the check has closed what it opened
+    finally:
+        for each in (*fillers, free):
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    check_descriptors()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +25,14 @@ from skiway.pipeline.session import has_spark_ended
 from skiway.pipeline.worker import Worker
 from skiway.storage import Stores
 
-__all__ = ["Readiness", "check_room", "checks_of"]
+__all__ = ["Readiness", "check_descriptors", "check_room", "checks_of"]
 
 MAX_AGE_S: Final = 1.0
 MAX_FAILURE_AGE_S: Final = 0.1
 TIMEOUT_S: Final = 3.0
 PROBE: Final = bytes(64 * 1024)
+
+SPARE_FILES: Final = 8
 
 log = logging.getLogger("skiway.runtime")
 
@@ -39,10 +42,27 @@ def checks_of(stores: Stores, worker: Worker | None, folders: Sequence[Path] = (
 
     The server writes to `folders`, so their disks must have room.
     """
-    checks = store_checks(stores)
+    checks = {**store_checks(stores), "files": check_descriptors}
     if folders:
         checks["disk"] = lambda: check_room(*folders)
     return checks if worker is None else {**checks, "worker": lambda: _check_alive(worker), "spark": _check_spark}
+
+
+def check_descriptors() -> None:
+    """Raise `Unavailable` if the process can open hardly any more files, and so hardly accept connections."""
+    opened: list[int] = []
+    try:
+        for _ in range(SPARE_FILES):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise Unavailable(
+            f"fewer than {SPARE_FILES} of {limit} files can still be opened: close connections, or raise the limit with ulimit -n",
+            key="files.exhausted",
+        ) from error
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def check_room(*folders: Path) -> None:
