@@ -81,7 +81,7 @@ def test_size_of_a_small_table_in_a_cache_is_that_in_memory() -> None:
 
     def allocated() -> int:
         found = libc.mallinfo2()
-        return int(found.mapped + found.used) + pa.total_allocated_bytes()
+        return int(found.mapped + found.used + pa.total_allocated_bytes())
 
     bounds = pa.struct({"min": pa.binary(), "max": pa.binary(), "nulls": pa.int64()})
     schema = pa.schema({"path": pa.string(), "columns": bounds} | {f"c{number}": bounds for number in range(8)})

@@ -50,7 +50,7 @@ def available_bytes() -> int:
 
 def arrow_bytes(table: pa.Table) -> int:
     """About how much memory a table takes, for caches. Of a small table with many columns, the values are the smallest part."""
-    arrays = sum(_arrays(column.type) * column.num_chunks for column in table.columns)
+    arrays: int = sum(_arrays(column.type) * column.num_chunks for column in table.columns)
     return int(table.nbytes) + _ARRAY_BYTES * arrays
 
 
