@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from skiway.errors import LimitExceeded
 
-__all__ = ["MemoryBudget", "available_bytes", "resident_bytes"]
+__all__ = ["MemoryBudget", "arrow_bytes", "available_bytes", "resident_bytes"]
 
 _MEASURED_FOR_S: Final = 0.05
 _RELEASED_FOR_S: Final = 1.0
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
+_ARRAY_BYTES: Final = 1000
+"""What Arrow takes for an array besides its values: the objects of the array, its type and its buffers, and their alignment."""
 
 
 def resident_bytes() -> int:
@@ -44,6 +46,19 @@ def available_bytes() -> int:
     except OSError:
         return machine
     return min(machine, int(limit)) if limit.isdecimal() else machine
+
+
+def arrow_bytes(table: pa.Table) -> int:
+    """About how much memory a table takes, for caches. Of a small table with many columns, the values are the smallest part."""
+    arrays: int = sum(_arrays(column.type) * column.num_chunks for column in table.columns)
+    return int(table.nbytes) + _ARRAY_BYTES * arrays
+
+
+def _arrays(of: pa.DataType) -> int:
+    found = 1
+    for place in range(of.num_fields):
+        found += _arrays(of.field(place).type)
+    return found
 
 
 class MemoryBudget:

@@ -52,7 +52,7 @@ class Raw:
 
     def unary(self, method: str, message: bytes, *headers: tuple[str, str]) -> bytes:
         data: bytes = self.channel.unary_unary(SERVICE + method)(
-            message, metadata=(*self.metadata, *headers), timeout=20
+            message, metadata=(*self.metadata, *headers), timeout=200
         )
         return data
 

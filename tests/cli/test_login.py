@@ -152,7 +152,7 @@ def test_long_commands_renew_the_token_while_they_run(run: Login, provider: Devi
     assert run("login").code == 0
     call = Call(server.address)
     before = provider.published.requests["/token"]
-    with call.metastore(timeout_s=30) as lake, call.airport("lake") as db:
+    with call.metastore(timeout_s=200) as lake, call.airport("lake") as db:
         for number in range(1, 4):
             assert [each.name for each in lake.catalogs()] == ["lake"]
             assert provider.published.requests["/token"] == before + number

@@ -88,7 +88,7 @@ def test_ctrl_c_cancels_the_query_here_and_on_the_server(slow: Slow, arguments: 
             assert slow.is_scanning.wait(200)
             assert not slow.has_ended.is_set()
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=200)
         finally:
             process.kill()
     assert (process.returncode, out, err) == (130, "", "skiway: cancelled\n")
@@ -102,7 +102,7 @@ def test_ctrl_c_works_if_another_thread_receives_the_signal(slow: Slow) -> None:
             assert slow.is_scanning.wait(200)
             other = max(int(each.name) for each in Path(f"/proc/{process.pid}/task").iterdir())
             assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGINT) == 0
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=200)
         finally:
             process.kill()
     assert (process.returncode, err) == (130, "skiway: cancelled\n")

@@ -24,7 +24,7 @@ import grpc
 import pytest
 
 from airport.certificates import Authority
-from runtime.servers import skiway, stored_pointers
+from runtime.servers import eventually, skiway, stored_pointers
 from skiway import __version__
 from skiway.config import Settings, load
 from skiway.doctor import Finding, Problem, ServerAddress, State, examine, home_checks, machine_checks, server_checks
@@ -46,7 +46,7 @@ def settings_of(home: Path, **given: str) -> Settings:
 @contextmanager
 def served(home: Path, **given: str) -> Iterator[ServerAddress]:
     free = {"server__grpc__address": "127.0.0.1:0", "server__http__address": "127.0.0.1:0"}
-    with running(settings_of(home, reconciler__backend="remote", **free, **given), home) as process:
+    with running(settings_of(home, **{"reconciler__backend": "remote", **free, **given}), home) as process:
         yield ServerAddress(process.addresses["rpc"], process.addresses["http"], version=__version__)
 
 
@@ -329,6 +329,19 @@ def test_clock_of_the_server(server: ServerAddress, skew: float) -> None:
 def test_server_that_is_not_ready() -> None:
     with http_server(lambda _: (503, b"not ready: blob store\n")) as address:
         wrong(found(server_checks(ServerAddress(CLOSED_PORT, address)), "readiness"), "blob store")
+
+
+def test_server_whose_spark_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker cannot start it again at first."""
+    can_start = threading.Event()
+    monkeypatch.setattr("skiway.runtime.readiness.has_spark_ended", lambda: not can_start.is_set())
+    monkeypatch.setattr("skiway.pipeline.session.SparkPlace.revive", lambda _: can_start.is_set())
+    with served(tmp_path / "home", reconciler__backend="local") as address:
+        checks = server_checks(address)
+        wrong(found(checks, "readiness"), "not ready: spark", "Java process has ended", "log of the server says why")
+        assert found(checks, "rpc calls").state is State.ok, "only jobs need Spark"
+        can_start.set()
+        eventually(lambda: found(checks, "readiness").state is State.ok)
 
 
 def test_caller_without_a_valid_token(tmp_path: Path) -> None:

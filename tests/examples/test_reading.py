@@ -215,7 +215,7 @@ def test_tls_client_that_trusts_the_certificate_can_read(tmp_path: Path) -> None
         with AirportClient(server.location, "vault", tls=trusting) as db:
             assert db.scan("safe.notes").read_all() == pa.table({"note": ["nobody on the way can read this"]})
         with (
-            AirportClient(server.location, "vault", timeout_s=10) as db,
+            AirportClient(server.location, "vault", timeout_s=200) as db,
             pytest.raises(Unavailable, match=server.location.replace("+", r"\+")),
         ):
             db.schemas()

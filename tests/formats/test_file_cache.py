@@ -64,11 +64,11 @@ def test_sources_with_different_credentials_or_folders_do_not_share_the_cache(tm
 
 
 def test_cache_size_in_bytes_is_limited(tmp_path: Path) -> None:
-    files = Files({}, Reach((location(str(tmp_path)),)), FileCache(100))
+    files = Files({}, Reach((location(str(tmp_path)),)), FileCache(1000 + 3 * 1000))
     for number in range(10):
-        files.cached("text", number, load=lambda: b"x" * 30, size_of=len)
-    assert files.cached("text", "long", load=lambda: b"y" * 101, size_of=len) == b"y" * 101
-    assert (files.cache.stats().entries, files.cache.stats().weight) == (3, 90)
+        files.cached("text", number, load=lambda: b"x" * 300, size_of=len)
+    assert files.cached("text", "long", load=lambda: b"y" * 3001, size_of=len) == b"y" * 3001
+    assert (files.cache.stats().entries, files.cache.stats().weight) == (3, 3 * 1300)
 
 
 def test_tables_of_a_warehouse_share_its_cache(tmp_path: Path, reads: list[str]) -> None:

@@ -34,7 +34,7 @@ class Counters:
     def reaches(self, name: str, count: int) -> bool:
         """Whether `count` items are drawn from a source before the timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.drawn.get(name) == count, timeout=10)
+            return self._changed.wait_for(lambda: self.drawn.get(name) == count, timeout=200)
 
 
 def test_all_items_are_returned_in_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -187,7 +188,7 @@ class OneCaller(Callers):
 
 
 def test_failed_lookup_is_repeated() -> None:
-    lookups = Lookups(OneCaller("a", "a", "a"))
+    lookups = Lookups(OneCaller(*3 * [("a", "rights")]))
 
     def fail() -> str:
         raise SkiwayError("not now")
@@ -199,15 +200,26 @@ def test_failed_lookup_is_repeated() -> None:
 
 
 def test_state_is_read_before_the_lookup() -> None:
-    callers = OneCaller("before", "after")
+    callers = OneCaller(("before", "rights"), ("after", "rights"))
     lookups = Lookups(callers)
 
     def read() -> str:
-        assert callers.states == ["after"]
+        assert callers.states == [("after", "rights")]
         return "old"
 
     assert lookups.get("key", read) == "old"
     assert lookups.get("key", lambda: "new") == "new"
+
+
+def test_results_of_former_states_are_not_kept() -> None:
+    """Each holds an opened table. A server with a commit per second had thousands of them in memory."""
+
+    class Found:
+        pass
+
+    lookups = Lookups(OneCaller(*((state, rights) for state in range(50) for rights in ("ada", "bob"))))
+    found = [weakref.ref(lookups.get("key", Found)) for _ in range(100)]
+    assert [each() is not None for each in found] == [False] * 98 + [True] * 2
 
 
 def test_nothing_is_kept_if_the_store_cannot_tell_its_state() -> None:

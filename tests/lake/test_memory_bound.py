@@ -85,7 +85,7 @@ def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
     ) as server:
         yield server
-        server.communicate(timeout=30)
+        server.communicate(timeout=200)
 
 
 def peak(server: subprocess.Popen[str]) -> int:

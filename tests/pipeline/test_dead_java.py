@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 from metastore.upstreams import parquet
@@ -19,6 +18,7 @@ from pipeline.conftest import QUICK
 from pipeline.lakes import SPARK
 from runtime.servers import environment, eventually, started
 from skiway.client import Metastore
+from skiway.doctor import Finding, ServerAddress, State, examine, server_checks
 from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import Lease
@@ -56,7 +56,11 @@ class TestServer:
             Metastore(server.address) as lake,
         ):
             lake.connectors.create("files", kind="parquet", uri=str(tmp_path / "data"), catalog="lake", namespace="raw")
-            ready = f"{server.addresses['http']}/readyz"
+            checks = server_checks(ServerAddress(server.address, server.addresses["http"]))
+
+            def readiness() -> Finding:
+                (finding,) = examine({"readiness": checks["readiness"]})
+                return finding
 
             def synced(*, full: bool = False) -> Any:
                 return lake.jobs.wait(
@@ -67,8 +71,8 @@ class TestServer:
             first = java_of(server.process.pid)
             assert first is not None
             os.kill(first, signal.SIGKILL)
-            eventually(lambda: httpx.get(ready).text == "not ready: spark\n", within_s=PATIENCE_S)
-            eventually(lambda: httpx.get(ready).status_code == 200, within_s=PATIENCE_S)
+            eventually(lambda: readiness().evidence.endswith("/readyz says: not ready: spark"), within_s=PATIENCE_S)
+            eventually(lambda: readiness().state is State.ok, within_s=PATIENCE_S)
             assert java_of(server.process.pid) not in (None, first)
             assert synced(full=True).state == "succeeded"
 

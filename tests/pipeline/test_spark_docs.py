@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from pipeline.lakes import SPARK, rows_of_all_types, write
 from pipeline.test_sync_spark import published, synced
 from ports import free_port
 from runtime.servers import command, environment, started
-from skiway.client import Metastore
+from skiway.client import AirportClient, Metastore
 from skiway.config import Settings, describe, load, shown
 from skiway.errors import InvalidArgument
 from skiway.model import v1
@@ -295,6 +296,33 @@ class TestOnClusters:
             program = [sys.executable, "-c", CONNECTED_JOBS, for_one_machine("sc://10.0.0.1:15002", **port)]
             done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=240, check=False)
             assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.needs("java", "spark")
+def test_database_is_copied_on_a_connect_server(tmp_path: Path):
+    file, port = tmp_path / "shop.db", {"15002": str(free_port())}
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE items (id INTEGER, name TEXT)")
+        database.execute("INSERT INTO items VALUES (9, 'a'), (10, NULL)")
+    toml = tmp_path / "skiway.toml"
+    toml.write_text(for_one_machine(BY_CONNECT, **port))
+    local = "--conf spark.connect.grpc.binding.address=127.0.0.1 --conf spark.ui.enabled=false spark-internal"
+    script = f"{VARIABLES}\n{for_one_machine(CONNECT, **port, **{'spark-internal': local})}"
+    copy = v1.CopySettings(mode=v1.COM_APPEND, cursor_column="id")
+    with (
+        shell(script, tmp_path / "connect.log", until="Spark Connect server started"),
+        started(tmp_path / "home", "--config", str(toml)) as server,
+        Metastore(server.address) as lake,
+        AirportClient(server.addresses["airport"], "lake") as client,
+    ):
+        source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["main"]))
+        uri = f"sqlite:///{file}"
+        lake.connectors.create("shop", kind="jdbc", uri=uri, catalog="lake", namespace="raw", source=source, copy=copy)
+        job = lake.jobs.wait(lake.connectors.sync("shop"), timeout_s=240)
+        assert (job.state, job.errors) == ("succeeded", {}), job.message
+        rows = client.scan("raw.items").read_all().sort_by("id").to_pylist()
+    assert rows == [{"id": 9, "name": "a"}, {"id": 10, "name": None}]
 
 
 def test_worker_command_of_the_page_starts_a_worker(tmp_path: Path):

@@ -113,7 +113,7 @@ def opened(
     app = RestApp(access, Observers(**observers), warehouse=warehouse, mirrors=mirrors, **arguments)
     try:
         # Without TLS, because loading the certificates takes longer than most tests.
-        with listening(app) as uri, httpx.Client(verify=False, timeout=30) as http:
+        with listening(app) as uri, httpx.Client(verify=False, timeout=200) as http:
             yield RestServer(factory, warehouse, app, callers, uri, http)
     finally:
         app.close()

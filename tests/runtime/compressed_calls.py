@@ -44,7 +44,7 @@ def answer_to(address: str, method: str, compressed: bytes, headers: Mapping[str
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in sent.items())
     message = b"\1" + struct.pack(">I", len(compressed)) + compressed
     assert len(message) < 65_535, "the client does not wait for room"
-    with socket.create_connection((host, int(port)), timeout=30) as server:
+    with socket.create_connection((host, int(port)), timeout=200) as server:
         server.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(_HEADERS, _END_HEADERS, 1, block))
         for start in range(0, len(message), 16_384):
             part = message[start : start + 16_384]

@@ -24,7 +24,7 @@ from skiway.runtime.http_door import HttpDoor, web_app
 
 def get(url: str, **headers: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=200) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -90,23 +90,23 @@ class IdleCalls:
         calls = [
             channel.stream_stream(method)(self._nothing(), metadata=metadata, timeout=timeout) for _ in range(count)
         ]
-        grpc.channel_ready_future(channel).result(timeout=10)
+        grpc.channel_ready_future(channel).result(timeout=200)
         self._calls += calls
         return calls
 
     def _nothing(self) -> Iterator[bytes]:
-        self._stop.wait(30)
+        self._stop.wait(200)
         yield from ()
 
 
 def is_served(address: str) -> bool:
     """Whether a health check, a call of the metastore and one of Airport are answered."""
     with grpc.insecure_channel(address) as channel:
-        answer = channel.unary_unary(CHECK)(b"", timeout=5)
+        answer = channel.unary_unary(CHECK)(b"", timeout=200)
         assert health_pb2.HealthCheckResponse.FromString(answer).status == health_pb2.HealthCheckResponse.SERVING
-        channel.unary_unary("/skiway.v1.CatalogService/ListCatalogs")(b"", timeout=5, metadata=TOKEN)
+        channel.unary_unary("/skiway.v1.CatalogService/ListCatalogs")(b"", timeout=200, metadata=TOKEN)
         action = flight.Action(type="list_schemas", body=b"\x81\xaccatalog_name\xa4demo").SerializeToString()
-        return len(list(channel.unary_stream(FLIGHT + "DoAction")(action, timeout=5, metadata=TOKEN))) == 1
+        return len(list(channel.unary_stream(FLIGHT + "DoAction")(action, timeout=200, metadata=TOKEN))) == 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_handshakes_never_share_threads_with_other_calls() -> None:
     with served() as address, IdleCalls(address) as idle:
         calls = idle.open(FLIGHT + "Handshake", 16, metadata=TOKEN)
         assert is_served(address)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 200
         while sum(call.done() for call in calls) < 14 and time.monotonic() < deadline:
             time.sleep(0.01)
         ended = [call.code() for call in calls if call.done()]
@@ -178,7 +178,7 @@ def test_handshakes_and_exchanges_have_threads_of_their_own() -> None:
 )
 def test_call_without_a_request_ends(method: str) -> None:
     with served(opening_s=0.2) as address, IdleCalls(address) as idle:
-        (call,) = idle.open(method, 1, metadata=(*TOKEN, ("airport-operation", "insert")), timeout=10)
+        (call,) = idle.open(method, 1, metadata=(*TOKEN, ("airport-operation", "insert")), timeout=200)
         assert call.code() is Code.DEADLINE_EXCEEDED
         assert "sent no request for 0.2 s, which is the limit of this server" in call.details()
 
@@ -189,9 +189,9 @@ def test_stream_that_stays_idle_ends() -> None:
 
         def messages() -> Iterator[bytes]:
             yield sent
-            stop.wait(10)
+            stop.wait(200)
 
-        call = channel.stream_stream(FLIGHT + "Handshake")(messages(), metadata=TOKEN, timeout=10)
+        call = channel.stream_stream(FLIGHT + "Handshake")(messages(), metadata=TOKEN, timeout=200)
         assert flight.HandshakeResponse.FromString(next(call)).payload == b"hello"
         assert call.code() is Code.DEADLINE_EXCEEDED
         assert "neither sent nor read anything for 0.2 s" in call.details()
@@ -280,7 +280,7 @@ def test_endless_headers_are_rejected(http: tuple[str, int], before: bytes, more
 def test_connection_whose_response_is_not_read_is_closed(http: tuple[str, int], cut: list[bool]) -> None:
     with socket.create_connection(http) as client:
         client.sendall(b"GET /much HTTP/1.1\r\nhost: x\r\n\r\n")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 200
         while not cut and time.monotonic() < deadline:
             time.sleep(0.01)
     assert cut == [True]

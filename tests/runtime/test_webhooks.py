@@ -102,7 +102,7 @@ def test_timeout_of_the_connection_is_no_answer_either() -> None:
 
 
 def test_request_has_the_body_and_headers(endpoint: Endpoint) -> None:
-    WebSender(SourceAccess(), timeout_s=5)("a1", endpoint.url, b"{}", {"X-Skiway-Event-Id": "a1-1"})
+    WebSender(SourceAccess(), timeout_s=200)("a1", endpoint.url, b"{}", {"X-Skiway-Event-Id": "a1-1"})
     (headers, body) = endpoint.requests[0]
     assert (body, headers["X-Skiway-Event-Id"]) == (b"{}", "a1-1")
     assert headers["User-Agent"].startswith("skiway/")
@@ -112,7 +112,7 @@ def test_request_has_the_body_and_headers(endpoint: Endpoint) -> None:
 def test_other_answers_than_success_are_errors_and_redirects_are_not_followed(endpoint: Endpoint, status: int) -> None:
     endpoint.status = status
     with pytest.raises(Unavailable, match=f"status {status}"):
-        WebSender(SourceAccess(), timeout_s=5)("a1", endpoint.url, b"{}", {})
+        WebSender(SourceAccess(), timeout_s=200)("a1", endpoint.url, b"{}", {})
     assert len(endpoint.requests) == 1
 
 
@@ -175,7 +175,7 @@ def test_nothing_is_read_while_nothing_happens(endpoint: Endpoint, monkeypatch: 
             stores,
             factory.realm,
             secrets=secrets,
-            send=WebSender(SourceAccess(), timeout_s=5),
+            send=WebSender(SourceAccess(), timeout_s=200),
             rules=DeliveryRules(base_backoff_s=60),
             clock=clock,
             on_attempt=lambda _account_id, result, _seconds: attempts.append(result),

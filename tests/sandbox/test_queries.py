@@ -291,7 +291,7 @@ def test_worker_ends_with_a_server_that_is_killed(kind: str) -> None:
         worker = int(server.stdout.readline())
     server.kill()
     server.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while _computes(worker):
         assert time.monotonic() < deadline, "the worker still computes"
         time.sleep(0.1)

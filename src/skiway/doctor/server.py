@@ -32,6 +32,11 @@ SHOWN: Final = 3
 QUERY: Final = "SELECT 6 * 7 AS answer"
 ANSWER: Final = [{"answer": 42}]
 NOT_ACCEPTED: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+FIXES: Final = {
+    "spark": "Spark's Java process has ended; the worker starts it again every minute, and the log of the server says why it fails",
+    "worker": "a thread of the worker has ended: restart the server; its log says why",
+}
+"""What to do about parts of which no other check says more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,12 @@ def readiness(server: ServerAddress) -> str:
     """The server says that all parts work."""
     found = _get(server, "/readyz")
     if found.status_code != 200:
+        says = found.text.strip()[:200]
+        parts = says.removeprefix("not ready: ").split(", ")
+        fixes = [FIXES[part] for part in parts if part in FIXES]
         raise Problem(
-            f"{server.http}/readyz says: {found.text.strip()[:200]}",
-            "see the log of the server; the checks of the named parts say more",
+            f"{server.http}/readyz says: {says}",
+            "; ".join(fixes) or "see the log of the server; the checks of the named parts say more",
         )
     return f"{server.http}/readyz says: {found.text.strip()}"
 

@@ -39,6 +39,9 @@ _OF_SERVICE: Final = re.compile(r"AWS Error|google::cloud::Status|Error performi
 _ACCESS_DENIED: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|\b40[13]\b|Forbidden")
 
 
+_ENTRY_BYTES: Final = 1000
+
+
 class _Entry(NamedTuple):
     value: Any
     weight: int
@@ -51,11 +54,14 @@ class FileCache:
         self._entries = Cache[Hashable, _Entry](max_bytes, weigh=lambda entry: entry.weight)
 
     def get(self, key: Hashable, load: Callable[[], T], *, size_of: Callable[[T], int]) -> T:
-        """Return the content that `key` stands for, calling `load` if it is not cached; `size_of` returns its bytes."""
+        """Return the content that `key` stands for, calling `load` if it is not cached; `size_of` returns its bytes.
+
+        Keys are counted, too: they name the file, and who may read it.
+        """
 
         def entry() -> _Entry:
             value = load()
-            return _Entry(value, size_of(value))
+            return _Entry(value, _ENTRY_BYTES + size_of(value))
 
         found: T = self._entries.get(key, entry).value
         return found

@@ -190,8 +190,8 @@ class Callers:
         call.is_narrowed = True  # operations have no permissions of their own, so the decision holds for all of them
         return self._pipeline.realm(call)
 
-    def state(self) -> Hashable | None:
-        """A value that changes when anything in the store does, or the rights of the caller; None if the store cannot tell."""
+    def state(self) -> tuple[Hashable, Hashable] | None:
+        """The state of the store, which every change in it changes, and the rights of the caller; None if the store cannot tell."""
         stored = self._pipeline.access.realm_of(self.principal).stored_state()
         return None if stored is None else (stored, self.rights)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Final, TypeVar
-
-from google.protobuf.message import Message
+from typing import Any, Final, NamedTuple, TypeVar
 
 from skiway.cache import Cache
 from skiway.lake.callers import Callers
@@ -14,8 +12,15 @@ __all__ = ["Lookups"]
 
 T = TypeVar("T")
 
-_MAX_BYTES: Final = 32 << 20
-_OBJECT_BYTES: Final = 1000
+_MAX_OBJECTS: Final = 5000
+"""An opened table takes some 20 KB."""
+
+
+class _Kept(NamedTuple):
+    """Results of one state of the store, by what was looked up and by the rights of the caller."""
+
+    stored: Hashable
+    results: Cache[Hashable, Any]
 
 
 class Lookups:
@@ -27,16 +32,16 @@ class Lookups:
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
-        self._kept = Cache[Hashable, Any](_MAX_BYTES, weigh=_weight)
+        self._kept = _Kept(None, Cache(_MAX_OBJECTS))
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
         """The kept result, or else what `read` returns. Callers must not modify it."""
         state = self._callers.state()  # before anything is read
         if state is None:
             return read()
-        found: T = self._kept.get((key, state), read)
+        stored, rights = state
+        kept = self._kept
+        if kept.stored != stored:  # nobody can get the other results any more
+            kept = self._kept = _Kept(stored, Cache(_MAX_OBJECTS))
+        found: T = kept.results.get((key, rights), read)
         return found
-
-
-def _weight(found: object) -> int:
-    return _OBJECT_BYTES + (found.ByteSize() if isinstance(found, Message) else 0)

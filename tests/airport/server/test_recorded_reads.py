@@ -121,7 +121,7 @@ class Replay:
             unary: Any = self.channel.unary_unary(f"/{headers.SERVICE}/{call.method}")
             invoke = lambda *args, **named: iter([unary(*args, **named)])  # noqa: E731
         try:
-            return "OK", list(invoke(self.request(call), metadata=metadata, timeout=30))
+            return "OK", list(invoke(self.request(call), metadata=metadata, timeout=200))
         except grpc.RpcError as error:
             status: Any = error
             return status.code().name, []

@@ -116,7 +116,7 @@ class Replay:
 
     def plain_call(self, call: Call) -> None:
         invoke: Any = self.channel.unary_stream(f"/{headers.SERVICE}/{call.method}")
-        answers = list(invoke(self._request(call), metadata=self.metadata(call), timeout=30))
+        answers = list(invoke(self._request(call), metadata=self.metadata(call), timeout=200))
         if call.action == "endpoints":
             (part,) = decode(flight.Result.FromString(answers[0]).body, list[bytes], "")
             self.tickets[call.header("airport-trace-id")] = flight.FlightEndpoint.FromString(part).ticket.ticket
@@ -142,7 +142,7 @@ class Exchange:
         self._replay, self._conversation, self._recorded = replay, conversation, recorded
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         invoke: Any = replay.channel.stream_stream(f"/{headers.SERVICE}/DoExchange")
-        self.call = invoke(iter(self._queue.get, None), metadata=replay.metadata(recorded), timeout=30)
+        self.call = invoke(iter(self._queue.get, None), metadata=replay.metadata(recorded), timeout=200)
         self._frames = [renamed_frame(data, replay.rename) for data in recorded.requests]
         schema = next(i for i, data in enumerate(self._frames) if parse_frame(data).header)
         for data in self._frames[: schema + 1]:

@@ -111,7 +111,7 @@ def test_client_killed_during_a_statement_changes_nothing(
     recorder.wait_for_messages(3)  # plus a descriptor, a schema or another batch: some rows have arrived in any case
     os.kill(client, signal.SIGKILL)
     recorder.wait_for(method)
-    with AirportClient(location, "m", timeout_s=30) as db:
+    with AirportClient(location, "m", timeout_s=200) as db:
         rows = db.scan("s.t").read_all()
         assert rows["id"].to_pylist() == list(range(ROWS))
         assert pc.unique(rows["v"]).to_pylist() == [0.0]

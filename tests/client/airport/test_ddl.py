@@ -29,7 +29,7 @@ COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("s", pa.struct([("x
 def db() -> Iterator[AirportClient]:
     with (
         Server(MemoryCatalog("m", schemas=["s"]), port=0) as server,
-        AirportClient(server.location, "m", timeout_s=30) as client,
+        AirportClient(server.location, "m", timeout_s=200) as client,
     ):
         client.create_table("s.t", COLUMNS)
         client.insert("s.t", pa.table({"a": [1, 2], "b": ["x", None], "s": [{"x": 1, "y": "p"}, None]}, COLUMNS))
@@ -39,7 +39,7 @@ def db() -> Iterator[AirportClient]:
 @pytest.fixture
 def other(db: AirportClient) -> Iterator[AirportClient]:
     """Another client, which loads the state of the server."""
-    with AirportClient(db.location, "m", timeout_s=30) as client:
+    with AirportClient(db.location, "m", timeout_s=200) as client:
         yield client
 
 

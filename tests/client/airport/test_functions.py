@@ -26,7 +26,7 @@ def recorder() -> Recorder:
 def db(recorder: Recorder) -> Iterator[AirportClient]:
     with (
         recording(service(RecordedCatalog()), recorder) as location,
-        AirportClient(location, "demo", token="t", timeout_s=30) as client,
+        AirportClient(location, "demo", token="t", timeout_s=200) as client,
     ):
         yield client
 
@@ -151,7 +151,7 @@ def test_exception_in_a_function_keeps_its_class_and_the_server_running() -> Non
             raise RuntimeError("seven")
         return value
 
-    with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo", timeout_s=30) as client:
+    with Server(builder.build(), port=0) as server, AirportClient(server.location, "demo", timeout_s=200) as client:
         with pytest.raises(InvalidArgument, match="no number below zero"):
             client.call_scalar("s.picky", pa.array([*range(10_000, 15_000), -1]))
         with pytest.raises(Internal, match="internal error; see the server log, correlation id") as hidden:
@@ -178,7 +178,7 @@ def test_batch_without_a_chunk_marker_is_malformed() -> None:
     }
     with (
         Scripted(answers).serving() as location,
-        AirportClient(location, "c", timeout_s=10) as client,
+        AirportClient(location, "c", timeout_s=200) as client,
         pytest.raises(Internal, match="marked b'chunk_perhaps'"),
     ):
         client.call("s.f", rows=batch).read_all()

@@ -40,7 +40,7 @@ def db(recorder: Recorder) -> Iterator[AirportClient]:
     catalogs = [MemoryCatalog(""), MemoryCatalog("m", schemas=["s"])]
     with (
         recording(AirportService(catalogs), recorder) as location,
-        AirportClient(location, "m", timeout_s=30) as client,
+        AirportClient(location, "m", timeout_s=200) as client,
     ):
         client.create_table("s.t", COLUMNS, primary_key=["id"])
         recorder.calls.clear()
@@ -159,7 +159,7 @@ def test_malformed_response_is_reported(answers: list[bytes]) -> None:
         return answers
 
     server = Scripted({**ordinary(COLUMNS.empty_table()), "DoPut": put, "delete": [result(b"{}")]})
-    with server.serving() as location, AirportClient(location, "c", timeout_s=10) as db:
+    with server.serving() as location, AirportClient(location, "c", timeout_s=200) as db:
         with pytest.raises(Internal):
             db.json.insert("s.t", rows(1))
         with pytest.raises(Internal, match="sent a malformed response to delete"):

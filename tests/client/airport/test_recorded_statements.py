@@ -323,7 +323,7 @@ def test_client_makes_the_same_requests_as_duckdb(
         "every statement is run, and no other"
     )
     done: list[str] = []
-    with AirportClient(location, "demo", token=token(recorded_statements[0]), timeout_s=30) as db:
+    with AirportClient(location, "demo", token=token(recorded_statements[0]), timeout_s=200) as db:
         for conversation in recorded_statements:
             if any(call.action == "list_schemas" for call in conversation.calls):
                 db.reload()  # DuckDB loads the catalog on first use, and again after a crash
@@ -354,7 +354,7 @@ def _fails_now(conversation: Conversation, done: list[str]) -> bool:
 @pytest.mark.parametrize("session", [s for s in dict.fromkeys(t.session for t in conversations()) if "types" in s])
 def test_client_sends_every_type_as_in_duckdb(session: str, location: str, recorder: Recorder) -> None:
     compared = 0
-    with AirportClient(location, "demo", token="t", timeout_s=30) as db:
+    with AirportClient(location, "demo", token="t", timeout_s=200) as db:
         db.create_schema("ty")
         for conversation in covered_statements(session):
             recorder.calls.clear()
@@ -388,7 +388,7 @@ def _bodies(calls: Sequence[Call], rename: Any) -> list[object]:
 def test_client_calls_functions_as_in_duckdb(conversation: Conversation, recorder: Recorder) -> None:
     with contextlib.ExitStack() as stack:
         location = stack.enter_context(recording(service(RecordedCatalog()), recorder))
-        db = stack.enter_context(AirportClient(location, "demo", token=token(conversation), timeout_s=30))
+        db = stack.enter_context(AirportClient(location, "demo", token=token(conversation), timeout_s=200))
         if not any(call.action == "list_schemas" for call in conversation.calls):
             db.schemas()
         recorder.calls.clear()

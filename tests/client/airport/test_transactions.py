@@ -27,7 +27,10 @@ def recorder() -> Recorder:
 @pytest.fixture
 def db(recorder: Recorder) -> Iterator[AirportClient]:
     catalog = MemoryCatalog("m", schemas=["s"])
-    with recording(AirportService(catalog), recorder) as location, AirportClient(location, "m", timeout_s=30) as client:
+    with (
+        recording(AirportService(catalog), recorder) as location,
+        AirportClient(location, "m", timeout_s=200) as client,
+    ):
         client.create_table("s.t", COLUMNS)
         recorder.calls.clear()
         yield client
@@ -35,7 +38,7 @@ def db(recorder: Recorder) -> Iterator[AirportClient]:
 
 @pytest.fixture
 def other(db: AirportClient) -> Iterator[AirportClient]:
-    with AirportClient(db.location, "m", timeout_s=30) as client:
+    with AirportClient(db.location, "m", timeout_s=200) as client:
         yield client
 
 

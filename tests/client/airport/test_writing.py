@@ -53,7 +53,10 @@ def recorder() -> Recorder:
 def db(recorder: Recorder) -> Iterator[AirportClient]:
     """A catalog with table `s.t`, in which `id` is the key and `v` is positive."""
     catalog = MemoryCatalog("m", schemas=["s"])
-    with recording(AirportService(catalog), recorder) as location, AirportClient(location, "m", timeout_s=30) as client:
+    with (
+        recording(AirportService(catalog), recorder) as location,
+        AirportClient(location, "m", timeout_s=200) as client,
+    ):
         client.create_table("s.t", COLUMNS, primary_key=["id"], checks=["v >= 0"])
         recorder.calls.clear()
         yield client
@@ -493,7 +496,7 @@ def frame(table: pa.Table) -> bytes:
 def test_server_out_of_step_is_an_error_not_a_hang(returning: bool, answers: list[bytes], message: str) -> None:
     with (
         careless(*answers).serving() as location,
-        AirportClient(location, "c", timeout_s=10) as db,
+        AirportClient(location, "c", timeout_s=200) as db,
         pytest.raises(Internal, match=message),
     ):
         db.insert("s.t", rows(1), returning=returning)
@@ -502,7 +505,7 @@ def test_server_out_of_step_is_an_error_not_a_hang(returning: bool, answers: lis
 def test_server_that_ends_the_exchange_early_does_not_block_the_sender() -> None:
     with (
         careless().serving() as location,
-        AirportClient(location, "c", timeout_s=10) as db,
+        AirportClient(location, "c", timeout_s=200) as db,
         pytest.raises(Internal, match="ended the call before the client had sent everything"),
     ):
         db.insert("s.t", endless())
@@ -513,7 +516,7 @@ def test_error_while_rows_are_sent_reaches_the_sender() -> None:
     server.answers["DoExchange"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
     with (
         server.serving() as location,
-        AirportClient(location, "c", timeout_s=10) as db,
+        AirportClient(location, "c", timeout_s=200) as db,
         pytest.raises(LimitExceeded, match="the disk is full"),
     ):
         db.insert("s.t", endless())

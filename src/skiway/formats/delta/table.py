@@ -35,6 +35,7 @@ from skiway.formats.source import (
     TableName,
 )
 from skiway.formats.statistics import bound_type, column_stats, constant_stats, stats_struct
+from skiway.memory_budget import arrow_bytes
 from skiway.security.source_access import Location, location
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class DeltaTable(TableHandle, DeltaUpkeep):
             self._at(self._newest).metadata().id,
             snapshot.id,
             load=lambda: self._file_table(snapshot.id),
-            size_of=lambda table: table.nbytes,
+            size_of=arrow_bytes,
         )
 
     def _file_table(self, version: int) -> pa.Table:

@@ -18,6 +18,7 @@ from skiway.formats.iceberg.types import bounds, partition_type
 from skiway.formats.schemas import leaves
 from skiway.formats.source import FILE_COLUMNS, Content
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
+from skiway.memory_budget import arrow_bytes
 from skiway.telemetry.context import require_active
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _cached_manifest(
         with decoding(io.files, manifest.manifest_path):
             return _manifest(metadata, manifest, schema, io, table)
 
-    return io.files.cached("iceberg manifest", *key, load=load, size_of=lambda rows: rows.nbytes)
+    return io.files.cached("iceberg manifest", *key, load=load, size_of=arrow_bytes)
 
 
 def _manifest(

@@ -37,6 +37,7 @@ from skiway.formats.source import (
     TableName,
     WholeFile,
 )
+from skiway.memory_budget import arrow_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -147,7 +148,7 @@ class IcebergTable(TableHandle):
             found.manifest_list,
             schema.id,
             load=lambda: file_table(self.metadata, found, self._measured(schema.arrow), self._io, str(self.name)),
-            size_of=lambda table: table.nbytes,
+            size_of=arrow_bytes,
         )
 
     def new_manifests(self, snapshot: Snapshot) -> list[str]:

@@ -21,6 +21,7 @@ from skiway.formats.files import Files, corrupt
 from skiway.formats.parquet.thrift import read_struct
 from skiway.formats.schemas import Leaf, leaves
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
+from skiway.memory_budget import arrow_bytes
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
@@ -212,7 +213,7 @@ def cached_row_groups(footer: Footer, source: pa.Schema, target: Sequence[Leaf],
         footer.digest,
         tuple(key),
         load=lambda: row_groups(footer.metadata, source, target),
-        size_of=lambda groups: groups.nbytes,
+        size_of=arrow_bytes,
     )
 
 

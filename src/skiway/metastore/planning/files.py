@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.memory_budget import arrow_bytes
 from skiway.metastore.statistics.bounds import LogicalType, bound, logical_type
 from skiway.model import v1
 
@@ -162,7 +163,7 @@ class FileFacts:
     @property
     def nbytes(self) -> int:
         """An estimate of the memory it takes."""
-        return 2 * int(self.files.nbytes) + 1024
+        return 2 * arrow_bytes(self.files)
 
     @cached_property
     def is_data(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
