@@ -211,7 +211,7 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     job = connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
     jobs.enqueue_maintenance(realm, people.resource_id, CLEAN)
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
-    webhooks.create(realm, v1.CreateWebhookRequest(spec=hook), secrets=secrets, access=None)
+    webhooks.calls(secrets, None).create(realm, v1.CreateWebhookRequest(spec=hook))
     ann = owner_realm(realm, Owner("ann", frozenset({ADMINISTRATOR})))
     pipelines.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
     rule = v1.QualityRuleSpec(display_name="canary rule", table_id=people.resource_id, check=ROWS)

@@ -49,7 +49,7 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
     with Metastore(server.address, token=tokens["ada"]) as metastore:
         metastore.webhooks.create(
             "alerts",
-            f"http://127.0.0.1:9/{SCRIPT}",
+            url=f"http://127.0.0.1:9/{SCRIPT}",
             events=["rule.*", "table.*"],
             secret="0123456789abcdef",
             description="for ops",

@@ -38,13 +38,13 @@ def test_event_arrives_signed_and_the_secret_is_not_shown(run: Run, endpoint: En
         assert run("rules", "create", "hooked", "lake.raw.people", "row_count", "--min", "1").code == 0
         ends_at = time.monotonic() + 200
         while not endpoint.requests:
-            assert time.monotonic() < ends_at, run("webhooks", "show", "alerts").out
+            assert time.monotonic() < ends_at, run("webhooks", "get", "alerts").out
             time.sleep(0.05)
         headers, body = endpoint.requests[0]
         event = json.loads(body)
         assert (event["kind"], event["action"], event["name"]) == ("rule", "created", "hooked")
         assert headers["X-Skiway-Signature"] == signature(SECRET.encode(), int(headers["X-Skiway-Timestamp"]), body)
-        shown = run("webhooks", "show", "alerts", "--output", "json")
+        shown = run("webhooks", "get", "alerts", "--output", "json")
         assert shown.json["events"] == ["rule.*"]
         assert run("webhooks", "dead-letters", "alerts", "--output", "json").json == []
         assert run("webhooks", "update", "alerts", "--pause").code == 0
@@ -67,7 +67,7 @@ def test_event_arrives_signed_and_the_secret_is_not_shown(run: Run, endpoint: En
         (("create", "w", "http://169.254.169.254/", "--event", "*", "FILE"), 1, "link-local addresses are never"),
         (("create", "w", "nowhere", "--event", "*", "FILE"), 1, "give a URL such as"),
         (("create", "w", "http://127.0.0.1:9/", "--event", "rules.failed", "FILE"), 1, "kinds are account"),
-        (("show", "nope"), 1, "there is no webhook nope"),
+        (("get", "nope"), 1, "there is no webhook nope"),
         (("update", "nope"), 2, "give at least one new value"),
     ],
 )

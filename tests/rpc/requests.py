@@ -103,9 +103,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     quality.check(factory.home, v1.CheckRulesRequest(table_id=table.resource_id))
     checking = jobs.enqueue_check(factory.home, table.resource_id, [rule.resource_id.id])
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
-    webhook = webhooks.create(
-        factory.home, v1.CreateWebhookRequest(spec=hook), secrets=MemorySecrets(), access=None
-    ).webhook
+    webhook = webhooks.calls(MemorySecrets(), None).create(factory.home, v1.CreateWebhookRequest(spec=hook)).webhook
     letter = WebhookPlace(factory.home, webhook.resource_id.id).give_up(
         v1.Event(sequence=1), "refused", expires_at=factory.clock() + timedelta(hours=1)
     )

@@ -136,7 +136,7 @@ def test_endpoint_that_never_answers_delays_no_other_webhook(endpoint: Endpoint)
         factory, secrets = ResourceFactory(stores, clock=now), MemorySecrets()
         for name, where in (("a-silent", url), ("b-good", endpoint.url)):
             spec = v1.WebhookSpec(display_name=name, url=where, events=["catalog.created"], secret=SECRET)
-            webhooks.create(factory.home, v1.CreateWebhookRequest(spec=spec), secrets=secrets, access=None)
+            webhooks.calls(secrets, None).create(factory.home, v1.CreateWebhookRequest(spec=spec))
         send, rules = WebSender(SourceAccess(), timeout_s=2), DeliveryRules(base_backoff_s=60)
         deliveries = Deliveries(stores, factory.realm, secrets=secrets, send=send, rules=rules)
         for name in ("one", "two"):
@@ -148,7 +148,7 @@ def test_endpoint_that_never_answers_delays_no_other_webhook(endpoint: Endpoint)
             time.sleep(0.01)
         assert time.monotonic() - before < 1.9, "it waited for the other one"
         deliveries.wait()
-        status = webhooks.get(factory.home, v1.GetWebhookRequest(display_name="a-silent")).status
+        status = webhooks.calls(secrets, None).get(factory.home, v1.GetWebhookRequest(display_name="a-silent")).status
         assert (status.attempt, "no answer" in status.last_error) == (1, True)
     events = [json.loads(body) for _, body in endpoint.requests]
     assert [each["name"] for each in events] == ["one", "two"]
@@ -169,7 +169,7 @@ def test_nothing_is_read_while_nothing_happens(endpoint: Endpoint, monkeypatch: 
     with open_stores("memory://", clock=clock) as stores:
         factory, secrets = ResourceFactory(stores, clock=clock), MemorySecrets()
         spec = v1.WebhookSpec(display_name="hook", url=endpoint.url, events=["catalog.created"], secret=SECRET)
-        made = webhooks.create(factory.home, v1.CreateWebhookRequest(spec=spec), secrets=secrets, access=None).webhook
+        made = webhooks.calls(secrets, None).create(factory.home, v1.CreateWebhookRequest(spec=spec)).webhook
         attempts = list[str]()
         deliveries = Deliveries(
             stores,

@@ -74,7 +74,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             metastore.connectors.create("shop", kind="parquet", uri=str(home.parent / "nothing"), catalog="lake")
             metastore.webhooks.create(
                 "alerts",
-                f"http://127.0.0.1:9/{SCRIPT}",
+                url=f"http://127.0.0.1:9/{SCRIPT}",
                 events=["namespace.*"],
                 secret="planted-secret-0123",
                 description=SCRIPT,
@@ -668,7 +668,7 @@ def test_webhook_shows_what_was_given_up_and_sends_it_again(visitor: Visitor, se
 
     eventually(lambda: any(each["name"] == "given_up" for each in letters()))
     (letter,) = [each for each in letters() if each["name"] == "given_up"]
-    assert letter["event"] == "namespace.created"
+    assert (letter["kind"], letter["action"]) == ("namespace", "created")
     assert letter["error"]
     page = visitor.page("/webhooks/alerts")
     assert "Send given-up events again" in page

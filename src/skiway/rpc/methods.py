@@ -11,9 +11,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from skiway.metastore import Realm
+from skiway.metastore.records.named import NamedCalls
 from skiway.requests import Operation
 
-__all__ = ["Act", "Method", "Rule", "Service", "changes", "reads"]
+__all__ = ["Act", "Method", "Rule", "Service", "changes", "reads", "service_of"]
 
 Act = Callable[[Realm, Any], Message | Iterator[Message]]
 """A function of the metastore. It takes a message, or an iterator of messages where the client streams, and returns the
@@ -100,3 +101,20 @@ class Service:
                 streamed=described.client_streaming,
                 answers_many=described.server_streaming,
             )
+
+
+def service_of(calls: NamedCalls[Any], **more: Rule) -> Service:
+    """The service for a kind of resource: the methods that all kinds have, and those that only this one has."""
+    resource, permission = calls.resource, calls.resource.permission
+    return Service(
+        resource.service,
+        category=resource.name,
+        rules={
+            f"List{resource.plural.title()}": reads(calls.list_, permission),
+            f"Get{resource.title}": reads(calls.get, permission),
+            f"Create{resource.title}": changes(calls.create, permission),
+            f"Update{resource.title}": changes(calls.update, permission),
+            f"Delete{resource.title}": changes(calls.delete, permission),
+            **more,
+        },
+    )

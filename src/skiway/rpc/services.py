@@ -68,11 +68,9 @@ from skiway.model.v1 import (
     table_pb2,
     transaction_pb2,
     view_pb2,
-    webhook_pb2,
 )
-from skiway.rpc.methods import Service, changes, reads
+from skiway.rpc.methods import Service, changes, reads, service_of
 from skiway.security import MemorySecrets, SecretsStore
-from skiway.security.source_access import SourceAccess
 from skiway.telemetry.context import current_call
 
 __all__ = ["all_services"]
@@ -124,7 +122,11 @@ def all_services(
         transactions_of(staging or StagingArea()),
         maintenance_of(maintenance or MaintenanceArea()),
         QUALITY,
-        webhooks_of(secrets_of_webhooks, None if reconciler is None else reconciler.access),
+        service_of(
+            webhooks.calls(secrets_of_webhooks, None if reconciler is None else reconciler.access),
+            ListDeadLetters=reads(webhooks.list_dead_letters, "webhook.manage"),
+            RedeliverEvents=changes(webhooks.redeliver, "webhook.manage"),
+        ),
         pipelines_of(PipelineArea(reconciles, current_roles, allows_python=allows_python)),
         EVENTS,
         search_of(search_indexes or SearchIndexes()),
@@ -247,23 +249,6 @@ def maintenance_of(area: MaintenanceArea) -> Service:
             "PlanMaintenance": reads(partial(table_maintenance.plan, area=area), "table.write"),
             "StartMaintenance": changes(partial(table_maintenance.start, area=area), "table.write"),
             "GetMaintenance": reads(table_maintenance.get, "table.read"),
-        },
-    )
-
-
-def webhooks_of(secrets: SecretsStore, access: SourceAccess | None) -> Service:
-    """The service for webhooks."""
-    return Service(
-        webhook_pb2.DESCRIPTOR.services_by_name["WebhookService"],
-        category="webhook",
-        rules={
-            "ListWebhooks": reads(webhooks.list_, "webhook.manage"),
-            "GetWebhook": reads(webhooks.get, "webhook.manage"),
-            "CreateWebhook": changes(partial(webhooks.create, secrets=secrets, access=access), "webhook.manage"),
-            "UpdateWebhook": changes(partial(webhooks.update, secrets=secrets, access=access), "webhook.manage"),
-            "DeleteWebhook": changes(partial(webhooks.delete, secrets=secrets), "webhook.manage"),
-            "ListDeadLetters": reads(webhooks.list_dead_letters, "webhook.manage"),
-            "RedeliverEvents": changes(webhooks.redeliver, "webhook.manage"),
         },
     )
 

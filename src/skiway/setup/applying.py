@@ -16,8 +16,9 @@ from skiway.client import Metastore
 from skiway.client.metastore import Id
 from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.model import v1
+from skiway.setup import named
 from skiway.setup.column_types import schema_of
 from skiway.setup.declarations import (
     CHECKS,
@@ -25,6 +26,7 @@ from skiway.setup.declarations import (
     Catalog,
     Connector,
     Copy,
+    Described,
     Destination,
     Grant,
     Namespace,
@@ -39,7 +41,6 @@ from skiway.setup.declarations import (
     TableCopy,
     Tags,
     View,
-    Webhook,
 )
 from skiway.setup.normal_form import object_kind, object_name
 from skiway.setup.planning import Change, Plan
@@ -87,7 +88,7 @@ class Applying:
     report: Report
     sync: bool = False
     credentials: dict[str, v1.ConnectorCredentials] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     waiting: list[Change] = field(default_factory=list)
     has_synced: bool = False
 
@@ -97,9 +98,9 @@ class Applying:
             if change.sends_credentials:
                 read = partial(credentials_of, change.desired.auth.credentials, environment)
                 self.credentials[change.name] = _with_place(change, read)
-            if change.sends_secret:
-                read_one = partial(secret_of, change.desired.secret, environment)
-                self.secrets[change.name] = _with_place(change, read_one)
+            for name in change.secrets:
+                read_one = partial(secret_of, getattr(change.desired, name), environment)
+                self.secrets.setdefault(change.name, {})[name] = _with_place(change, read_one)
         for number, change in enumerate(plan.changes):
             if self._must_wait(change):
                 self.waiting.append(change)
@@ -168,8 +169,8 @@ class Applying:
                 _policy(self.lake, change, desired)
             case Pipeline():
                 _pipeline(self.lake, change, desired)
-            case Webhook():
-                _webhook(self.lake, change, desired, self.secrets.get(change.name))
+            case Described():
+                _described(self.lake, change, desired, self.secrets.get(change.name, {}))
             case Rule():
                 _rule(self.lake, change, desired)
             case Grant():
@@ -329,29 +330,17 @@ def _pipeline(lake: Metastore, change: Change, item: Pipeline) -> None:
         lake.pipelines.update(item.name, item.files)
 
 
-def _webhook(lake: Metastore, change: Change, item: Webhook, secret: str | None) -> None:
-    if change.action == "delete":
-        lake.webhooks.delete(item.name)
-    elif change.action == "create":
-        if secret is None:
-            raise InvalidArgument(
-                "a new webhook needs a secret: give {env: NAME} or {file: PATH}", key="field", field="secret"
-            )
-        lake.webhooks.create(
-            item.name,
-            item.url,
-            events=item.events,
-            secret=secret,
-            paused=item.paused,
-            description=item.description or None,
-        )
-    else:
-        changed = _changed(change, item, ("url", "events", "description"))
-        if "paused" in change.changed:
-            changed["paused"] = item.paused
-        if secret is not None:
-            changed["secret"] = secret
-        lake.webhooks.update(item.name, **changed)
+def _described(lake: Metastore, change: Change, item: Described, secrets: Mapping[str, str]) -> None:
+    resource = named.described(item)
+    assert resource is not None
+    collection: Any = getattr(lake, resource.plural)
+    match change.action:
+        case "delete":
+            collection.delete(item.name)
+        case "create":
+            collection.create(item.name, **named.values(resource, item, None, secrets))
+        case "update":
+            collection.update(item.name, **named.values(resource, item, change.changed, secrets))
 
 
 def _grant(lake: Metastore, change: Change, item: Grant) -> None:

@@ -11,6 +11,7 @@ import yaml
 from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument
+from skiway.setup import named
 from skiway.setup.declarations import (
     CHECKS,
     SECTIONS,
@@ -21,7 +22,6 @@ from skiway.setup.declarations import (
     Policy,
     Rule,
     SecretRef,
-    Webhook,
 )
 from skiway.setup.normal_form import KINDS, normal, normal_item, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
@@ -53,7 +53,7 @@ def checked(loaded: Loaded) -> Loaded:
         finding
         for section in SECTIONS
         for number, item in enumerate(getattr(loaded.setup, section) or ())
-        for finding in _CHECKS.get(section, _no_check)(item, (section, number))
+        for finding in _CHECKS.get(section, _named_resource)(item, (section, number))
     ]
     findings = findings or list(_duplicates(loaded))
     if findings:
@@ -83,8 +83,10 @@ def _duplicates(loaded: Loaded) -> Iterator[Finding]:
             met.setdefault(name, number)
 
 
-def _no_check(_item: Any, _path: Path) -> Iterator[Finding]:
-    return iter(())
+def _named_resource(item: Any, path: Path) -> Iterator[Finding]:
+    resource = named.described(item)
+    for name, message in named.missing_reference(resource, item) if resource else ():
+        yield (*path, name), message
 
 
 def _name(text: str, kind: str, path: Path) -> Iterator[Finding]:
@@ -207,11 +209,6 @@ def _rule(item: Rule, path: Path) -> Iterator[Finding]:
             yield (*path, "freshness", "max_age"), f"max_age must be {DURATION.takes}"
 
 
-def _webhook(item: Webhook, path: Path) -> Iterator[Finding]:
-    if item.secret is not None and bool(item.secret.env) == bool(item.secret.file):
-        yield (*path, "secret"), "secret needs one reference: {env: NAME} or {file: PATH}"
-
-
 def _pipeline(item: Pipeline, path: Path) -> Iterator[Finding]:
     head = item.files.get(PIPELINE_FILE)
     if head is None:
@@ -241,6 +238,5 @@ _CHECKS: Final[dict[str, Callable[[Any, Path], Iterator[Finding]]]] = {
     "policies": _policy,
     "rules": _rule,
     "pipelines": _pipeline,
-    "webhooks": _webhook,
     "grants": _grant,
 }

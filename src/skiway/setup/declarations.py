@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from skiway.resources import WEBHOOK, Resource
+
 __all__ = [
     "CHECKS",
+    "DESCRIBED",
     "SECTIONS",
     "Account",
     "Auth",
@@ -20,6 +23,7 @@ __all__ = [
     "Copy",
     "Credentials",
     "Declaration",
+    "Described",
     "Destination",
     "Grant",
     "ListType",
@@ -43,7 +47,6 @@ __all__ = [
     "Tags",
     "View",
     "ViewColumn",
-    "Webhook",
 ]
 
 
@@ -424,17 +427,6 @@ CHECKS: Final[Mapping[str, type[Declaration]]] = {
 """The kinds of rules, of which a rule has one."""
 
 
-class Webhook(Declaration, frozen=True):
-    """A webhook, which sends events to another system."""
-
-    name: str
-    url: Annotated[str, Meta(description="Address, such as https://example.org/hooks, that the operator permits.")]
-    events: Annotated[Texts, Meta(description="Such as rule.failed, table.* or *.")]
-    secret: Annotated[SecretRef | None, Meta(description="Signs requests; needed to create the webhook.")] = None
-    paused: bool = False
-    description: Description = ""
-
-
 class Pipeline(Declaration, frozen=True):
     """A pipeline, which derives tables. Whoever applies a change of it becomes its owner."""
 
@@ -450,6 +442,48 @@ class Grant(Declaration, frozen=True):
     to: Annotated[str, Meta(description="user:<subject> or role:<name>")]
     privilege: Literal["read", "write", "manage"]
     on: Object
+
+
+class Described(Declaration, frozen=True):
+    """A resource that a setup file declares."""
+
+    name: str
+
+
+def declared(resource: Resource) -> type[Described]:
+    """The class of the declarations of one kind."""
+    keys: list[Any] = []
+    for field in resource.fields:
+        kind: Any = SecretRef | None if field.is_secret else tuple[field.type, ...] if field.many else field.type  # type: ignore[name-defined]
+        annotated: Any = Annotated[kind, Meta(description=field.help)]
+        is_needed = field.required and not field.is_secret  # the server may have the secret
+        default = None if field.is_secret else () if field.many else field.type()
+        keys.append((field.name, annotated) if is_needed else (field.name, annotated, default))
+    keys.sort(key=len)
+    about = f"A {resource.name}. {resource.about}"
+    namespace = {"__doc__": about}
+    made: Any = msgspec.defstruct(
+        resource.title,
+        keys,
+        bases=(Described,),
+        namespace=namespace,
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+    )
+    kind: type[Described] = made
+    return kind
+
+
+if TYPE_CHECKING:
+    Webhook = Described
+else:
+    Webhook = declared(WEBHOOK)
+
+DESCRIBED: Final[Mapping[str, tuple[Resource, type[Described]]]] = {WEBHOOK.plural: (WEBHOOK, Webhook)}
+"""The kinds, and the classes of their declarations, by section."""
 
 
 class Setup(Declaration, frozen=True):

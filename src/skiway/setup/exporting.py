@@ -20,19 +20,22 @@ from skiway.client.metastore import Policy as StoredPolicy
 from skiway.client.metastore import Rule as StoredRule
 from skiway.client.metastore import Table as StoredTable
 from skiway.client.metastore import View as StoredView
-from skiway.client.metastore import Webhook as StoredWebhook
 from skiway.client.metastore.names import segments
 from skiway.config.fields import as_text
 from skiway.errors import NotFound, PreconditionFailed
 from skiway.model import v1
+from skiway.resources import Resource
+from skiway.setup import named
 from skiway.setup.column_types import columns_of
 from skiway.setup.declarations import (
     CHECKS,
+    DESCRIBED,
     Account,
     Auth,
     Catalog,
     Connector,
     Copy,
+    Described,
     Destination,
     Grant,
     Mask,
@@ -53,7 +56,6 @@ from skiway.setup.declarations import (
     Tags,
     View,
     ViewColumn,
-    Webhook,
 )
 from skiway.setup.normal_form import normal
 from skiway.setup.secrets import default_reference, default_variable
@@ -146,8 +148,8 @@ class _Reading:
             pipelines=tuple(
                 Pipeline(name=each.name, files=dict(each.files)) for each in _sound(lake.pipelines(), "pipeline")
             ),
-            webhooks=tuple(map(_webhook, _sound(lake.webhooks(), "webhook"))),
             grants=tuple(self._grants()),
+            **{section: tuple(self._described(resource)) for section, (resource, _) in DESCRIBED.items()},
         )
         return Actual(
             normal(setup),
@@ -188,6 +190,12 @@ class _Reading:
             on = None if grant.damage else self._object(grant.kind, grant.object_id)
             if on is not None:
                 yield Grant(to=grant.grantee, privilege=grant.privilege, on=on)  # type: ignore[arg-type]
+
+    def _described(self, resource: Resource) -> Iterator[Described]:
+        """The resources of a described kind. References to variables stand for their secrets."""
+        for record in _sound(getattr(self.lake, resource.plural)(), resource.name):
+            variable = default_variable(resource.name.upper(), record.name)
+            yield named.stored(resource, record, dict.fromkeys(resource.secrets, SecretRef(env=variable)))
 
     def _rules(self) -> Iterator[Rule]:
         """The rules. Those of deleted tables are left out."""
@@ -352,18 +360,6 @@ def _rule(rule: StoredRule, table: str) -> Rule:
         description=rule.description,
         estimates_only=rule.estimates_only,
         **check,
-    )
-
-
-def _webhook(webhook: StoredWebhook) -> Webhook:
-    """A webhook. Its secret is a reference to a variable, as that of a connector."""
-    return Webhook(
-        name=webhook.name,
-        url=webhook.url,
-        events=webhook.events,
-        secret=SecretRef(env=default_variable("WEBHOOK", webhook.name)),
-        paused=webhook.paused,
-        description=webhook.description,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from skiway.client.metastore.names import dotted, segments
+from skiway.setup import named
 from skiway.setup.declarations import (
     SECTIONS,
     Column,
@@ -27,7 +28,6 @@ from skiway.setup.declarations import (
     Table,
     Tags,
     View,
-    Webhook,
 )
 
 __all__ = ["KINDS", "full_name", "normal", "normal_item", "object_kind", "object_name", "title"]
@@ -49,7 +49,8 @@ def normal(setup: Setup) -> Setup:
 def normal_item(item: Declaration) -> Declaration:
     """Return a declaration in normal form."""
     change = _NORMAL.get(type(item))
-    found = item if change is None else change(item)
+    resource = named.described(item)
+    found = named.normal(resource, item) if resource else item if change is None else change(item)
     sorted_fields = {
         name: dict(sorted(value.items()))
         for name in found.__struct_fields__
@@ -142,10 +143,6 @@ def _rule(item: Rule) -> Rule:
     return replace(item, table=full_name(item.table, "table"), schema=schema)
 
 
-def _webhook(item: Webhook) -> Webhook:
-    return replace(item, events=tuple(sorted(set(item.events))))
-
-
 def _pipeline(item: Pipeline) -> Pipeline:
     return replace(item, files=dict(sorted(item.files.items())))
 
@@ -183,7 +180,6 @@ _NORMAL: Final[dict[type, Callable[[Any], Any]]] = {
     Policy: _policy,
     Rule: _rule,
     Pipeline: _pipeline,
-    Webhook: _webhook,
     Grant: _grant,
     Connector: _connector,
 }

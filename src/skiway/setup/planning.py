@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from skiway.client.metastore.names import dotted, segments
+from skiway.setup import named
 from skiway.setup.declarations import (
     SECTIONS,
     Account,
@@ -20,7 +21,6 @@ from skiway.setup.declarations import (
     Setup,
     Tags,
     View,
-    Webhook,
 )
 from skiway.setup.exporting import Actual
 from skiway.setup.normal_form import object_kind, object_name, title
@@ -66,7 +66,6 @@ KEPT: Final = {View: ("reads", "columns", "search_path")}
 ADDRESS: Final = ("kind", "uri", "properties", "auth")
 """The keys of a connector that decide where its credentials are sent: if one changes, they are sent again."""
 CREDENTIALS: Final = "auth.credentials"
-SECRET: Final = "secret"  # noqa: S105 - the name of a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +95,11 @@ class Change:
         return frozenset(each.field.partition(".")[0] for each in self.fields)
 
     @property
-    def sends_secret(self) -> bool:
-        """Whether the change sets the secret of a webhook."""
-        has_one = isinstance(self.desired, Webhook) and self.desired.secret is not None
-        return has_one and (self.action == "create" or any(each.field == SECRET for each in self.fields))
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the secrets that the change sends."""
+        names = _secrets(self.desired) if self.action != "delete" else ()
+        given = [name for name in names if getattr(self.desired, name) is not None]
+        return tuple(name for name in given if self.action == "create" or name in self.changed)
 
     @property
     def sends_credentials(self) -> bool:
@@ -198,8 +198,9 @@ def _compare(section: str, loaded: Loaded, actual: Actual, *, send_credentials: 
         fields = tuple(_differences({**_shown(before)}, {**_shown(desired), **_plain_keys(kept)}))
         if isinstance(desired, Connector):
             fields = tuple(_credential_fields(fields, desired, actual, again=send_credentials, delete=delete))
-        if isinstance(desired, Webhook) and desired.secret is not None and (send_credentials or _is_moved(fields)):
-            fields = (*fields, FieldChange(SECRET, "(stored)", plain(desired.secret)))
+        for secret in _secrets(desired):
+            if getattr(desired, secret) is not None and (send_credentials or _is_moved(fields, desired)):
+                fields = (*fields, FieldChange(secret, "(stored)", plain(getattr(desired, secret))))
         if fields:
             yield Change("update", kind, name, fields, desired, line, pending)
     if section not in NEVER_DELETED:
@@ -226,9 +227,15 @@ def _shown(item: Any) -> dict[str, Any]:
     found: dict[str, Any] = plain(item)
     if isinstance(item, Connector) and "auth" in found:
         found["auth"].pop("credentials", None)
-    if isinstance(item, Webhook):
-        found.pop(SECRET, None)
+    for secret in _secrets(item):
+        found.pop(secret, None)
     return found
+
+
+def _secrets(item: Any) -> tuple[str, ...]:
+    """The keys of a declaration of a described kind that are references to secrets."""
+    resource = named.described(item)
+    return resource.secrets if resource else ()
 
 
 def _plain_keys(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,38 +247,43 @@ def _credential_fields(
 ) -> Iterator[FieldChange]:
     yield from fields
     has_some = desired.name in actual.with_credentials
-    if desired.auth.credentials is not None and (again or not has_some or _is_moved(fields)):
+    if desired.auth.credentials is not None and (again or not has_some or _is_moved(fields, desired)):
         yield FieldChange(CREDENTIALS, "(stored)" if has_some else None, plain(desired.auth.credentials))
     elif desired.auth.credentials is None and has_some and delete:
         yield FieldChange(CREDENTIALS, "(stored)", None)
 
 
-def _is_moved(fields: Sequence[FieldChange]) -> bool:
-    """Whether the changes of a connector or webhook decide where its secret is sent."""
-    return any(each.field.partition(".")[0] in (*ADDRESS, "url") for each in fields)
+def _is_moved(fields: Sequence[FieldChange], item: Any) -> bool:
+    """Whether the changes of an object decide where its secret is sent."""
+    resource = named.described(item)
+    address = {field.name for field in resource.fields if field.is_address} if resource else ADDRESS
+    return any(each.field.partition(".")[0] in address for each in fields)
 
 
 def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterator[Problem]:
-    """Connectors and webhooks whose address changes in the file, which does not declare their secret."""
-    for section, path, advice in (
-        ("connectors", ("auth", "credentials"), "declare auth.credentials, or remove the stored ones with --delete"),
-        ("webhooks", (SECRET,), "declare its secret"),
-    ):
+    """Objects whose address changes in the file, which does not declare their secret."""
+    for section in SECTIONS:
         existing = {title(each): each for each in getattr(actual.setup, section) or ()}
         for item in getattr(loaded.setup, section) or ():
-            before = existing.get(title(item))
-            is_connector = isinstance(item, Connector)
-            secret = item.auth.credentials if is_connector else item.secret
-            is_stored = not is_connector or (item.name in actual.with_credentials and not delete)
-            if before is None or secret is not None or not is_stored:
+            if (before := existing.get(title(item))) is None:
                 continue
             fields = list(_differences(_shown(before), _shown(item)))
-            if _is_moved(fields):
+            for key, advice in _stored_secrets(item, actual, delete=delete) if _is_moved(fields, item) else ():
                 yield Problem(
-                    loaded.line((section, item.name, path[0])),
-                    f"{SINGULAR[section]} {item.name} gets another {fields[0].field}, and its stored secret is only for the "
+                    loaded.line((section, title(item), key)),
+                    f"{SINGULAR[section]} {title(item)} gets another {fields[0].field}, and its stored secret is only for the "
                     f"previous one: {advice}",
                 )
+
+
+def _stored_secrets(item: Any, actual: Actual, *, delete: bool) -> Iterator[tuple[str, str]]:
+    """The keys of secrets that only the server has, and what to do if they are needed again."""
+    has_credentials = isinstance(item, Connector) and item.name in actual.with_credentials and not delete
+    if has_credentials and item.auth.credentials is None:
+        yield "auth", "declare auth.credentials, or remove the stored ones with --delete"
+    for secret in _secrets(item):
+        if getattr(item, secret) is None:
+            yield secret, f"declare its {secret}"
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[FieldChange]:

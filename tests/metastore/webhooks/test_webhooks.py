@@ -22,6 +22,7 @@ from skiway.errors import (
 from skiway.metastore import catalogs, events, gc, webhooks
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
+from skiway.metastore.records.named import NamedCalls
 from skiway.metastore.records.repository import Repository
 from skiway.metastore.webhooks import resources as webhooks_resources
 from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
@@ -65,19 +66,23 @@ class Hooks:
     results: list[str] = field(default_factory=list)
 
     @property
+    def calls(self) -> NamedCalls[v1.Webhook]:
+        return webhooks.calls(self.secrets, None)
+
+    @property
     def realm(self) -> Any:
         return self.factory.home
 
     def create(self, name: str = "hook", *, events: tuple[str, ...] = ("catalog.created",), **spec: Any) -> v1.Webhook:
         given = {"url": URL, "secret": SECRET, **spec}
         request = v1.CreateWebhookRequest(spec=v1.WebhookSpec(display_name=name, events=events, **given))
-        return webhooks.create(self.realm, request, secrets=self.secrets, access=None).webhook
+        return self.calls.create(self.realm, request).webhook
 
     def update(self, webhook: v1.Webhook, **spec: Any) -> v1.Webhook:
         request = v1.UpdateWebhookRequest(
             webhook_id=webhook.resource_id, spec=v1.WebhookSpec(**spec), update_mask=mask(*spec)
         )
-        return webhooks.update(self.realm, request, secrets=self.secrets, access=None).webhook
+        return self.calls.update(self.realm, request).webhook
 
     def delivery(self, webhook: v1.Webhook, owner: str = "s1") -> Delivery:
         def on_attempt(account_id: str, result: str, seconds: float) -> None:
@@ -100,7 +105,7 @@ class Hooks:
         return self.delivery(webhook).run()
 
     def status(self, webhook: v1.Webhook) -> v1.WebhookStatus:
-        return webhooks.get(self.realm, v1.GetWebhookRequest(webhook_id=webhook.resource_id)).status
+        return self.calls.get(self.realm, v1.GetWebhookRequest(webhook_id=webhook.resource_id)).status
 
     def letters(self, webhook: v1.Webhook) -> list[v1.DeadLetter]:
         request = v1.ListDeadLettersRequest(webhook_id=webhook.resource_id)
@@ -117,7 +122,7 @@ def hooks(factory: ResourceFactory) -> Hooks:
 
 def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> None:
     made = hooks.create(description="x")
-    found = webhooks.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
+    found = hooks.calls.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
     assert (found.webhook, found.meta.pointer_version) == (made, 1)
     assert SECRET not in str(found)
     assert hooks.secrets.get("a1", "webhooks", made.resource_id.id) == SECRET.encode()
@@ -130,11 +135,11 @@ def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> Non
         precondition=v1.Precondition(expected_version=1),
     )
     with expect_error(PreconditionFailed, "version.mismatch"):
-        webhooks.update(hooks.realm, stale, secrets=hooks.secrets, access=None)
-    assert [each.display_name for each in webhooks.list_(hooks.realm, v1.ListWebhooksRequest()).webhooks] == ["hook"]
-    webhooks.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=made.resource_id), secrets=hooks.secrets)
+        hooks.calls.update(hooks.realm, stale)
+    assert [each.display_name for each in hooks.calls.list_(hooks.realm, v1.ListWebhooksRequest()).webhooks] == ["hook"]
+    hooks.calls.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=made.resource_id))
     with expect_error(NotFound, "webhook"):
-        webhooks.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
+        hooks.calls.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
     with pytest.raises(NotFound):
         hooks.secrets.get("a1", "webhooks", made.resource_id.id)
     assert list(hooks.realm.stores.pointers.scan(keys.WEBHOOKS)) == []
@@ -158,7 +163,7 @@ def test_secret_of_a_creation_or_deletion_that_was_killed_is_collected(
         crashing.setattr(type(hooks.realm.all(WEBHOOK)), "create", _killed)
         with pytest.raises(KeyboardInterrupt):
             hooks.create("new")
-        webhooks.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=gone.resource_id), secrets=hooks.secrets)
+        hooks.calls.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=gone.resource_id))
     assert repr(hooks.secrets) == "MemorySecrets(3 secrets)"
 
     def swept(**how: Any) -> int:
@@ -202,11 +207,11 @@ def test_address_that_the_operator_does_not_permit_is_rejected(hooks: Hooks, url
     access = SourceAccess(addresses=(), for_callers=True)
     spec = v1.WebhookSpec(display_name="hook", url=url, events=["*"], secret=SECRET)
     with expect_error(PermissionDenied, "address.refused"):
-        webhooks.create(hooks.realm, v1.CreateWebhookRequest(spec=spec), secrets=hooks.secrets, access=access)
+        webhooks.calls(hooks.secrets, access).create(hooks.realm, v1.CreateWebhookRequest(spec=spec))
     made = hooks.create()
     change = v1.UpdateWebhookRequest(webhook_id=made.resource_id, spec=v1.WebhookSpec(url=url), update_mask=mask("url"))
     with expect_error(PermissionDenied, "address.refused"):
-        webhooks.update(hooks.realm, change, secrets=hooks.secrets, access=access)
+        webhooks.calls(hooks.secrets, access).update(hooks.realm, change)
 
 
 # --- delivery ---------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ __all__ = [
     "Operations",
     "build",
     "listing_of",
+    "precondition",
     "schema_text",
     "timestamp",
 ]
@@ -212,12 +213,12 @@ class Operations(Area, Generic[R]):
             **key(),
             spec=spec,
             update_mask=FieldMask(paths=sorted(paths)),
-            precondition=_precondition(if_version, if_etag),
+            precondition=precondition(if_version, if_etag),
         )
         return self._from_response(response)
 
     def _delete(self, key: Mapping[str, Any], if_version: int | None, if_etag: str | None) -> Meta:
-        condition = _precondition(if_version, if_etag)
+        condition = precondition(if_version, if_etag)
         return Meta.of(self._calls.rpc(f"Delete{self._kind.title()}", **key, precondition=condition).meta)
 
     def _from_response(self, response: Any) -> R:
@@ -277,7 +278,7 @@ def build(message_type: type[M], /, **fields: Any) -> M:
         ) from error
 
 
-def _precondition(if_version: int | None, if_etag: str | None) -> v1.Precondition | None:
+def precondition(if_version: int | None, if_etag: str | None = None) -> v1.Precondition | None:
     """Return the condition of a change; None if there is none."""
     if if_version is None and if_etag is None:
         return None

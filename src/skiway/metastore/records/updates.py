@@ -73,8 +73,9 @@ def update(
     precondition: v1.Precondition,
     edit: Callable[[M], None],
     write: Write[M] | None = None,
+    always: bool = False,
 ) -> Stored[M]:
-    """Apply `edit` to a copy of the resource and store the result, unless nothing changed.
+    """Apply `edit` to a copy of the resource and store the result, unless nothing changed and `always` is not set.
 
     `write` stores it where a plain update is not enough. A lost race is not retried, because the caller decided on the
     basis of what it had read.
@@ -84,7 +85,7 @@ def update(
     desired = copied(current.value)
     edit(desired)
     repository.require_change(current.value, desired)
-    if desired == current.value:
+    if desired == current.value and not always:
         if has_conditions(precondition):
             again = repository.require(key, name=name)
             check(precondition, again.pointer, resource=repository.kind.noun, name=name)

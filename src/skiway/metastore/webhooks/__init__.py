@@ -13,15 +13,7 @@ from skiway.metastore.webhooks.delivery import (
     accounts_with_webhooks,
     due_webhooks,
 )
-from skiway.metastore.webhooks.resources import (
-    create,
-    delete,
-    get,
-    list_,
-    list_dead_letters,
-    redeliver,
-    update,
-)
+from skiway.metastore.webhooks.resources import calls, list_dead_letters, redeliver
 
 __all__ = [
     "Delivery",
@@ -30,12 +22,8 @@ __all__ = [
     "OnAttempt",
     "Send",
     "accounts_with_webhooks",
-    "create",
-    "delete",
+    "calls",
     "due_webhooks",
-    "get",
-    "list_",
     "list_dead_letters",
     "redeliver",
-    "update",
 ]

@@ -1,0 +1,135 @@
+"""The commands that all resources with a name have: list, get, create, update and delete, made from their descriptions."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from skiway.cli.command import Call, command, group
+from skiway.errors import InvalidArgument
+from skiway.resources import Field, Resource
+
+__all__ = ["commands_for"]
+
+
+def commands_for(resource: Resource) -> typer.Typer:
+    """Return a group with the commands for a kind of resource."""
+    app, plural = group(resource.plural, resource.about), resource.plural
+    name_argument = typer.Argument(metavar=resource.name.upper(), help=f"The name of a {resource.name}.")
+    name = _parameter("name", Annotated[str, name_argument])
+
+    def collection(call: Call) -> Any:
+        return getattr(call.lake, plural)
+
+    def list_(call: Call) -> None:
+        call.print_rows(collection(call)(), resource.columns, empty=f"there are no {plural}")
+
+    def get(call: Call, name: str) -> None:
+        call.print_record(collection(call).get(name))
+
+    def create(call: Call, name: str, **given: Any) -> None:
+        made = collection(call).create(name, **_values(resource, given, require=True))
+        call.print_result(f"created {resource.name} {name}", made)
+
+    def update(call: Call, name: str, **given: Any) -> None:
+        changes = _values(resource, given, require=False)
+        if not changes:
+            raise typer.BadParameter("give at least one new value")
+        changed = collection(call).update(name, **changes)
+        call.print_result(f"updated {resource.name} {changed.name}", changed)
+
+    def delete(call: Call, name: str, yes: bool) -> None:
+        if not yes and sys.stdin.isatty():
+            typer.confirm(f"Delete {resource.name} {name}, {resource.delete}?", abort=True, err=True)
+        collection(call).delete(name)
+        call.print_result(f"deleted {resource.name} {name}", {"name": name})
+
+    required = [_options(field) for field in resource.fields]
+    optional = [_options(field, optional=True) for field in resource.fields]
+    new_name = _parameter("new_name", Annotated[str | None, typer.Option(metavar="NAME", help="The new name.")], None)
+    yes = _parameter("yes", Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")], default=False)
+    _add(app, "list", list_, f"List the {plural} of the account.")
+    _add(app, "get", get, f"Show a {resource.name}, its stored version and its state.", name)
+    _add(app, "create", create, f"Create a {resource.name}.", name, *(each for part in required for each in part))
+    _add(
+        app,
+        "update",
+        update,
+        f"Change a {resource.name}. Lists are replaced as a whole.",
+        name,
+        new_name,
+        *(each for part in optional for each in part),
+    )
+    _add(app, "delete", delete, f"Delete a {resource.name}, {resource.delete}.", name, yes)
+    return app
+
+
+def _add(app: typer.Typer, name: str, act: Callable[..., None], about: str, *options: inspect.Parameter) -> None:
+    """Register a command. Its options are those of a signature, as of a command that is written by hand."""
+    call = inspect.Parameter("call", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Call)
+    ordered = sorted(options, key=lambda each: each.default is not inspect.Parameter.empty)
+    act.__signature__ = inspect.Signature([call, *ordered])  # type: ignore[attr-defined]
+    act.__annotations__ = {each.name: each.annotation for each in (call, *options)}
+    act.__doc__ = about
+    command(app, name)(act)
+
+
+def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]:
+    """The options of a field; a secret is read from a variable or a file."""
+    if field.is_secret:
+        env = typer.Option(metavar="NAME", help=f"Environment variable with the {_lower(field)}")
+        file = typer.Option(metavar="PATH", help=f"File with the {_lower(field)}")
+        return [
+            _parameter(f"{field.name}_env", Annotated[str | None, env], None),
+            _parameter(f"{field.name}_file", Annotated[Path | None, file], None),
+        ]
+    metavar = None if field.type is bool else (field.option.removeprefix("--") or field.name).upper()
+    needed = field.required and not optional
+    if field.argument and needed:
+        return [_parameter(field.name, Annotated[field.type, typer.Argument(metavar=metavar, help=field.help)])]
+    more = " Can be repeated." if field.many else ""
+    option = typer.Option(*([field.option] if field.option else []), metavar=metavar, help=f"{field.help}{more}")
+    kind: Any = list[field.type] if field.many else field.type  # type: ignore[name-defined]
+    if needed:
+        return [_parameter(field.name, Annotated[kind, option])]
+    return [_parameter(field.name, Annotated[kind | None, option], None)]
+
+
+def _lower(field: Field) -> str:
+    return field.help[0].lower() + field.help[1:]
+
+
+def _values(resource: Resource, given: dict[str, Any], *, require: bool) -> dict[str, Any]:
+    """The values that were given, with secrets read. An empty text clears a field."""
+    for field in resource.fields:
+        if field.is_secret:
+            secret = _secret(given.pop(f"{field.name}_env"), given.pop(f"{field.name}_file"))
+            if secret is None and require and field.required:
+                hint = f"--{field.name}-env or --{field.name}-file"
+                raise typer.BadParameter(f"give the {_lower(field).removesuffix('.')}", param_hint=hint)
+            given[field.name] = secret
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _secret(env: str | None, file: Path | None) -> str | None:
+    if env is not None:
+        secret = os.environ.get(env)
+        if not secret:
+            raise InvalidArgument(f"the environment variable {env} is not set: set it to the secret")
+        return secret
+    if file is None:
+        return None
+    try:
+        return file.expanduser().read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
