@@ -18,7 +18,6 @@ from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.model import v1
-from skiway.setup import named
 from skiway.setup.column_types import schema_of
 from skiway.setup.declarations import (
     CHECKS,
@@ -42,6 +41,7 @@ from skiway.setup.declarations import (
     Tags,
     View,
 )
+from skiway.setup.named import described, described_values
 from skiway.setup.normal_form import object_kind, object_name
 from skiway.setup.planning import Change, Plan
 from skiway.setup.secrets import credentials_of, secret_of
@@ -331,16 +331,16 @@ def _pipeline(lake: Metastore, change: Change, item: Pipeline) -> None:
 
 
 def _described(lake: Metastore, change: Change, item: Described, secrets: Mapping[str, str]) -> None:
-    resource = named.described(item)
+    resource = described(item)
     assert resource is not None
     collection: Any = getattr(lake, resource.plural)
     match change.action:
         case "delete":
             collection.delete(item.name)
         case "create":
-            collection.create(item.name, **named.values(resource, item, None, secrets))
+            collection.create(item.name, **described_values(resource, item, None, secrets))
         case "update":
-            collection.update(item.name, **named.values(resource, item, change.changed, secrets))
+            collection.update(item.name, **described_values(resource, item, change.changed, secrets))
 
 
 def _grant(lake: Metastore, change: Change, item: Grant) -> None:

@@ -11,7 +11,6 @@ import yaml
 from skiway.client.metastore.names import segments
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument
-from skiway.setup import named
 from skiway.setup.declarations import (
     CHECKS,
     SECTIONS,
@@ -23,6 +22,7 @@ from skiway.setup.declarations import (
     Rule,
     SecretRef,
 )
+from skiway.setup.named import described, missing_reference
 from skiway.setup.normal_form import KINDS, normal, normal_item, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
 
@@ -84,8 +84,8 @@ def _duplicates(loaded: Loaded) -> Iterator[Finding]:
 
 
 def _named_resource(item: Any, path: Path) -> Iterator[Finding]:
-    resource = named.described(item)
-    for name, message in named.missing_reference(resource, item) if resource else ():
+    resource = described(item)
+    for name, message in missing_reference(resource, item) if resource else ():
         yield (*path, name), message
 
 

@@ -473,8 +473,8 @@ def declared(resource: Resource) -> type[Described]:
         forbid_unknown_fields=True,
         omit_defaults=True,
     )
-    kind: type[Described] = made
-    return kind
+    declaration: type[Described] = made
+    return declaration
 
 
 if TYPE_CHECKING:

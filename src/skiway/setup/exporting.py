@@ -25,7 +25,6 @@ from skiway.config.fields import as_text
 from skiway.errors import NotFound, PreconditionFailed
 from skiway.model import v1
 from skiway.resources import Resource
-from skiway.setup import named
 from skiway.setup.column_types import columns_of
 from skiway.setup.declarations import (
     CHECKS,
@@ -57,6 +56,7 @@ from skiway.setup.declarations import (
     View,
     ViewColumn,
 )
+from skiway.setup.named import declaration_of
 from skiway.setup.normal_form import normal
 from skiway.setup.secrets import default_reference, default_variable
 
@@ -195,7 +195,7 @@ class _Reading:
         """The resources of a described kind. References to variables stand for their secrets."""
         for record in _sound(getattr(self.lake, resource.plural)(), resource.name):
             variable = default_variable(resource.name.upper(), record.name)
-            yield named.stored(resource, record, dict.fromkeys(resource.secrets, SecretRef(env=variable)))
+            yield declaration_of(resource, record, dict.fromkeys(resource.secrets, SecretRef(env=variable)))
 
     def _rules(self) -> Iterator[Rule]:
         """The rules. Those of deleted tables are left out."""

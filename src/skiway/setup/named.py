@@ -11,7 +11,7 @@ from skiway.errors import InvalidArgument
 from skiway.resources import Resource
 from skiway.setup.declarations import DESCRIBED, Described, SecretRef
 
-__all__ = ["described", "missing_reference", "normal", "stored", "values"]
+__all__ = ["declaration_of", "described", "described_values", "missing_reference", "with_sorted_sets"]
 
 
 def described(item: object) -> Resource | None:
@@ -19,14 +19,14 @@ def described(item: object) -> Resource | None:
     return next((resource for resource, kind in DESCRIBED.values() if type(item) is kind), None)
 
 
-def stored(resource: Resource, record: Any, references: Mapping[str, SecretRef]) -> Described:
+def declaration_of(resource: Resource, record: Any, references: Mapping[str, SecretRef]) -> Described:
     """The declaration of what the server has, with references in the place of secrets."""
     given = {field.name: getattr(record, field.name) for field in resource.fields if not field.is_secret}
     present = {name: value for name, value in given.items() if value is not None}
     return DESCRIBED[resource.plural][1](name=record.name, **present, **references)
 
 
-def normal(resource: Resource, item: Any) -> Any:
+def with_sorted_sets(resource: Resource, item: Any) -> Any:
     """A declaration in which equal sets are equal."""
     sets = {field.name: tuple(sorted(set(getattr(item, field.name)))) for field in resource.fields if field.is_set}
     return replace(item, **sets)
@@ -40,7 +40,9 @@ def missing_reference(resource: Resource, item: Any) -> Iterator[tuple[str, str]
             yield name, f"{name} needs one reference: {{env: NAME}} or {{file: PATH}}"
 
 
-def values(resource: Resource, item: Any, changed: frozenset[str] | None, secrets: Mapping[str, str]) -> dict[str, Any]:
+def described_values(
+    resource: Resource, item: Any, changed: frozenset[str] | None, secrets: Mapping[str, str]
+) -> dict[str, Any]:
     """The arguments that create a resource or, with the keys that have `changed`, update it. An empty text clears."""
     given: dict[str, Any] = dict(secrets)
     for field in resource.fields:

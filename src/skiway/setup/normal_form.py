@@ -9,7 +9,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from skiway.client.metastore.names import dotted, segments
-from skiway.setup import named
 from skiway.setup.declarations import (
     SECTIONS,
     Column,
@@ -29,6 +28,7 @@ from skiway.setup.declarations import (
     Tags,
     View,
 )
+from skiway.setup.named import described, with_sorted_sets
 
 __all__ = ["KINDS", "full_name", "normal", "normal_item", "object_kind", "object_name", "title"]
 
@@ -49,8 +49,8 @@ def normal(setup: Setup) -> Setup:
 def normal_item(item: Declaration) -> Declaration:
     """Return a declaration in normal form."""
     change = _NORMAL.get(type(item))
-    resource = named.described(item)
-    found = named.normal(resource, item) if resource else item if change is None else change(item)
+    resource = described(item)
+    found = with_sorted_sets(resource, item) if resource else item if change is None else change(item)
     sorted_fields = {
         name: dict(sorted(value.items()))
         for name in found.__struct_fields__

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from skiway.client.metastore.names import dotted, segments
-from skiway.setup import named
 from skiway.setup.declarations import (
     SECTIONS,
     Account,
@@ -23,6 +22,7 @@ from skiway.setup.declarations import (
     View,
 )
 from skiway.setup.exporting import Actual
+from skiway.setup.named import described
 from skiway.setup.normal_form import object_kind, object_name, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
 from skiway.setup.writing import plain
@@ -234,7 +234,7 @@ def _shown(item: Any) -> dict[str, Any]:
 
 def _secrets(item: Any) -> tuple[str, ...]:
     """The keys of a declaration of a described kind that are references to secrets."""
-    resource = named.described(item)
+    resource = described(item)
     return resource.secrets if resource else ()
 
 
@@ -255,7 +255,7 @@ def _credential_fields(
 
 def _is_moved(fields: Sequence[FieldChange], item: Any) -> bool:
     """Whether the changes of an object decide where its secret is sent."""
-    resource = named.described(item)
+    resource = described(item)
     address = {field.name for field in resource.fields if field.is_address} if resource else ADDRESS
     return any(each.field.partition(".")[0] in address for each in fields)
 
