@@ -91,4 +91,4 @@ def test_commands_about_webhooks_run(run: Run, monkeypatch: pytest.MonkeyPatch) 
             results.append((command[1], run(*sent).code))
     finally:
         run("webhooks", "delete", "alerts")
-    assert results == [("create", 0), ("show", 0), ("update", 0), ("dead-letters", 0), ("redeliver", 0)]
+    assert results == [("create", 0), ("get", 0), ("update", 0), ("dead-letters", 0), ("redeliver", 0)]

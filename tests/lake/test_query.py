@@ -14,7 +14,7 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.errors import InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake.context import QueryShapes
 from skiway.lake.table import LakeTable
 from skiway.sql import QueryEngine
@@ -180,7 +180,7 @@ def test_callers_read_only_what_they_may(db: AirportClient, lake: Lake) -> None:
         ("DELETE FROM s.plain", InvalidArgument, "DELETE is not a query"),
         (" ", InvalidArgument, "query needs SQL"),
         ("SELECT * FROM read_parquet('/x')", InvalidArgument, "read_parquet cannot be used here"),
-        ("x" * 1_100_000, InvalidArgument, "1100000 characters"),
+        ("x" * 1_100_000, LimitExceeded, "1100000 characters"),
     ],
 )
 def test_bad_queries_have_clear_errors(db: AirportClient, sql: str, error: type[Exception], message: str) -> None:
