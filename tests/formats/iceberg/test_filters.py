@@ -220,5 +220,5 @@ def test_conditions_that_do_not_match_the_schema_are_omitted() -> None:
 def test_many_conditions_do_not_exhaust_the_stack() -> None:
     wide = either(*(compare(column(0), "EQUAL", constant("INTEGER", n)) for n in range(5_000)))
     assert iceberg(wide) == AlwaysTrue()
-    assert iceberg(both(FIVE, wide)) == EqualTo("i", 5)
+    assert iceberg(FIVE, wide) == EqualTo("i", 5)
     assert isinstance(iceberg(both(FIVE, compare(column(1, "VARCHAR"), "EQUAL", constant("VARCHAR", "x")))), And)

@@ -7,7 +7,7 @@ client applies the filter again, so an unsupported part costs speed but never ch
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
 from skiway.airport.filters.constants import parse_constant, parse_type
@@ -28,14 +28,15 @@ from skiway.airport.filters.nodes import (
 )
 from skiway.errors import InvalidArgument
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "parse"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "MAX_TOTAL_NODES", "parse"]
 
 MAX_DEPTH: Final = 150
 """The maximum depth of expressions: more than anybody writes, and safe for all recursive translations."""
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_NODES: Final = 10_000
-"""Larger filters are left to the client, which filters again. To parse and translate them would take longer than it saves."""
+"""Larger predicates are left to the client, which filters again. To parse and translate them would take longer than it saves."""
+MAX_TOTAL_NODES: Final = 2 * MAX_NODES
 
 _COMPARES: Final = {
     "COMPARE_EQUAL": Compare.EQ,
@@ -66,8 +67,9 @@ _MALFORMED: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeEr
 
 
 def parse(text: str | bytes) -> Filter:
-    """Parse a filter. It is empty if `text` is empty, has no predicates, or is larger than `MAX_BYTES` or `MAX_NODES`.
+    """Parse a filter. It is empty if `text` is empty, has no predicates, or is larger than `MAX_BYTES`.
 
+    Predicates with more than `MAX_NODES` nodes are left out, and all that follow `MAX_TOTAL_NODES`.
     Raises `InvalidArgument` if `text` is not the JSON of a filter, or is nested deeper than `MAX_DEPTH`.
     """
     if not text or len(text) > MAX_BYTES:
@@ -79,13 +81,22 @@ def parse(text: str | bytes) -> Filter:
         raise _malformed('"filters" is not a list of expressions')
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _malformed('"column_binding_names_by_index" is not a list of names')
-    reader = _Reader(names)
-    try:
-        return Filter(tuple([reader.node(one, 1) for one in predicates]))
-    except _TooLarge:
-        return Filter()
-    except RecursionError:
-        raise _too_deep() from None
+    return Filter(tuple(_parsed(predicates, names)))
+
+
+def _parsed(predicates: list[dict[str, Any]], names: list[str]) -> Iterator[Node]:
+    left = MAX_TOTAL_NODES
+    for one in predicates:
+        reader = _Reader(names, most := min(left, MAX_NODES))
+        try:
+            yield reader.node(one, 1)
+        except _TooLarge:
+            pass
+        except RecursionError:
+            raise _too_deep() from None
+        left -= most - max(reader.left, 0)
+        if not left:
+            return
 
 
 def _decode(text: str | bytes) -> dict[str, Any]:
@@ -118,21 +129,20 @@ def _too_deep() -> InvalidArgument:
 
 
 class _TooLarge(Exception):
-    """The filter has more than `MAX_NODES` nodes."""
+    """A predicate has too many nodes."""
 
 
 class _Reader:
-    """Parses expressions. `names` maps column numbers to names."""
+    """Parses an expression of up to `left` nodes. `names` maps column numbers to names."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
-        self._left = MAX_NODES
+    def __init__(self, names: list[str], left: int) -> None:
+        self.names, self.left = names, left
 
     def node(self, raw: dict[str, Any], depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise _too_deep()
-        self._left -= 1
-        if self._left < 0:
+        self.left -= 1
+        if self.left < 0:
             raise _TooLarge
         kind = raw.get("expression_class")
         try:
