@@ -213,8 +213,8 @@ def test_quantiles_of_many_values_are_found_by_counting(
     spark: SparkSession, table: LooseTable, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values of every kind are compared with those of a sample, until few enough are left to sort."""
-    monkeypatch.setattr(quality, "_SORTED_VALUES", 5)
-    monkeypatch.setattr(quality, "_SAMPLED_VALUES", 8)
+    monkeypatch.setattr(quality, "_SORTED_VALUES", 8)
+    monkeypatch.setattr(quality, "_SAMPLED_VALUES", 5)  # never more than there are values
     found = [each for each in values(table, name) if not (isinstance(each, float) and isnan(each))]
     ordered = sorted(compared(name, each) for each in found)
     checks = [v1.RuleCheck(quantile=v1.QuantileCheck(column=name, quantile=rank)) for rank in (0.01, 0.5)]
