@@ -96,7 +96,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
         schema=pa.schema({"x": pa.int64()}),
     )
     wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
-    policy = policies.create(factory.home, wanted, compile_=lambda *_: []).policy
+    policy = policies.calls(lambda *_: []).create(factory.home, wanted).policy
     maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
     spec = v1.QualityRuleSpec(display_name="rows", table_id=table.resource_id, check=ROWS)
     rule = quality.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule

@@ -58,7 +58,6 @@ from skiway.model.v1 import (
     maintenance_pb2,
     namespace_pb2,
     pipeline_pb2,
-    policy_pb2,
     quality_pb2,
     query_pb2,
     search_pb2,
@@ -116,7 +115,12 @@ def all_services(
         STATISTICS,
         DIRECTORY,
         GRANTS,
-        policies_of(policy_expressions or SandboxedExpressions()),
+        service_of(
+            policies.calls(policy_expressions or SandboxedExpressions()),
+            ListColumnTags=reads(policies.list_tags, "policy.manage"),
+            GetColumnTags=reads(policies.get_tags, "policy.manage"),
+            SetColumnTags=changes(policies.set_tags, "policy.manage"),
+        ),
         connectors_of(reconciles),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
@@ -185,24 +189,6 @@ def connectors_of(reconciler: Reconciler) -> Service:
             "GetReconcileJobLog": reads(jobs.get_log, "connector.manage"),
             "ListReconcileJobs": reads(jobs.list_, "connector.manage"),
             "CancelReconcileJob": changes(jobs.cancel, "connector.manage"),
-        },
-    )
-
-
-def policies_of(compile_: policies.Compile) -> Service:
-    """The service for policies and the tags of columns."""
-    return Service(
-        policy_pb2.DESCRIPTOR.services_by_name["PolicyService"],
-        category="policy",
-        rules={
-            "ListPolicies": reads(policies.list_, "policy.manage"),
-            "GetPolicy": reads(policies.get, "policy.manage"),
-            "CreatePolicy": changes(partial(policies.create, compile_=compile_), "policy.manage"),
-            "UpdatePolicy": changes(partial(policies.update, compile_=compile_), "policy.manage"),
-            "DeletePolicy": changes(policies.delete, "policy.manage"),
-            "ListColumnTags": reads(policies.list_tags, "policy.manage"),
-            "GetColumnTags": reads(policies.get_tags, "policy.manage"),
-            "SetColumnTags": changes(policies.set_tags, "policy.manage"),
         },
     )
 

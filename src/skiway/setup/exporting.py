@@ -222,7 +222,7 @@ class _Reading:
             )
         return Policy(
             name=policy.name,
-            description=policy.description,
+            description=policy.description or "",
             to=policy.subjects,
             exceptions=policy.exceptions,
             on=tuple(each for each in objects if each is not None),

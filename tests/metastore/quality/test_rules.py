@@ -402,7 +402,7 @@ def test_renamed_rule_does_not_fail_again(orders: ProfiledTable) -> None:
 
 def restrict(orders: ProfiledTable, **rule: Any) -> None:
     spec = v1.PolicySpec(display_name="p", subjects=["user:ada"], objects=[orders.table.resource_id], **rule)
-    policies.create(orders.realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(orders.realm, v1.CreatePolicyRequest(spec=spec))
 
 
 def many_rules(orders: ProfiledTable) -> None:

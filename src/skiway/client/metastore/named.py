@@ -27,10 +27,13 @@ class FromMessages:
     """A dataclass whose fields are those of one or more messages, by their names."""
 
     @classmethod
-    def of(cls, *messages: Message | None) -> Self:
-        """Convert messages; None is one that the server did not send. Fields that none of them has keep their defaults."""
-        wanted = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        values: dict[str, Any] = {}
+    def of(cls, *messages: Message | None, **converted: Any) -> Self:
+        """Convert messages; None is one that the server did not send. Fields that none of them has keep their defaults.
+
+        `converted` are values of fields that differ from those of the messages.
+        """
+        wanted = {field.name for field in fields(cls)} - converted.keys()  # type: ignore[arg-type]
+        values: dict[str, Any] = converted
         for message in messages:
             for field in message.DESCRIPTOR.fields if message is not None else ():
                 name = NAMES.get(field.name, field.name)
@@ -97,22 +100,28 @@ class NamedCollection(Area, Generic[R]):
         return Meta.of(self._calls.rpc(method, **self._key(name), precondition=precondition(if_version)).meta)
 
     def _create(self, name: str, given: Mapping[str, Any], idempotency_key: str | None) -> R:
-        spec = build(self._resource.spec, display_name=name, **given)
+        spec = build(self._resource.spec, display_name=name, **self._spec(given))
         key = self._calls.key(idempotency_key)
         return self._from(self._calls.rpc(f"Create{self._resource.title}", spec=spec, idempotency=key))
 
     def _update(self, name: str, new_name: str | None, given: Mapping[str, Any], if_version: int | None) -> R:
-        changes = dict(given) if new_name is None else {**given, "display_name": new_name}
+        changes = dict(self._spec(given))
+        if new_name is not None:
+            changes["display_name"] = new_name
         if not changes:
             message = "the update changes nothing: give at least one new value, or None to clear one"
             raise InvalidArgument(message, key="update.mask.required", field="update_mask")
         request = {
             **self._key(name),
             "spec": build(self._resource.spec, **changes),
-            "update_mask": FieldMask(paths=sorted(changes)),
+            "update_mask": FieldMask(paths=sorted(map(self._resource.path, changes))),
             "precondition": precondition(if_version),
         }
         return self._from(self._calls.rpc(f"Update{self._resource.title}", **request))
+
+    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of the spec for the values that people give."""
+        return given
 
     def _from(self, response: Any) -> R:
         """The record in a response, of all messages in it."""

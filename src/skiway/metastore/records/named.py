@@ -63,8 +63,7 @@ class NamedCalls(Generic[M]):
             now = realm.now()
             own_id = resource_id(realm, realm.ids(), resource.number)
             created: Any = self.kind.message(resource_id=own_id, created_at=now, updated_at=now)
-            paths = {"display_name", *(field.name for field in resource.fields)}
-            self._edit(realm, created, spec, paths, clearable=paths)
+            self._edit(realm, created, spec, resource.paths, clearable=resource.paths)
             with self.writing(realm, created, spec, True) as operations:
 
                 def also(stored: Stored[M]) -> tuple[Operation, ...]:
@@ -88,8 +87,7 @@ class NamedCalls(Generic[M]):
     def update(self, realm: Realm, request: Any) -> Any:
         """Change the fields in the mask. A new secret replaces the stored one."""
         own_id, resource = self.id_in(realm, request), self.resource
-        allowed = ("display_name", *(field.name for field in resource.fields))
-        paths = updates.masked_paths(request.update_mask, allowed=allowed, resource=resource.name)
+        paths = updates.masked_paths(request.update_mask, allowed=resource.paths, resource=resource.name)
 
         def write(current: Stored[M], desired: M) -> Stored[M]:
             with self.writing(realm, desired, request.spec, False) as operations:
