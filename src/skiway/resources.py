@@ -15,7 +15,7 @@ if (
 ):  # the help of the command line needs no messages, whose import takes longer than everything else in it
     from google.protobuf.message import Message
 
-__all__ = ["POLICY", "WEBHOOK", "Field", "Resource"]
+__all__ = ["POLICY", "RULE", "WEBHOOK", "Field", "Resource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Field:
     name: str
     help: str
     type: type = str
-    """The type, or that of the items of a list."""
+    """The type, or that of the items of a list. Commands that are written by hand take a dict."""
     many: bool = False
     """Whether it is a list."""
     required: bool = False
@@ -59,6 +59,10 @@ class Resource:
     """What else a deletion changes, in a sentence for people."""
     create: str = ""
     """What people should know before they create one."""
+    read_permission: str = ""
+    """The permission to read them, if it is another one."""
+    fixed: tuple[str, ...] = ()
+    """The fields of the spec that only a creation sets."""
 
     @property
     def plural(self) -> str:
@@ -96,7 +100,12 @@ class Resource:
     @property
     def spec(self) -> type[Message]:
         """The message with the fields that can be set."""
-        return self.message("{}Spec")
+        from skiway.model import v1
+
+        found: type[Message] = getattr(
+            v1, self.message("Create{}Request").DESCRIPTOR.fields_by_name["spec"].message_type.name
+        )
+        return found
 
     def path(self, name: str) -> str:
         """The path of a field of the spec in update masks: a choice between several fields has one path."""
@@ -181,4 +190,20 @@ POLICY: Final = Resource(
     delete="Callers see the original rows and values again.",
     create="It holds from the next statement on, after the server has checked its expression. Row filters and masks are SQL "
     "over the columns of one row; caller('subject'), caller('roles'), caller('groups') and caller('<claim>') are the caller's.",
+)
+
+RULE: Final = Resource(
+    "rule",
+    "Define what must hold for the data of tables, and check it.",
+    permission="table.write",
+    read_permission="table.read",
+    fields=(
+        Field("check", "What must hold, by its kind.", type=dict, required=True),
+        Field("severity", "A warning does not make check fail.", choices=("error", "warning")),
+        Field("estimates_only", "Never read rows, even if statistics do not decide.", type=bool),
+        DESCRIPTION,
+    ),
+    columns=("name", "table", "kind", "severity", "status", "observed"),
+    delete="Its results are deleted, too.",
+    fixed=("table_id",),
 )

@@ -99,7 +99,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     policy = policies.calls(lambda *_: []).create(factory.home, wanted).policy
     maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
     spec = v1.QualityRuleSpec(display_name="rows", table_id=table.resource_id, check=ROWS)
-    rule = quality.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
+    rule = quality.CALLS.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
     quality.check(factory.home, v1.CheckRulesRequest(table_id=table.resource_id))
     checking = jobs.enqueue_check(factory.home, table.resource_id, [rule.resource_id.id])
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +19,13 @@ from skiway.resources import Field, Resource
 __all__ = ["commands_for"]
 
 
-def commands_for(resource: Resource, *, shown: Callable[[Call, Any], object] = lambda _, record: record) -> typer.Typer:
-    """Return a group with the commands for a kind of resource. `shown` converts records of the client for the output."""
+def commands_for(
+    resource: Resource, *, shown: Callable[[Call, Any], object] = lambda _, record: record, but: Sequence[str] = ()
+) -> typer.Typer:
+    """Return a group with the commands for a kind of resource, `but` those that are written by hand.
+
+    `shown` converts records of the client for the output.
+    """
     app, plural = group(resource.plural, resource.about), resource.plural
     name_argument = typer.Argument(metavar=resource.name.upper(), help=f"The name of a {resource.name}.")
     name = _parameter("name", Annotated[str, name_argument])
@@ -52,34 +57,27 @@ def commands_for(resource: Resource, *, shown: Callable[[Call, Any], object] = l
         collection(call).delete(name, if_version=if_version)
         call.print_result(f"deleted {resource.name} {name}", {"name": name})
 
-    required = [_options(field) for field in resource.fields]
-    optional = [_options(field, optional=True) for field in resource.fields]
+    required = [option for field in resource.fields for option in _options(field)]
+    optional = [option for field in resource.fields for option in _options(field, optional=True)]
     new_name_option = typer.Option("--name", metavar="NAME", help="The new name.")
     new_name = _parameter("new_name", Annotated[str | None, new_name_option], None)
     version_option = typer.Option(metavar="NUMBER", help="Fail if the stored version is another one.")
     if_version = _parameter("if_version", Annotated[int | None, version_option], None)
     yes = _parameter("yes", Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")], default=False)
-    _add(app, "list", list_, f"List the {plural} of the account.")
-    _add(app, "get", get, f"Show a {resource.name}, its stored version and its state.", name)
-    _add(
-        app,
-        "create",
-        create,
-        f"Create a {resource.name}. {resource.create}",
-        name,
-        *(each for part in required for each in part),
-    )
-    _add(
-        app,
-        "update",
-        update,
-        f"Change a {resource.name}. Lists are replaced as a whole.",
-        name,
-        new_name,
-        *(each for part in optional for each in part),
-        if_version,
-    )
-    _add(app, "delete", delete, f"Delete a {resource.name}. {resource.delete}", name, if_version, yes)
+    commands: dict[str, tuple[Callable[..., None], str, list[inspect.Parameter]]] = {
+        "list": (list_, f"List the {plural} of the account.", []),
+        "get": (get, f"Show a {resource.name}, its stored version and its state.", [name]),
+        "create": (create, f"Create a {resource.name}. {resource.create}", [name, *required]),
+        "update": (
+            update,
+            f"Change a {resource.name}. Lists are replaced as a whole.",
+            [name, new_name, *optional, if_version],
+        ),
+        "delete": (delete, f"Delete a {resource.name}. {resource.delete}", [name, if_version, yes]),
+    }
+    for verb, (act, about, options) in commands.items():
+        if verb not in but:
+            _add(app, verb, act, about, *options)
     return app
 
 
@@ -99,6 +97,8 @@ def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> 
 
 def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]:
     """The options of a field; a secret is read from a variable or a file."""
+    if field.type is dict:
+        return []
     if field.is_secret:
         env = typer.Option(metavar="NAME", help=f"Environment variable with the {_lower(field)}")
         file = typer.Option(metavar="PATH", help=f"File with the {_lower(field)}")

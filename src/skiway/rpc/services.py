@@ -58,7 +58,6 @@ from skiway.model.v1 import (
     maintenance_pb2,
     namespace_pb2,
     pipeline_pb2,
-    quality_pb2,
     query_pb2,
     search_pb2,
     snapshot_pb2,
@@ -368,19 +367,13 @@ GRANTS = Service(
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
     },
 )
-QUALITY = Service(
-    quality_pb2.DESCRIPTOR.services_by_name["QualityService"],
+QUALITY = service_of(
+    quality.CALLS,
     category="table",
-    rules={
-        "ListRules": reads(quality.list_, "table.read"),
-        "GetRule": reads(quality.get, "table.read"),
-        "CreateRule": changes(quality.create, "table.write"),
-        "UpdateRule": changes(quality.update, "table.write"),
-        "DeleteRule": changes(quality.delete, "table.write"),
-        "CheckRules": changes(quality.check, "table.write"),
-        "GetCheck": reads(quality.get_check, "table.read"),
-        "ListRuleResults": reads(quality.list_results, "table.read"),
-    },
+    ListRules=reads(quality.list_, "table.read"),
+    CheckRules=changes(quality.check, "table.write"),
+    GetCheck=reads(quality.get_check, "table.read"),
+    ListRuleResults=reads(quality.list_results, "table.read"),
 )
 EVENTS = Service(
     event_pb2.DESCRIPTOR.services_by_name["EventService"],

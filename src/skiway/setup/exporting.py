@@ -357,7 +357,7 @@ def _rule(rule: StoredRule, table: str) -> Rule:
         name=rule.name,
         table=table,
         severity="warning" if rule.severity == "warning" else "error",
-        description=rule.description,
+        description=rule.description or "",
         estimates_only=rule.estimates_only,
         **check,
     )

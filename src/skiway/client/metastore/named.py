@@ -47,12 +47,14 @@ NAMES: Mapping[str, str] = {"resource_id": "id", "display_name": "name", "pointe
 
 
 def _value(message: Any, field: Any) -> Any:
-    """The value of a field as a value of Python; None if it has presence and is not set."""
+    """The value of a field as a value of Python: None if it has presence and is not set, and "" for a choice that is not made."""
     value = getattr(message, field.name)
     if field.is_repeated:
         return dict(value) if isinstance(value, Mapping) else tuple(value)
     if field.has_presence and not message.HasField(field.name):
         return None
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name.partition("_")[2].lower().removesuffix("unspecified")
     match value:
         case Timestamp():
             return time_of(value)
@@ -91,7 +93,7 @@ class NamedCollection(Area, Generic[R]):
 
     def get(self, name: str) -> R:
         """Return the resource with a name or an `Id`, and its state; raise `NotFound` if there is none."""
-        key = self._key(name) if isinstance(name, Id) else {"display_name": name}
+        key: Mapping[str, Any] = self._key(name) if isinstance(name, Id) else {"display_name": name}
         return self._from(self._calls.rpc(f"Get{self._resource.title}", **key))
 
     def delete(self, name: str, *, if_version: int | None = None) -> Meta:
@@ -131,8 +133,5 @@ class NamedCollection(Area, Generic[R]):
 
     def _key(self, name: str) -> dict[str, v1.ResourceId]:
         """The field of a request that names a resource."""
-        field = f"{self._resource.name}_id"
-        if isinstance(name, Id):
-            return {field: v1.ResourceId(id=name, kind=self._resource.number)}
-        response = self._calls.rpc(f"Get{self._resource.title}", display_name=name)
-        return {field: getattr(response, self._resource.name).resource_id}
+        own_id = name if isinstance(name, Id) else self.get(name).id
+        return {f"{self._resource.name}_id": v1.ResourceId(id=own_id, kind=self._resource.number)}
