@@ -15,7 +15,7 @@ if (
 ):  # the help of the command line needs no messages, whose import takes longer than everything else in it
     from google.protobuf.message import Message
 
-__all__ = ["POLICY", "RULE", "WEBHOOK", "Field", "Resource"]
+__all__ = ["PIPELINE", "POLICY", "RULE", "WEBHOOK", "Field", "Resource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +206,13 @@ RULE: Final = Resource(
     columns=("name", "table", "kind", "severity", "status", "observed"),
     delete="Its results are deleted, too.",
     fixed=("table_id",),
+)
+
+PIPELINE: Final = Resource(
+    "pipeline",
+    "Derive tables from other tables by queries and Python functions in files.",
+    permission="connector.manage",
+    fields=(Field("files", "Texts by path.", type=dict),),
+    columns=("name", "owner", "files", "updated_at"),
+    delete="Its tables stay, and are no longer refreshed.",
 )

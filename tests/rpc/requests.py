@@ -110,7 +110,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     factory.stores.pointers.apply([letter])
     ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
     declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
-    pipeline = pipelines.create(ann, declared).pipeline
+    pipeline = pipelines.CALLS.create(ann, declared).pipeline
     made = Lake(
         *(catalog, namespace, table, view, connector),
         job_id=job.job_id,

@@ -57,7 +57,6 @@ from skiway.model.v1 import (
     grant_pb2,
     maintenance_pb2,
     namespace_pb2,
-    pipeline_pb2,
     query_pb2,
     search_pb2,
     snapshot_pb2,
@@ -104,6 +103,7 @@ def all_services(
     """
     secrets_of_webhooks = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()
     reconciles = reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)
+    area = PipelineArea(reconciles, current_roles, allows_python=allows_python)
     return (
         ACCOUNTS,
         CATALOGS,
@@ -130,7 +130,11 @@ def all_services(
             ListDeadLetters=reads(webhooks.list_dead_letters, "webhook.manage"),
             RedeliverEvents=changes(webhooks.redeliver, "webhook.manage"),
         ),
-        pipelines_of(PipelineArea(reconciles, current_roles, allows_python=allows_python)),
+        service_of(
+            pipelines.CALLS,
+            PlanPipeline=reads(partial(pipelines.plan, area=area), "connector.manage"),
+            StartPipeline=changes(pipelines.start, "connector.manage"),
+        ),
         EVENTS,
         search_of(search_indexes or SearchIndexes()),
         system_objects_of(engines or EngineCatalogs()),
@@ -234,23 +238,6 @@ def maintenance_of(area: MaintenanceArea) -> Service:
             "PlanMaintenance": reads(partial(table_maintenance.plan, area=area), "table.write"),
             "StartMaintenance": changes(partial(table_maintenance.start, area=area), "table.write"),
             "GetMaintenance": reads(table_maintenance.get, "table.read"),
-        },
-    )
-
-
-def pipelines_of(area: PipelineArea) -> Service:
-    """The service for pipelines."""
-    return Service(
-        pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"],
-        category="pipeline",
-        rules={
-            "ListPipelines": reads(pipelines.list_, "connector.manage"),
-            "GetPipeline": reads(pipelines.get, "connector.manage"),
-            "CreatePipeline": changes(pipelines.create, "connector.manage"),
-            "UpdatePipeline": changes(pipelines.update, "connector.manage"),
-            "DeletePipeline": changes(pipelines.delete, "connector.manage"),
-            "PlanPipeline": reads(partial(pipelines.plan, area=area), "connector.manage"),
-            "StartPipeline": changes(pipelines.start, "connector.manage"),
         },
     )
 

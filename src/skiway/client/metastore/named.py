@@ -69,7 +69,6 @@ class NamedRecord(FromMessages):
 
     name: str
     id: Id
-    description: str | None = None
     version: int | None = None
     """The stored version, which `if_version` can name; None in listings."""
     created_at: datetime | None = None
@@ -101,7 +100,7 @@ class NamedCollection(Area, Generic[R]):
         method = f"Delete{self._resource.title}"
         return Meta.of(self._calls.rpc(method, **self._key(name), precondition=precondition(if_version)).meta)
 
-    def _create(self, name: str, given: Mapping[str, Any], idempotency_key: str | None) -> R:
+    def _create(self, name: str | None, given: Mapping[str, Any], idempotency_key: str | None) -> R:
         spec = build(self._resource.spec, display_name=name, **self._spec(given))
         key = self._calls.key(idempotency_key)
         return self._from(self._calls.rpc(f"Create{self._resource.title}", spec=spec, idempotency=key))

@@ -40,6 +40,7 @@ class Policy(NamedRecord):
     columns: tuple[str, ...]
     row_filter: str | None
     mask: str | None
+    description: str | None = None
 
 
 def _policy(policy: v1.Policy, *meta: v1.MutationMeta) -> Policy:

@@ -109,6 +109,7 @@ class Rule(NamedRecord):
     values: Mapping[str, Any]
     estimates_only: bool
     result: RuleResult | None = None
+    description: str | None = None
 
 
 def _rule(rule: v1.CheckedRule | v1.QualityRule, *meta: v1.MutationMeta) -> Rule:

@@ -38,8 +38,9 @@ class NamedCalls(Generic[M]):
     """The calls for one kind.
 
     `check` raises unless a changed resource is valid; it gets the resource, the spec and the paths that the request sets.
-    `parent` returns what a new resource belongs to. `status` returns further fields of the response of a get. `deleting` adds
-    operations to the batch of a deletion; `deleted` removes afterwards what belongs to the resource.
+    It also names a resource whose spec has no name. `parent` returns what a new resource belongs to. `shown` returns what
+    callers see of a resource, and `status` further fields of the response of a get. `deleting` adds operations to the batch of
+    a deletion; `deleted` removes afterwards what belongs to the resource.
     """
 
     resource: Resource
@@ -51,6 +52,7 @@ class NamedCalls(Generic[M]):
     parent: Callable[[Realm, Any], Stored[Any]] = lambda realm, _: realm.all(ACCOUNT).require(
         keys.account(realm.account_id), name=realm.account_id
     )
+    shown: Callable[[M], M] = lambda value: value
     status: Callable[[Realm, M], dict[str, Message]] = lambda *_: {}
     deleting: Callable[[Realm, str], Iterable[Operation]] = lambda *_: ()
     deleted: Callable[[Realm, str], None] = lambda *_: None
@@ -87,7 +89,7 @@ class NamedCalls(Generic[M]):
     def list_(self, realm: Realm, request: Any) -> Any:
         """List the resources of the account by name."""
         found, page = listed(realm.all(self.kind), self.name_key(realm.account_id, ""), request.page)
-        return self.resource.message("List{}sResponse")(**{self.resource.plural: found, "page": page})
+        return self.resource.message("List{}sResponse")(**{self.resource.plural: map(self.shown, found), "page": page})
 
     def update(self, realm: Realm, request: Any) -> Any:
         """Change the fields in the mask. A new secret replaces the stored one."""
@@ -135,7 +137,8 @@ class NamedCalls(Generic[M]):
         before = updates.copied(edited)
         for path in sorted(paths - set(self.resource.secrets)):
             updates.copy_field(spec, edited, path, required=path in self.resource.required - clearable)
-        edited.display_name = exact_name(edited.display_name, resource=self.resource.name)
+        if "display_name" in self.resource.paths:
+            edited.display_name = exact_name(edited.display_name, resource=self.resource.name)
         self.check(realm, edited, spec, paths)
         moved = [f.name for f in self.resource.fields if f.is_address and _differs(before, edited, f.name)]
         for secret in self.resource.secrets:
@@ -144,7 +147,7 @@ class NamedCalls(Generic[M]):
                 raise invalid_field(secret, f"missing, but {moved[0]} changes", wanted)
 
     def _response(self, method: str, stored: Stored[M], **more: Message) -> Any:
-        fields = {self.resource.name: stored.value, "meta": stored.meta, **more}
+        fields = {self.resource.name: self.shown(stored.value), "meta": stored.meta, **more}
         return self.resource.message(f"{method}Response")(**fields)
 
 
