@@ -64,13 +64,14 @@ def commands_for(
     version_option = typer.Option(metavar="NUMBER", help="Fail if the stored version is another one.")
     if_version = _parameter("if_version", Annotated[int | None, version_option], None)
     yes = _parameter("yes", Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")], default=False)
+    has_lists = any(field.many for field in resource.fields)
     commands: dict[str, tuple[Callable[..., None], str, list[inspect.Parameter]]] = {
         "list": (list_, f"List the {plural} of the account.", []),
         "get": (get, f"Show a {resource.name}, its stored version and its state.", [name]),
         "create": (create, f"Create a {resource.name}. {resource.create}", [name, *required]),
         "update": (
             update,
-            f"Change a {resource.name}. Lists are replaced as a whole.",
+            f"Change a {resource.name}.{' Lists are replaced as a whole.' if has_lists else ''}",
             [name, new_name, *optional, if_version],
         ),
         "delete": (delete, f"Delete a {resource.name}. {resource.delete}", [name, if_version, yes]),

@@ -123,6 +123,19 @@ def test_rule_needs_an_existing_table(orders: ProfiledTable) -> None:
         quality.CALLS.create(orders.realm, v1.CreateRuleRequest(spec=spec))
 
 
+def test_rule_needs_a_name_and_a_check(orders: ProfiledTable) -> None:
+    spec = v1.QualityRuleSpec(table_id=orders.table.resource_id, check=v1.RuleCheck(null_share=NO_NULLS))
+    with expect_error(InvalidArgument, "display.name.required", resource="rule"):
+        quality.CALLS.create(orders.realm, v1.CreateRuleRequest(spec=spec))
+    spec = v1.QualityRuleSpec(display_name="r", table_id=orders.table.resource_id)
+    with expect_error(InvalidArgument, "field.invalid", field="check"):
+        quality.CALLS.create(orders.realm, v1.CreateRuleRequest(spec=spec))
+    rule = orders.rule(null_share=NO_NULLS)
+    request = v1.UpdateRuleRequest(rule_id=rule.resource_id, spec=spec, update_mask=mask("check"))
+    with expect_error(InvalidArgument, "check.cannot.clear"):
+        quality.CALLS.update(orders.realm, request)
+
+
 def test_rule_stays_with_its_table(orders: ProfiledTable) -> None:
     rule, other = orders.rule(null_share=NO_NULLS), orders.factory.table("other")
     spec = v1.QualityRuleSpec(description="x", table_id=other.resource_id)

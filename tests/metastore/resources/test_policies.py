@@ -118,6 +118,11 @@ def test_name_is_unique_and_a_repeated_request_creates_nothing(lake: Lake) -> No
     assert first == second
 
 
+def test_policy_needs_a_name(lake: Lake) -> None:
+    with expect_error(InvalidArgument, "display.name.required", resource="policy"):
+        CALLS.create(lake.home, v1.CreatePolicyRequest(spec=v1.PolicySpec(subjects=["everyone"], mask=NULL)))
+
+
 def test_update_is_checked_like_a_creation(lake: Lake) -> None:
     made = lake.create("p", lake.people)
     bad = v1.PolicySpec(mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["nothing"]))
