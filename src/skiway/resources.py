@@ -15,17 +15,17 @@ if (
 ):  # the help of the command line needs no messages, whose import takes longer than everything else in it
     from google.protobuf.message import Message
 
-__all__ = ["WEBHOOK", "Field", "Resource"]
+__all__ = ["PIPELINE", "POLICY", "RULE", "WEBHOOK", "Field", "Resource"]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that people set. `name` is that of the spec."""
+    """A field that people set. `name` is that of the client, and of the spec unless the client converts it."""
 
     name: str
     help: str
     type: type = str
-    """The type, or that of the items of a list."""
+    """The type, or that of the items of a list. Commands that are written by hand take a dict."""
     many: bool = False
     """Whether it is a list."""
     required: bool = False
@@ -34,6 +34,10 @@ class Field:
     """Whether the command line takes it by its position."""
     option: str = ""
     """The option of the command line, if it has another name: `--event`, or `--pause/--resume`."""
+    metavar: str = ""
+    """What stands for the value in the help of the command line, if it is not the name."""
+    choices: tuple[str, ...] = ()
+    """The only values, if they are few."""
     is_secret: bool = False
     """Whether it is stored in the secrets store, and is never returned."""
     is_address: bool = False
@@ -52,7 +56,13 @@ class Resource:
     fields: tuple[Field, ...]
     columns: tuple[str, ...]
     delete: str
-    """What a deletion also deletes, in words for people."""
+    """What else a deletion changes, in a sentence for people."""
+    create: str = ""
+    """What people should know before they create one."""
+    read_permission: str = ""
+    """The permission to read them, if it is another one."""
+    fixed: tuple[str, ...] = ()
+    """The fields of the spec that only a creation sets."""
 
     @property
     def plural(self) -> str:
@@ -84,13 +94,28 @@ class Resource:
     @property
     def service(self) -> Any:
         """The service with the methods for this kind."""
-        found: Any = self.spec.DESCRIPTOR.file.services_by_name[f"{self.title}Service"]
-        return found
+        services = self.spec.DESCRIPTOR.file.services_by_name.values()
+        return next(service for service in services if f"Create{self.title}" in service.methods_by_name)
 
     @property
     def spec(self) -> type[Message]:
         """The message with the fields that can be set."""
-        return self.message("{}Spec")
+        from skiway.model import v1
+
+        found: type[Message] = getattr(
+            v1, self.message("Create{}Request").DESCRIPTOR.fields_by_name["spec"].message_type.name
+        )
+        return found
+
+    def path(self, name: str) -> str:
+        """The path of a field of the spec in update masks: a choice between several fields has one path."""
+        oneof = self.spec.DESCRIPTOR.fields_by_name[name].containing_oneof
+        return name if oneof is None or len(oneof.fields) == 1 else str(oneof.name)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths that update masks can have."""
+        return frozenset(self.path(field.name) for field in self.spec.DESCRIPTOR.fields)
 
     def message(self, name: str) -> type[Any]:
         """The message of a name in which `{}` stands for the kind: `Get{}Request`, or `List{}sRequest` for several."""
@@ -115,5 +140,79 @@ WEBHOOK: Final = Resource(
         DESCRIPTION,
     ),
     columns=("name", "url", "events", "paused"),
-    delete="its secret and its dead letters",
+    delete="Its secret and its dead letters are deleted, too.",
+)
+
+POLICY: Final = Resource(
+    "policy",
+    "Decide which rows of tables and views callers see, and what of their columns.",
+    permission="policy.manage",
+    fields=(
+        Field(
+            "to",
+            "everyone, user:<subject>, group:<name> or role:<name>.",
+            many=True,
+            required=True,
+            metavar="CALLER",
+        ),
+        Field(
+            "on",
+            "A catalog, namespace, table or view; without any, the whole account.",
+            many=True,
+            metavar="OBJECT",
+        ),
+        Field(
+            "exceptions",
+            "A caller, group or role that it does not restrict.",
+            many=True,
+            option="--except",
+            metavar="CALLER",
+        ),
+        Field(
+            "row_filter",
+            "The rows that callers see, such as \"region = caller('region')\".",
+            option="--filter",
+            metavar="SQL",
+        ),
+        Field("mask", "What callers see instead of the values.", choices=("null", "hash", "partial")),
+        Field("mask_sql", "An expression over the row that callers see instead of the values.", metavar="SQL"),
+        Field(
+            "columns",
+            "A column to mask; * stands for any characters.",
+            many=True,
+            option="--column",
+            metavar="NAME",
+        ),
+        Field("tags", "The columns with this tag, such as pii.", many=True, option="--tag"),
+        DESCRIPTION,
+    ),
+    columns=("name", "on", "subjects", "row_filter", "mask", "columns", "tags"),
+    delete="Callers see the original rows and values again.",
+    create="It holds from the next statement on, after the server has checked its expression. Row filters and masks are SQL "
+    "over the columns of one row; caller('subject'), caller('roles'), caller('groups') and caller('<claim>') are the caller's.",
+)
+
+RULE: Final = Resource(
+    "rule",
+    "Define what must hold for the data of tables, and check it.",
+    permission="table.write",
+    read_permission="table.read",
+    fields=(
+        Field("check", "What must hold, by its kind.", type=dict, required=True),
+        Field("severity", "A warning does not make check fail.", choices=("error", "warning")),
+        Field("estimates_only", "Never read rows, even if statistics do not decide.", type=bool),
+        DESCRIPTION,
+    ),
+    columns=("name", "table", "kind", "severity", "status", "observed"),
+    delete="Its results are deleted, too.",
+    fixed=("table_id",),
+)
+
+PIPELINE: Final = Resource(
+    "pipeline",
+    "Derive tables from other tables by queries and Python functions in files.",
+    permission="connector.manage",
+    fields=(Field("files", "Texts by path.", type=dict),),
+    columns=("name", "owner", "files", "updated_at"),
+    delete="Its tables stay, and are no longer refreshed.",
 )

@@ -126,14 +126,14 @@ def add_policies(realm: Realm, table_id: v1.ResourceId) -> None:
         ("no names", {"mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["name"])}),
     ):
         spec = v1.PolicySpec(display_name=name, subjects=["user:restricted"], objects=[table_id], **rule)
-        policies.create(realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+        policies.calls(lambda *_: []).create(realm, v1.CreatePolicyRequest(spec=spec))
 
 
 def add_view_policy(realm: Realm, view_id: v1.ResourceId) -> None:
     """Restrict `RESTRICTED`, and nobody else, on a view."""
     hidden = v1.PolicyFilter(predicate="1 = 2")
     spec = v1.PolicySpec(display_name="no adults", subjects=["user:restricted"], objects=[view_id], row_filter=hidden)
-    policies.create(realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(realm, v1.CreatePolicyRequest(spec=spec))
 
 
 def add_grants(realm: Realm, objects: Mapping[str, v1.ResourceId]) -> None:

@@ -213,9 +213,9 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
     webhooks.calls(secrets, None).create(realm, v1.CreateWebhookRequest(spec=hook))
     ann = owner_realm(realm, Owner("ann", frozenset({ADMINISTRATOR})))
-    pipelines.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
+    pipelines.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
     rule = v1.QualityRuleSpec(display_name="canary rule", table_id=people.resource_id, check=ROWS)
-    quality.create(realm, v1.CreateRuleRequest(spec=rule))
+    quality.CALLS.create(realm, v1.CreateRuleRequest(spec=rule))
     return {"job": job.job_id, "query": RUNNING_QUERY}
 
 

@@ -83,6 +83,13 @@ def write_sources(folder: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", None]}), folder / "people.parquet")
 
 
+class Terminal(io.StringIO):
+    """A terminal on which somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def run(lake: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command against the server through `main`, in this process."""
@@ -90,9 +97,10 @@ def run(lake: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SKIWAY_SERVER", lake.address)
 
-    def run_(*arguments: str | Path, stdin_text: str = "") -> Done:
+    def run_(*arguments: str | Path, stdin_text: str = "", types: str | None = None) -> Done:
+        stdin = io.StringIO(stdin_text) if types is None else Terminal(types)
         monkeypatch.setattr(sys, "argv", ["skiway", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin_text))
+        monkeypatch.setattr(sys, "stdin", stdin)
         code = 0
         try:
             main()

@@ -41,7 +41,7 @@ def test_pipelines_are_created_applied_shown_and_deleted(run: Run, folder: Path)
     made = run("pipelines", "apply", folder)
     assert made.out == "created pipeline sales; run it with: skiway pipelines run sales\n", made.err
     assert run("pipelines", "create", folder).code == 1
-    shown = run("pipelines", "show", "sales", "-o", "json").json
+    shown = run("pipelines", "get", "sales", "-o", "json").json
     assert shown["files"] == ["big.sql", "ones.sql", "pipeline.yml"]
     assert shown["owner"]
     assert (shown["problem"], shown["lineage"]) == (None, {})
@@ -68,10 +68,10 @@ def test_python_files_are_planned_and_shown_without_control_characters(run: Run,
     ]
     assert "pipelines.python.enabled=true" in plan[1]["reason"]
     assert run("pipelines", "create", folder).code == 0
-    shown = run("pipelines", "show", "sales", "--file", "functions/coded.py")
+    shown = run("pipelines", "get", "sales", "--file", "functions/coded.py")
     assert shown.out.splitlines()[3:] == ["def coded():", '    return spark.table("ones")  # \\x1B[2J']
-    assert run("pipelines", "show", "sales", "--file", "functions/coded.py", "-o", "json").json["text"] == CODE
-    missing = run("pipelines", "show", "sales", "--file", "nothing.py")
+    assert run("pipelines", "get", "sales", "--file", "functions/coded.py", "-o", "json").json["text"] == CODE
+    missing = run("pipelines", "get", "sales", "--file", "nothing.py")
     assert (missing.code, "it has functions/coded.py, ones.sql, pipeline.yml" in missing.err) == (1, True)
     assert run("pipelines", "delete", "sales").code == 0
 

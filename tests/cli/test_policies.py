@@ -31,15 +31,30 @@ def test_every_example_on_the_page_produces_the_output_shown(run: Run) -> None:
 def test_policy_is_created_updated_and_deleted(run: Run) -> None:
     create = ("policies", "create", "p", "--on", "lake.raw", "--to", "role:X", "--mask", "hash", "--column", "name")
     made = run(*create, "-o", "json").json
-    assert (made["on"], made["to"], made["rule"], made["columns"]) == (["lake.raw"], ["role:x"], "mask: hash", ["name"])
+    assert (made["on"], made["subjects"]) == (["lake.raw"], ["role:x"])
+    assert (made["mask"], made["columns"], made["row_filter"]) == ("hash", ["name"], None)
     assert "policy 'p' already exists" in run(*create).err
     changed = run(
         "policies", "update", "p", "--name", "q", "--on", "lake.raw.people", "--filter", "id > 1", "-o", "json"
     )
-    assert (changed.json["name"], changed.json["rule"], changed.json["version"]) == ("q", "rows: id > 1", 2)
+    assert (changed.json["name"], changed.json["row_filter"], changed.json["version"]) == ("q", "id > 1", 2)
+    assert (changed.json["mask"], changed.json["on"]) == (None, ["lake.raw.people"])
     assert "has version 2, but version 1 was expected" in run("policies", "delete", "q", "--if-version", "1").err
     assert run("policies", "delete", "q", "--if-version", "2").out == "deleted policy q\n"
     assert run("policies", "list", "-o", "json").json == []
+
+
+@pytest.mark.usefixtures("without_policies")
+def test_deletion_asks_on_a_terminal(run: Run) -> None:
+    assert run("policies", "create", "p", "--to", "everyone", "--mask", "null", "--column", "secret").code == 0
+    refused = run("policies", "delete", "p", types="n\n")
+    assert (refused.code, "Callers see the original rows and values again. Delete policy p?" in refused.err) == (
+        1,
+        True,
+    )
+    assert [each["name"] for each in run("policies", "list", "-o", "json").json] == ["p"]
+    assert run("policies", "delete", "p", types="y\n").out.endswith("deleted policy p\n")
+    assert run("policies", "delete", "p", "--yes", types="").code == 1, "it is gone, and nothing was asked"
 
 
 @pytest.mark.usefixtures("without_policies")

@@ -28,14 +28,17 @@ def test_rule_is_created_checked_shown_and_deleted(run: Run, table: str) -> None
     made = run(
         "rules", "create", "enough", table, "row_count", "--min", "3", "--description", "three", "--output", "json"
     )
-    assert (made.json["kind"], made.json["check"], made.json["version"]) == ("row_count", {"min": 3}, 1)
+    assert (made.json["kind"], made.json["values"], made.json["version"]) == ("row_count", {"min": 3}, 1)
     assert run("rules", "list", table, "--output", "json").json[0]["status"] == "never checked"
     done = run("rules", "check", table, "--output", "json")
     (found,) = done.json
     assert (found["status"], found["method"], found["observed"]) == ("passed", "metadata", "3 rows")
-    shown = run("rules", "show", "enough", "--output", "json").json
+    shown = run("rules", "get", "enough", "--output", "json").json
     assert (shown["status"], shown["table"], shown["severity"]) == ("passed", table, "error")
     assert [each["status"] for each in run("rules", "results", "enough", "--output", "json").json] == ["passed"]
+    changed = run("rules", "update", "enough", "--severity", "warning", "--if-version", "1", "--output", "json").json
+    assert (changed["severity"], changed["values"], changed["version"]) == ("warning", {"min": 3}, 2)
+    assert run("rules", "update", "enough", "--severity", "warning", "--if-version", "1").code == 1
     by_sql = run("sql", "SELECT rule_name, status, observed FROM lake.skiway.quality", "--output", "json").json
     assert by_sql == [{"rule_name": "enough", "status": "passed", "observed": "3 rows"}]
     assert run("rules", "delete", "enough").out == "deleted rule enough\n"
@@ -87,8 +90,8 @@ def test_rules_are_applied_from_a_file(run: Run, table: str, tmp_path: Path) -> 
     file.write_text(FILE.replace("[open, closed]", "[open]").replace("severity: warning", "severity: error"))
     assert run("rules", "apply", file).out == "changed rule columns\nchanged rule states\nmade 2 changes\n"
     found = {each["name"]: each for each in run("rules", "list", "--output", "json").json}
-    assert found["states"]["check"]["values"] == ["open"]
-    assert found["columns"]["check"]["columns"] == {"id": "long", "state": "string"}
+    assert found["states"]["values"]["values"] == ["open"]
+    assert found["columns"]["values"]["columns"] == {"id": "long", "state": "string"}
     file.write_text(FILE.partition("  - name: columns")[0])
     run("rules", "apply", file)
     assert {each["name"] for each in run("rules", "list", "--output", "json").json} == {"columns", "states"}
@@ -125,7 +128,7 @@ def test_mistakes_in_a_file_are_named_with_their_line(
         (("create", "r", TABLE, "row_count", "--column", "id"), 1, "a rule of kind row_count has no column"),
         (("create", "r", TABLE, "range", "--column", "id", "--column", "state"), 2, "is about one column"),
         (("create", "r", TABLE, "freshness", "--max-age", "soon"), 1, "give a duration above zero"),
-        (("show", "nope"), 1, "there is no rule nope"),
+        (("get", "nope"), 1, "there is no rule nope"),
         (("check", TABLE, "--rule", "nope"), 2, "there is no rule 'nope' of table"),
     ],
 )

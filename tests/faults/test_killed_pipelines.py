@@ -81,7 +81,7 @@ class Orders:
             ManagedTableFactory(factory, self.deployment.warehouse).create("orders", ORDERS)
             ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
             request = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=self.files))
-            self.pipeline_id = api.create(ann, request).pipeline.resource_id
+            self.pipeline_id = api.CALLS.create(ann, request).pipeline.resource_id
 
     def change(self, turn: int) -> None:
         """Add rows; each third turn deletes all others. Before that, check what the last run has left, killed or not."""

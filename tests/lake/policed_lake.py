@@ -84,7 +84,7 @@ class PolicedLake:
             **more,
         }
         request = v1.CreatePolicyRequest(spec=v1.PolicySpec(display_name=name, **given))
-        return policies.create(self.lake.realm, request, compile_=self.checks).policy
+        return policies.calls(self.checks).create(self.lake.realm, request).policy
 
     def filter(
         self, predicate: str = "region = caller('region')", *, name: str = "own region", **more: Any

@@ -264,7 +264,7 @@ def test_policies_on_a_nested_view_do_not_hide_a_swap(
         objects=[view_of(lake, "n", "open").resource_id],
         row_filter=v1.PolicyFilter(predicate="id > 1"),
     )
-    policies.create(lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    policies.calls(PolicyChecks(queries)).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
     create_view(db, "shared.v", "SELECT id FROM open.n", rights="definer")
     assert ids(attacker, "shared.v") == [2]
     attacker.drop_table("open.t")

@@ -169,7 +169,7 @@ def test_restricted_callers_get_no_files(source: Source, queries: QueryEngine) -
         objects=[source.id],
         row_filter=v1.PolicyFilter(predicate="x = 1"),
     )
-    policies.create(source.lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    policies.calls(PolicyChecks(queries)).create(source.lake.realm, v1.CreatePolicyRequest(spec=spec))
     with source.lake.rest_served() as uri, httpx.Client(verify=False) as http:
         analyst = {"authorization": "Bearer analyst"}
         for path in ("v1/c/namespaces/s/tables/t", "polaris/v1/c/namespaces/s/generic-tables/t"):

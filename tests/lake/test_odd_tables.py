@@ -321,7 +321,7 @@ def test_callers_restricted_by_policies_get_reasons_without_locations(
         objects=[source.catalog.resource_id],
         row_filter=v1.PolicyFilter(predicate="true"),
     )
-    policies.create(source.lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    policies.calls(PolicyChecks(queries)).create(source.lake.realm, v1.CreatePolicyRequest(spec=spec))
     with source.lake.client("c", token="analyst") as db:
         shown = {row["table_name"]: row["problem"] for row in db.scan("skiway.tables").read_all().to_pylist()}
         comments = {table.name: table.comment for schema in db.schemas() for table in schema.tables}

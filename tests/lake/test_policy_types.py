@@ -20,9 +20,9 @@ def restricted(mirrors: Lake) -> Iterator[None]:
     found = [each.resource_id for each in catalogs.scan(mirrors.realm)]
     rule = v1.PolicyFilter(predicate="1 = 1")
     spec = v1.PolicySpec(display_name="all rows", subjects=["user:analyst"], objects=found, row_filter=rule)
-    made = policies.create(mirrors.realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: []).policy
+    made = policies.calls(lambda *_: []).create(mirrors.realm, v1.CreatePolicyRequest(spec=spec)).policy
     yield
-    policies.delete(mirrors.realm, v1.DeletePolicyRequest(policy_id=made.resource_id))
+    policies.calls(lambda *_: []).delete(mirrors.realm, v1.DeletePolicyRequest(policy_id=made.resource_id))
 
 
 @pytest.mark.parametrize("catalog", sample(["iceberg", "delta", "parquet"], every=3))

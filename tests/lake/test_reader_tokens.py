@@ -94,7 +94,7 @@ def test_grants_and_policies_make_no_difference(db: Lake, jobs: Jobs) -> None:
     grants.add(db.realm, request)
     spec = v1.PolicySpec(display_name="none", subjects=["everyone"], objects=[table(db, "a")])
     spec.row_filter.predicate = "id > 100"
-    policies.create(db.realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(db.realm, v1.CreatePolicyRequest(spec=spec))
     with reader(db, jobs, "a") as client:
         assert client.scan("s.a").read_all().num_rows == 1
         with pytest.raises(NotFound):

@@ -99,7 +99,7 @@ def test_hidden_rows_are_not_counted(lake: Lake, db: AirportClient, queries: Que
         objects=[table.resource_id],
         row_filter=v1.PolicyFilter(predicate="id < 7"),
     )
-    policies.create(lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    policies.calls(PolicyChecks(queries)).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
     with lake.client(token="reader") as reader:
         assert count(reader) == 7
     assert count(db) == 100

@@ -123,7 +123,7 @@ def test_definer_cannot_show_what_policies_hide_from_it(lake: Lake, db: AirportC
             objects=[table_id(lake)],
             **rule,  # type: ignore[arg-type]
         )
-        policies.create(lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+        policies.calls(PolicyChecks(queries)).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
     with lake.client(token="editor") as editor:
         create_view(editor, "shared.v", "SELECT id, name, region FROM s.t", rights="definer")
     with lake.client(token="reader") as reader:
@@ -141,7 +141,7 @@ def test_policies_on_the_view_restrict_its_readers(lake: Lake, db: AirportClient
         objects=[view_of(lake, "v").resource_id],
         row_filter=v1.PolicyFilter(predicate="id < 3"),
     )
-    policies.create(lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    policies.calls(PolicyChecks(queries)).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
     with lake.client(token="reader") as reader:
         assert ids(reader, "shared.v") == [0, 1, 2]
     assert len(ids(db, "shared.v")) == 10
@@ -280,7 +280,7 @@ def test_statistics_of_views_respect_policies_and_rights(lake: Lake, db: Airport
         objects=[table_id(lake)],
         row_filter=v1.PolicyFilter(predicate="id < 3"),
     )
-    policies.create(lake.realm, v1.CreatePolicyRequest(spec=spec), compile_=PolicyChecks(queries))
+    policies.calls(PolicyChecks(queries)).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
     with lake.client(token="reader") as reader:
         assert bounds(reader, "shared.v", "id") != (0, 9)
         assert bounds(reader, "shared.d", "id") == (0, 9), "the definer is not restricted"

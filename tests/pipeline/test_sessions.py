@@ -137,7 +137,7 @@ class StressedLake:
             head = f"name: p{number}\ncatalog: {catalog}\nnamespace: {space.display_name}\n"
             files = {f"{name}{number}.sql": text for name, text in QUERIES.items()}
             spec = v1.PipelineSpec(files={"pipeline.yml": head, **files})
-            self.refreshed.append(api.create(owner, v1.CreatePipelineRequest(spec=spec)).pipeline)
+            self.refreshed.append(api.CALLS.create(owner, v1.CreatePipelineRequest(spec=spec)).pipeline)
         self.sessions = set[str]()
         profile = SparkProfile(self._session, in_process_bytes=0)
         reconciler = Reconciler(MemorySecrets(), profile, warehouse=lake.warehouse)

@@ -96,10 +96,10 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
         schema=pa.schema({"x": pa.int64()}),
     )
     wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
-    policy = policies.create(factory.home, wanted, compile_=lambda *_: []).policy
+    policy = policies.calls(lambda *_: []).create(factory.home, wanted).policy
     maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
     spec = v1.QualityRuleSpec(display_name="rows", table_id=table.resource_id, check=ROWS)
-    rule = quality.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
+    rule = quality.CALLS.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
     quality.check(factory.home, v1.CheckRulesRequest(table_id=table.resource_id))
     checking = jobs.enqueue_check(factory.home, table.resource_id, [rule.resource_id.id])
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
@@ -110,7 +110,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     factory.stores.pointers.apply([letter])
     ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
     declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
-    pipeline = pipelines.create(ann, declared).pipeline
+    pipeline = pipelines.CALLS.create(ann, declared).pipeline
     made = Lake(
         *(catalog, namespace, table, view, connector),
         job_id=job.job_id,

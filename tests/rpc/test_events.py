@@ -102,7 +102,7 @@ def test_open_stream_ends_when_the_caller_loses_rights(rpc_server: RpcServer, ch
             objects=[sample.catalog.resource_id],
             row_filter=v1.PolicyFilter(predicate="1 = 2"),
         )
-        policies.create(home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+        policies.calls(lambda *_: []).create(home, v1.CreatePolicyRequest(spec=spec))
     began = time.monotonic()
     with pytest.raises(grpc.RpcError) as ended:
         for _ in responses:

@@ -521,6 +521,23 @@ def test_quality_rules_are_shown_with_their_results(visitor: Visitor, server: Se
                 metastore.rules.delete(name)
 
 
+def test_policies_are_shown_with_and_without_a_description(visitor: Visitor, server: Server) -> None:
+    with Metastore(server.address) as metastore:
+        metastore.policies.create("plain", to=["user:eve"], mask="null", columns=["secret"])
+        metastore.policies.create("told", to=["user:eve"], row_filter="true", on=["lake.sales"], description="for <b>")
+    try:
+        plain, told = visitor.data("/policies")["policies"]
+        assert (plain["mask"], plain["columns"], plain["row_filter"]) == ("null", ["secret"], None)
+        assert (told["mask"], told["row_filter"], told["description"]) == (None, "true", "for <b>")
+        page = visitor.page("/policies")
+        assert "for &lt;b&gt;" in page
+        assert "None" not in page
+    finally:
+        with Metastore(server.address) as metastore:
+            for name in ("plain", "told"):
+                metastore.policies.delete(name)
+
+
 def test_grants_and_events_link_to_the_pages_of_their_objects(visitor: Visitor, server: Server) -> None:
     with AirportClient(server.addresses["airport"], "lake") as lake:
         lake.call(("skiway", "create_view"), "sales.linked", "SELECT name FROM sales.people").read_all()

@@ -128,7 +128,7 @@ class Call:
             rendering.write_records(self.output, records, columns, empty=empty)
             return
         shown = collected("reading", records)
-        damaged = sum(1 for each in shown if getattr(each, "damage", None))
+        damaged = sum(1 for each in shown if rendering.fields_of(each).get("damage"))
         wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
         rendering.write_records(self.output, shown, wanted, empty=empty)
         if damaged:

@@ -1,19 +1,20 @@
-"""`skiway pipelines`."""
+"""`skiway pipelines`: the commands of all resources, and those for files and runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command
 from skiway.cli.jobs import INTERRUPTED, JobRecord, describe_progress
 from skiway.cli.output import one_line
+from skiway.cli.rendering import fields_of
+from skiway.cli.resources import commands_for
 from skiway.errors import NotFound, SkiwayError
+from skiway.resources import PIPELINE
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Job
@@ -21,52 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = group("pipelines", "Derive tables from other tables by queries and Python functions in files.")
+
+def _shown(_: Call, pipeline: Pipeline) -> dict[str, Any]:
+    """A pipeline with the names of its files."""
+    return {**fields_of(pipeline), "files": list(pipeline.files)}
+
+
+app = commands_for(PIPELINE, shown=_shown, but=("get", "create", "update"))
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a pipeline.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with pipeline.yml, .sql and .py files.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what a run would do to each table, and why.")]
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRecord:
-    """A pipeline in the output."""
-
-    name: str
-    owner: str
-    files: list[str]
-    id: str
-    version: int | None
-    created_at: datetime | None
-    updated_at: datetime | None
-    damage: str | None = None
-    problem: str | None = None
-    lineage: dict[str, list[str]] | None = None
-
-    @classmethod
-    def of(cls, pipeline: Pipeline) -> PipelineRecord:
-        """Convert a pipeline of the client."""
-        return cls(
-            pipeline.name,
-            pipeline.owner,
-            list(pipeline.files),
-            str(pipeline.id),
-            pipeline.version,
-            None if pipeline.damage else pipeline.created_at,
-            None if pipeline.damage else pipeline.updated_at,
-            pipeline.damage or None,
-        )
-
-
-@command(app, "list")
-def list_pipelines(call: Call) -> None:
-    """List the pipelines of the account."""
-    found = [PipelineRecord.of(each) for each in call.lake.pipelines()]
-    call.print_rows(found, ["name", "owner", "files", "updated_at"], empty="there are no pipelines")
-
-
-@command(app, "show")
-def show(
+@command(app, "get")
+def get(
     call: Call,
     name: PipelineName,
     file: Annotated[str | None, typer.Option("--file", metavar="PATH", help="Print only this file.")] = None,
@@ -76,14 +46,14 @@ def show(
     if file is not None:
         _print_file(call, pipeline, file)
         return
-    found = PipelineRecord.of(pipeline)
+    tables: Sequence[PlannedTable] = ()
+    problem = None
     try:
         tables = call.lake.pipelines.plan(name)
     except SkiwayError as error:
-        call.print_record(replace(found, problem=error.message))
-        return
+        problem = error.message
     lineage = {f"{each.table}.{column}": list(sources) for each in tables for column, sources in each.columns.items()}
-    call.print_record(replace(found, lineage=lineage))
+    call.print_record({**_shown(call, pipeline), "problem": problem, "lineage": lineage})
 
 
 @command(app, "create")
@@ -95,7 +65,7 @@ def create(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
         return
     made = call.lake.pipelines.create(files)
     call.print_result(
-        f"created pipeline {made.name}; run it with: skiway pipelines run {made.name}", PipelineRecord.of(made)
+        f"created pipeline {made.name}; run it with: skiway pipelines run {made.name}", _shown(call, made)
     )
 
 
@@ -115,7 +85,7 @@ def apply(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
         _print_plan(call, call.lake.pipelines.plan(known.id, files=files))
         return
     changed = call.lake.pipelines.update(known.id, files, if_version=known.version)
-    call.print_result(f"updated pipeline {name}", PipelineRecord.of(changed))
+    call.print_result(f"updated pipeline {name}", _shown(call, changed))
 
 
 @command(app, "run")
@@ -143,13 +113,6 @@ def run(
     call.print_result(f"job {job.id} {job.state}: {done}", JobRecord.of(job, {}))
     if job.is_over and job.state != "succeeded":
         raise typer.Exit(1)
-
-
-@command(app, "delete")
-def delete(call: Call, name: PipelineName) -> None:
-    """Delete a pipeline. Its tables stay, and are no longer refreshed."""
-    call.lake.pipelines.delete(name)
-    call.print_result(f"deleted pipeline {name}", {"name": name})
 
 
 def _print_file(call: Call, pipeline: Pipeline, file: str) -> None:

@@ -1,4 +1,6 @@
-"""Records in the output: the fields of a dataclass, for people as tables and for programs as CSV, JSON, NDJSON or YAML."""
+"""Records in the output, which are dataclasses or mappings: for people as tables, and for programs as CSV, JSON, NDJSON or
+YAML.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "UNKNOWN",
     "console",
+    "fields_of",
     "format_value",
     "json_text",
     "write_fields",
@@ -74,7 +77,7 @@ def write_records(output: Output, records: Iterable[object], columns: Sequence[s
         case Output.table:
             write_rows(list(records), columns, empty=empty)
         case Output.markdown:
-            cells = ([format_value(getattr(record, name), name) for name in columns] for record in records)
+            cells = ([format_value(fields_of(record)[name], name) for name in columns] for record in records)
             write_texts(output, [Column(_title(name)) for name in columns], ([row] for row in cells))
         case Output.csv:
             _write_csv(records)
@@ -133,7 +136,8 @@ def write_rows(records: Sequence[object], columns: Sequence[str], *, empty: str)
     if not records:
         typer.echo(empty, err=True)
         return
-    values = [[getattr(record, column) for record in records] for column in columns]
+    fields = list(map(fields_of, records))
+    values = [[each[column] for each in fields] for column in columns]
     cells = [[format_value(value, column) for value in found] for column, found in zip(columns, values, strict=True)]
     numbers = [
         any(isinstance(value, int | float | timedelta) and value is not True and value is not False for value in found)
@@ -173,10 +177,16 @@ def write_note(text: str) -> None:
 
 def _shown_fields(record: object) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of fields that have a value and fit on a line."""
-    for field in dataclasses.fields(record):  # type: ignore[arg-type]
-        value = getattr(record, field.name)
+    for name, value in fields_of(record).items():
         if value not in (None, "", (), {}) and _is_flat(value):
-            yield field.name, format_value(value, field.name)
+            yield name, format_value(value, name)
+
+
+def fields_of(record: Any) -> Mapping[str, Any]:
+    """The fields of a record by name."""
+    if isinstance(record, Mapping):
+        return record
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def format_value(value: Any, name: str = "") -> str:
@@ -216,7 +226,7 @@ def _is_flat(value: object) -> bool:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return _plain(fields_of(value))
     match value:
         case datetime() if value.tzinfo is not None:
             return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,36 +1,45 @@
-"""`skiway rules`."""
+"""`skiway rules`: the commands of all resources, and those for checks and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from skiway.cli.catalogs import Description
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command
 from skiway.cli.jobs import INTERRUPTED, PARTIAL
 from skiway.cli.progress import progress
+from skiway.cli.rendering import fields_of
+from skiway.cli.resources import commands_for
 from skiway.cli.setup import ChangeRecord, SetupFile, read_text
 from skiway.cli.tables import TableName
+from skiway.resources import RULE
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Rule, RuleResult
+    from skiway.client.metastore import Rule
 
 __all__ = ["app"]
 
-app = group("rules", "Define what must hold for the data of tables, and check it.")
+
+def _shown(call: Call, rule: Rule, table: str | None = None) -> dict[str, Any]:
+    """A rule with the name of its table and its newest result."""
+    found = dict(fields_of(rule))
+    result = found.pop("result")
+    names = ("status", "method", "observed", "message", "snapshot_id", "checked_at", "job_id")
+    newest = dict.fromkeys(names) if result is None else fields_of(result)
+    status = "never checked" if result is None else result.status
+    return {**found, "table": table or _table(call, rule.table_id), **newest, "status": status}
+
+
+app = commands_for(RULE, shown=_shown, but=("list", "create"))
 
 UNKNOWN: Final = PARTIAL
 """The exit code if no rule failed, but some could not be decided."""
 
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="The name of a rule.")]
-IfVersion = Annotated[
-    int | None, typer.Option("--if-version", metavar="NUMBER", help="Fail if the stored version is another one.")
-]
 
 
 class Kind(StrEnum):
@@ -54,101 +63,20 @@ class Severity(StrEnum):
     warning = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRecord:
-    """A rule in the output, with its newest result."""
-
-    name: str
-    table: str
-    kind: str
-    check: dict[str, Any]
-    severity: str
-    status: str
-    method: str | None
-    observed: str | None
-    message: str | None
-    snapshot_id: int | None
-    checked_at: datetime | None
-    id: str
-    estimates_only: bool
-    description: str | None
-    version: int | None
-    created_at: datetime | None
-    damage: str | None = None
-
-    @classmethod
-    def of(cls, rule: Rule, table: str) -> RuleRecord:
-        """Convert a rule of the client."""
-        result = rule.result
-        return cls(
-            rule.name,
-            table,
-            rule.kind,
-            dict(rule.values),
-            rule.severity,
-            "never checked" if result is None else result.status,
-            None if result is None else result.method or None,
-            None if result is None else result.observed or None,
-            None if result is None else result.message or None,
-            None if result is None else result.snapshot_id,
-            None if result is None else result.checked_at,
-            str(rule.id),
-            rule.estimates_only,
-            rule.description or None,
-            rule.version,
-            None if rule.damage else rule.created_at,
-            rule.damage or None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ResultRecord:
-    """A result of a rule in the output."""
-
-    checked_at: datetime
-    status: str
-    method: str | None
-    snapshot_id: int | None
-    observed: str | None
-    message: str | None
-    job_id: str | None
-
-    @classmethod
-    def of(cls, result: RuleResult) -> ResultRecord:
-        """Convert a result of the client."""
-        return cls(
-            result.checked_at,
-            result.status,
-            result.method or None,
-            result.snapshot_id,
-            result.observed or None,
-            result.message or None,
-            result.job_id or None,
-        )
-
-
 @command(app, "list")
 def list_rules(
     call: Call,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only the rules of this table.")] = None,
 ) -> None:
     """List rules with their newest results."""
-    found = _records(call, call.lake.rules(table))
-    call.print_rows(found, ["name", "table", "kind", "severity", "status", "observed"], empty="there are no rules")
-
-
-@command(app, "show")
-def show(call: Call, name: RuleName) -> None:
-    """Show a rule, its newest result and its stored version."""
-    call.print_record(_record(call, call.lake.rules.get(name)))
+    call.print_rows(_records(call, call.lake.rules(table)), RULE.columns, empty="there are no rules")
 
 
 @command(app, "results")
 def results(call: Call, name: RuleName) -> None:
     """List the stored results of a rule, newest first."""
-    found = map(ResultRecord.of, call.lake.rules.results(name))
     columns = ["checked_at", "status", "method", "observed", "message"]
-    call.print_rows(found, columns, empty="the rule was never checked")
+    call.print_rows(call.lake.rules.results(name), columns, empty="the rule was never checked")
 
 
 @command(app, "create")
@@ -208,14 +136,7 @@ def create(
         estimates_only=estimates_only,
         description=description,
     )
-    call.print_result(f"created rule {name}", RuleRecord.of(made, table))
-
-
-@command(app, "delete")
-def delete(call: Call, name: RuleName, if_version: IfVersion = None) -> None:
-    """Delete a rule and its results."""
-    call.lake.rules.delete(name, if_version=if_version)
-    call.print_result(f"deleted rule {name}", {"name": name})
+    call.print_result(f"created rule {name}", _shown(call, made, table))
 
 
 @command(app, "apply")
@@ -333,16 +254,12 @@ def _number(kind: Kind, key: str, text: str, of: type[int] | type[float]) -> int
         raise typer.BadParameter(f"{text!r} is not {wanted}", param_hint=f"--{key}") from None
 
 
-def _records(call: Call, found: Iterable[Rule]) -> Iterable[RuleRecord]:
+def _records(call: Call, found: Iterable[Rule]) -> Iterable[dict[str, Any]]:
     names: dict[str, str] = {}
     for rule in found:
         if rule.table_id not in names:
             names[rule.table_id] = _table(call, rule.table_id)
-        yield RuleRecord.of(rule, names[rule.table_id])
-
-
-def _record(call: Call, rule: Rule) -> RuleRecord:
-    return RuleRecord.of(rule, _table(call, rule.table_id))
+        yield _shown(call, rule, names[rule.table_id])
 
 
 def _table(call: Call, table_id: Any) -> str:

@@ -103,15 +103,18 @@ class Service:
             )
 
 
-def service_of(calls: NamedCalls[Any], **more: Rule) -> Service:
-    """The service for a kind of resource: the methods that all kinds have, and those that only this one has."""
+def service_of(calls: NamedCalls[Any], *, category: str = "", **more: Rule) -> Service:
+    """The service for a kind of resource: the methods that all kinds have, and those that this one has in addition or
+    instead.
+    """
     resource, permission = calls.resource, calls.resource.permission
+    read_permission = resource.read_permission or permission
     return Service(
         resource.service,
-        category=resource.name,
+        category=category or resource.name,
         rules={
-            f"List{resource.plural.title()}": reads(calls.list_, permission),
-            f"Get{resource.title}": reads(calls.get, permission),
+            f"List{resource.plural.title()}": reads(calls.list_, read_permission),
+            f"Get{resource.title}": reads(calls.get, read_permission),
             f"Create{resource.title}": changes(calls.create, permission),
             f"Update{resource.title}": changes(calls.update, permission),
             f"Delete{resource.title}": changes(calls.delete, permission),

@@ -57,9 +57,6 @@ from skiway.model.v1 import (
     grant_pb2,
     maintenance_pb2,
     namespace_pb2,
-    pipeline_pb2,
-    policy_pb2,
-    quality_pb2,
     query_pb2,
     search_pb2,
     snapshot_pb2,
@@ -106,6 +103,7 @@ def all_services(
     """
     secrets_of_webhooks = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()
     reconciles = reconciler or Reconciler(MemorySecrets() if secrets is None else secrets)
+    area = PipelineArea(reconciles, current_roles, allows_python=allows_python)
     return (
         ACCOUNTS,
         CATALOGS,
@@ -116,7 +114,12 @@ def all_services(
         STATISTICS,
         DIRECTORY,
         GRANTS,
-        policies_of(policy_expressions or SandboxedExpressions()),
+        service_of(
+            policies.calls(policy_expressions or SandboxedExpressions()),
+            ListColumnTags=reads(policies.list_tags, "policy.manage"),
+            GetColumnTags=reads(policies.get_tags, "policy.manage"),
+            SetColumnTags=changes(policies.set_tags, "policy.manage"),
+        ),
         connectors_of(reconciles),
         queries_of(query_rules or QueryRules(), planner or Planner()),
         transactions_of(staging or StagingArea()),
@@ -127,7 +130,11 @@ def all_services(
             ListDeadLetters=reads(webhooks.list_dead_letters, "webhook.manage"),
             RedeliverEvents=changes(webhooks.redeliver, "webhook.manage"),
         ),
-        pipelines_of(PipelineArea(reconciles, current_roles, allows_python=allows_python)),
+        service_of(
+            pipelines.CALLS,
+            PlanPipeline=reads(partial(pipelines.plan, area=area), "connector.manage"),
+            StartPipeline=changes(pipelines.start, "connector.manage"),
+        ),
         EVENTS,
         search_of(search_indexes or SearchIndexes()),
         system_objects_of(engines or EngineCatalogs()),
@@ -189,24 +196,6 @@ def connectors_of(reconciler: Reconciler) -> Service:
     )
 
 
-def policies_of(compile_: policies.Compile) -> Service:
-    """The service for policies and the tags of columns."""
-    return Service(
-        policy_pb2.DESCRIPTOR.services_by_name["PolicyService"],
-        category="policy",
-        rules={
-            "ListPolicies": reads(policies.list_, "policy.manage"),
-            "GetPolicy": reads(policies.get, "policy.manage"),
-            "CreatePolicy": changes(partial(policies.create, compile_=compile_), "policy.manage"),
-            "UpdatePolicy": changes(partial(policies.update, compile_=compile_), "policy.manage"),
-            "DeletePolicy": changes(policies.delete, "policy.manage"),
-            "ListColumnTags": reads(policies.list_tags, "policy.manage"),
-            "GetColumnTags": reads(policies.get_tags, "policy.manage"),
-            "SetColumnTags": changes(policies.set_tags, "policy.manage"),
-        },
-    )
-
-
 def queries_of(rules: QueryRules, planner: Planner) -> Service:
     """The service for queries, and for what they have to read."""
     return Service(
@@ -249,23 +238,6 @@ def maintenance_of(area: MaintenanceArea) -> Service:
             "PlanMaintenance": reads(partial(table_maintenance.plan, area=area), "table.write"),
             "StartMaintenance": changes(partial(table_maintenance.start, area=area), "table.write"),
             "GetMaintenance": reads(table_maintenance.get, "table.read"),
-        },
-    )
-
-
-def pipelines_of(area: PipelineArea) -> Service:
-    """The service for pipelines."""
-    return Service(
-        pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"],
-        category="pipeline",
-        rules={
-            "ListPipelines": reads(pipelines.list_, "connector.manage"),
-            "GetPipeline": reads(pipelines.get, "connector.manage"),
-            "CreatePipeline": changes(pipelines.create, "connector.manage"),
-            "UpdatePipeline": changes(pipelines.update, "connector.manage"),
-            "DeletePipeline": changes(pipelines.delete, "connector.manage"),
-            "PlanPipeline": reads(partial(pipelines.plan, area=area), "connector.manage"),
-            "StartPipeline": changes(pipelines.start, "connector.manage"),
         },
     )
 
@@ -382,19 +354,13 @@ GRANTS = Service(
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
     },
 )
-QUALITY = Service(
-    quality_pb2.DESCRIPTOR.services_by_name["QualityService"],
+QUALITY = service_of(
+    quality.CALLS,
     category="table",
-    rules={
-        "ListRules": reads(quality.list_, "table.read"),
-        "GetRule": reads(quality.get, "table.read"),
-        "CreateRule": changes(quality.create, "table.write"),
-        "UpdateRule": changes(quality.update, "table.write"),
-        "DeleteRule": changes(quality.delete, "table.write"),
-        "CheckRules": changes(quality.check, "table.write"),
-        "GetCheck": reads(quality.get_check, "table.read"),
-        "ListRuleResults": reads(quality.list_results, "table.read"),
-    },
+    ListRules=reads(quality.list_, "table.read"),
+    CheckRules=changes(quality.check, "table.write"),
+    GetCheck=reads(quality.get_check, "table.read"),
+    ListRuleResults=reads(quality.list_results, "table.read"),
 )
 EVENTS = Service(
     event_pb2.DESCRIPTOR.services_by_name["EventService"],

@@ -222,7 +222,7 @@ class _Reading:
             )
         return Policy(
             name=policy.name,
-            description=policy.description,
+            description=policy.description or "",
             to=policy.subjects,
             exceptions=policy.exceptions,
             on=tuple(each for each in objects if each is not None),
@@ -357,7 +357,7 @@ def _rule(rule: StoredRule, table: str) -> Rule:
         name=rule.name,
         table=table,
         severity="warning" if rule.severity == "warning" else "error",
-        description=rule.description,
+        description=rule.description or "",
         estimates_only=rule.estimates_only,
         **check,
     )

@@ -95,7 +95,7 @@ def test_a_plan_tells_about_the_last_refresh(lake: PipelineLake) -> None:
     lake.queries = {"big": "SELECT price * 2 AS double FROM orders"}
     ann = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
     files = {"pipeline.yml": "name: p\ncatalog: lake\nnamespace: sales\n", "big.sql": lake.queries["big"]}
-    made = api.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=files))).pipeline
+    made = api.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=files))).pipeline
     area = PipelineArea(Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse))
     request = v1.PlanPipelineRequest(pipeline_id=made.resource_id)
     (before,) = api.plan(ann, request, area=area).tables

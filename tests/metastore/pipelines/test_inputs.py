@@ -287,7 +287,7 @@ def test_a_view_that_another_caller_changes_is_refused(lake: PipelineLake) -> No
         "ids.sql": "SELECT * FROM some",
         "others.sql": "SELECT id FROM orders",
     }
-    made = api.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=files))).pipeline
+    made = api.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=files))).pipeline
     assert not made.owner.views, "they are ids of objects that other callers may not see"
     area = PipelineArea(Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse))
 
@@ -314,7 +314,7 @@ def test_a_view_that_another_caller_changes_is_refused(lake: PipelineLake) -> No
     assert all("was changed by 'bob'" in reason for reason in planned().values())
     again = v1.UpdatePipelineRequest(pipeline_id=made.resource_id, spec=v1.PipelineSpec(files=files))
     again.update_mask.paths.append("files")
-    api.update(ann, again)
+    api.CALLS.update(ann, again)
     assert planned() == {"sales.ids": "replace", "sales.others": "replace"}
 
 
@@ -326,7 +326,7 @@ def test_an_owner_under_policies_on_a_view_or_below_it_is_refused(lake: Pipeline
     on = made.resource_id if restricted == "view" else orders.table.resource_id
     spec = v1.PolicySpec(display_name="eu only", subjects=["user:ann"], objects=[on])
     spec.row_filter.predicate = "region = 'eu'"
-    policies.create(lake.lake.home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(lake.lake.home, v1.CreatePolicyRequest(spec=spec))
     lake.realm = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
     lake.queries = {"ids": "SELECT * FROM v"}
     assert "eu only" in lake.run().failures["sales.ids"]

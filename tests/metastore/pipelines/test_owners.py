@@ -44,7 +44,7 @@ def pipeline(lake: PipelineLake) -> v1.Pipeline:
     """A pipeline that ann declared as an administrator."""
     lake.append(lake.create(), (1, "eu", 3), (2, "us", 1))
     ann = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
-    return api.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))).pipeline
+    return api.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))).pipeline
 
 
 def ended(lake: PipelineLake, pipeline: v1.Pipeline, tokens: Path) -> v1.Job:

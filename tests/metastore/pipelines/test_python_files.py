@@ -243,7 +243,7 @@ def test_functions_of_owners_under_any_policy_do_not_run(sales: PipelineLake) ->
     other = sales.lake.create("unrelated", sales.table("orders").handle.schema.arrow)
     spec = v1.PolicySpec(display_name="eu only", subjects=["user:ann"], objects=[other.table.resource_id])
     spec.row_filter.predicate = "region = 'eu'"
-    policies.create(sales.lake.home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(sales.lake.home, v1.CreatePolicyRequest(spec=spec))
     sales.realm = owner_realm(sales.lake.home, Owner("ann", frozenset({"administrator"})))
     message = sales.run().failures["sales.big"]
     assert message.startswith("a policy restricts what the owner of the pipeline, ann, sees, and Python functions")

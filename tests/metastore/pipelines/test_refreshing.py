@@ -339,7 +339,7 @@ def test_an_owner_under_policies_on_an_input_is_refused(sales: PipelineLake) -> 
     orders = sales.table("orders").table
     spec = v1.PolicySpec(display_name="eu only", subjects=["user:ann"], objects=[orders.resource_id])
     spec.row_filter.predicate = "region = 'eu'"
-    policies.create(sales.lake.home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(sales.lake.home, v1.CreatePolicyRequest(spec=spec))
     as_owner(sales, "administrator")
     sales.queries["other"] = "SELECT 1 AS x"
     outcome = sales.run()

@@ -34,7 +34,7 @@ def ann(lake: PipelineLake) -> Realm:
 
 def created(realm: Realm, head: str = "", **files: str) -> v1.Pipeline:
     given = {"pipeline.yml": HEAD + head, **(files or FILES)}
-    return api.create(realm, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=given))).pipeline
+    return api.CALLS.create(realm, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=given))).pipeline
 
 
 def area(lake: PipelineLake) -> PipelineArea:
@@ -97,19 +97,19 @@ def test_files_are_replaced_together_and_versions_are_checked(lake: PipelineLake
         update_mask=mask("files"),
         precondition=v1.Precondition(expected_version=1),
     )
-    changed = api.update(bob, request)
+    changed = api.CALLS.update(bob, request)
     assert (dict(changed.pipeline.files), changed.pipeline.owner.subject) == (files, "bob")
     with pytest.raises(PreconditionFailed):
-        api.update(bob, request)
+        api.CALLS.update(bob, request)
     request.ClearField("precondition")
     request.spec.files["one.sql"] = "SELECT * FROM one"
     with pytest.raises(InvalidArgument, match=r"table sales\.one reads itself"):
-        api.update(bob, request)
-    found = api.get(ann, v1.GetPipelineRequest(display_name="sales")).pipeline
+        api.CALLS.update(bob, request)
+    found = api.CALLS.get(ann, v1.GetPipelineRequest(display_name="sales")).pipeline
     assert dict(found.files) == files
-    api.delete(ann, v1.DeletePipelineRequest(pipeline_id=made.resource_id))
+    api.CALLS.delete(ann, v1.DeletePipelineRequest(pipeline_id=made.resource_id))
     with pytest.raises(NotFound):
-        api.get(ann, v1.GetPipelineRequest(display_name="sales"))
+        api.CALLS.get(ann, v1.GetPipelineRequest(display_name="sales"))
 
 
 def test_a_caller_without_a_name_owns_nothing(lake: PipelineLake, ann: Realm) -> None:
@@ -133,7 +133,7 @@ def test_a_schedule_starts_a_run_in_every_interval(lake: PipelineLake, ann: Real
     assert schedule(lake).begin_due() == []
     lake.lake.factory.clock.advance(61)
     assert len(schedule(lake).begin_due()) == 1
-    api.delete(ann, v1.DeletePipelineRequest(pipeline_id=made.resource_id))
+    api.CALLS.delete(ann, v1.DeletePipelineRequest(pipeline_id=made.resource_id))
     assert lake.lake.factory.stores.pointers.count("/pipeline-schedule/") == 0
     lake.lake.factory.clock.advance(7200)
     assert schedule(lake).begin_due() == []

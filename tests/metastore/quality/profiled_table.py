@@ -81,7 +81,7 @@ class ProfiledTable:
             check=v1.RuleCheck(**check),
             **more,
         )
-        return quality.create(self.realm, v1.CreateRuleRequest(spec=spec)).rule
+        return quality.CALLS.create(self.realm, v1.CreateRuleRequest(spec=spec)).rule
 
     def check(self, *, realm: Realm | None = None, **request: Any) -> dict[str, v1.RuleResult]:
         """Check the rules now; the results by rule."""

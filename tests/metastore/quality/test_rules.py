@@ -43,27 +43,27 @@ def rule_names(realm: Realm, **request: Any) -> list[str]:
 
 def test_rule_is_a_versioned_resource(orders: ProfiledTable) -> None:
     made = orders.rule("no-nulls", null_share=NO_NULLS, severity=v1.RSV_WARNING)
-    found = quality.get(orders.realm, v1.GetRuleRequest(rule_id=made.resource_id))
+    found = quality.CALLS.get(orders.realm, v1.GetRuleRequest(rule_id=made.resource_id))
     assert (found.rule.rule, found.meta.pointer_version) == (made, 1)
-    assert quality.get(orders.realm, v1.GetRuleRequest(display_name="no-nulls")).rule.rule == made
+    assert quality.CALLS.get(orders.realm, v1.GetRuleRequest(display_name="no-nulls")).rule.rule == made
     change = v1.UpdateRuleRequest(
         rule_id=made.resource_id,
         spec=v1.QualityRuleSpec(display_name="rows", check=v1.RuleCheck(row_count=v1.RowCountCheck(min=1))),
         update_mask=mask("display_name", "check"),
         precondition=v1.Precondition(expected_version=1),
     )
-    changed = quality.update(orders.realm, change)
+    changed = quality.CALLS.update(orders.realm, change)
     assert (changed.rule.display_name, changed.rule.severity, changed.meta.pointer_version) == (
         "rows",
         v1.RSV_WARNING,
         2,
     )
     with expect_error(PreconditionFailed, "version.mismatch"):
-        quality.update(orders.realm, change)
+        quality.CALLS.update(orders.realm, change)
     assert rule_names(orders.realm, table_id=orders.table.resource_id) == ["rows"]
-    quality.delete(orders.realm, v1.DeleteRuleRequest(rule_id=made.resource_id))
+    quality.CALLS.delete(orders.realm, v1.DeleteRuleRequest(rule_id=made.resource_id))
     with expect_error(NotFound, "rule"):
-        quality.get(orders.realm, v1.GetRuleRequest(display_name="rows"))
+        quality.CALLS.get(orders.realm, v1.GetRuleRequest(display_name="rows"))
     assert rule_names(orders.realm) == rule_names(orders.realm, table_id=orders.table.resource_id) == []
 
 
@@ -120,17 +120,34 @@ def test_rule_needs_an_existing_table(orders: ProfiledTable) -> None:
         display_name="r", table_id=v1.ResourceId(id="nope"), check=v1.RuleCheck(null_share=NO_NULLS)
     )
     with expect_error(NotFound, "table"):
-        quality.create(orders.realm, v1.CreateRuleRequest(spec=spec))
+        quality.CALLS.create(orders.realm, v1.CreateRuleRequest(spec=spec))
+
+
+def test_rule_needs_a_name_and_a_check(orders: ProfiledTable) -> None:
+    spec = v1.QualityRuleSpec(table_id=orders.table.resource_id, check=v1.RuleCheck(null_share=NO_NULLS))
+    with expect_error(InvalidArgument, "display.name.required", resource="rule"):
+        quality.CALLS.create(orders.realm, v1.CreateRuleRequest(spec=spec))
+    spec = v1.QualityRuleSpec(display_name="r", table_id=orders.table.resource_id)
+    with expect_error(InvalidArgument, "field.invalid", field="check"):
+        quality.CALLS.create(orders.realm, v1.CreateRuleRequest(spec=spec))
+    rule = orders.rule(null_share=NO_NULLS)
+    request = v1.UpdateRuleRequest(rule_id=rule.resource_id, spec=spec, update_mask=mask("check"))
+    with expect_error(InvalidArgument, "check.cannot.clear"):
+        quality.CALLS.update(orders.realm, request)
 
 
 def test_rule_stays_with_its_table(orders: ProfiledTable) -> None:
     rule, other = orders.rule(null_share=NO_NULLS), orders.factory.table("other")
     spec = v1.QualityRuleSpec(description="x", table_id=other.resource_id)
     with expect_error(InvalidArgument, "field.invalid", field="spec.table_id"):
-        quality.update(
+        quality.CALLS.update(
             orders.realm,
             v1.UpdateRuleRequest(rule_id=rule.resource_id, spec=spec, update_mask=mask("description")),
         )
+    own = v1.QualityRuleSpec(table_id=rule.table_id)
+    request = v1.UpdateRuleRequest(rule_id=rule.resource_id, spec=own, update_mask=mask("table_id"))
+    with expect_error(InvalidArgument, "update.mask.path.invalid", path="table_id"):
+        quality.CALLS.update(orders.realm, request)
 
 
 def test_schema_of_the_table_is_expected_by_default(orders: ProfiledTable) -> None:
@@ -152,7 +169,7 @@ def test_rule_of_a_dropped_table_stays_and_can_be_deleted(orders: ProfiledTable)
     made = orders.rule(null_share=NO_NULLS)
     tables.delete(orders.realm, v1.DeleteTableRequest(table_id=orders.table.resource_id))
     assert rule_names(orders.realm) == ["r"]
-    quality.delete(orders.realm, v1.DeleteRuleRequest(rule_id=made.resource_id))
+    quality.CALLS.delete(orders.realm, v1.DeleteRuleRequest(rule_id=made.resource_id))
     assert rule_names(orders.realm) == []
 
 
@@ -220,7 +237,7 @@ def test_result_of_a_rule_that_changed_meanwhile_is_not_stored(orders: ProfiledT
     change = v1.UpdateRuleRequest(
         rule_id=rule.resource_id, spec=v1.QualityRuleSpec(description="x"), update_mask=mask("description")
     )
-    quality.update(orders.realm, change)
+    quality.CALLS.update(orders.realm, change)
     assert results.store(orders.realm, before, Verdict(v1.RST_FAILED), snapshot_id=1) is None
     assert results_of(orders, rule) == []
 
@@ -229,7 +246,7 @@ def test_deleted_rule_gets_no_results(orders: ProfiledTable) -> None:
     rule = orders.rule(null_share=NO_NULLS)
     orders.snapshot(1)
     orders.check()
-    quality.delete(orders.realm, v1.DeleteRuleRequest(rule_id=rule.resource_id))
+    quality.CALLS.delete(orders.realm, v1.DeleteRuleRequest(rule_id=rule.resource_id))
     assert orders.check() == {}
     left = [each.key for each in orders.realm.stores.pointers.scan(keys.of_account("a1")) if "rule" in each.key]
     assert [each for each in left if "idempotency" not in each] == []
@@ -333,7 +350,7 @@ def test_changes_of_the_status_are_events(orders: ProfiledTable) -> None:
         orders.factory.clock.advance(1)
     orders.snapshot(5)  # without a profile: unknown, which is no news
     orders.check()
-    quality.delete(orders.realm, v1.DeleteRuleRequest(rule_id=rule.resource_id))
+    quality.CALLS.delete(orders.realm, v1.DeleteRuleRequest(rule_id=rule.resource_id))
     found = rule_events(orders.realm)
     assert [each.action for each in found] == ["created", "failed", "recovered", "deleted"]
     table_id = orders.table.resource_id.id
@@ -388,7 +405,7 @@ def test_renamed_rule_does_not_fail_again(orders: ProfiledTable) -> None:
     change = v1.UpdateRuleRequest(
         rule_id=rule.resource_id, spec=v1.QualityRuleSpec(display_name="s"), update_mask=mask("display_name")
     )
-    quality.update(orders.realm, change)
+    quality.CALLS.update(orders.realm, change)
     orders.check()
     assert [(each.action, each.name) for each in rule_events(orders.realm)] == [
         ("created", "r"),
@@ -402,7 +419,7 @@ def test_renamed_rule_does_not_fail_again(orders: ProfiledTable) -> None:
 
 def restrict(orders: ProfiledTable, **rule: Any) -> None:
     spec = v1.PolicySpec(display_name="p", subjects=["user:ada"], objects=[orders.table.resource_id], **rule)
-    policies.create(orders.realm, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+    policies.calls(lambda *_: []).create(orders.realm, v1.CreatePolicyRequest(spec=spec))
 
 
 def many_rules(orders: ProfiledTable) -> None:
@@ -424,7 +441,7 @@ def test_row_filter_hides_all_rules_about_rows(orders: ProfiledTable) -> None:
     restrict(orders, row_filter=v1.PolicyFilter(predicate="id = 1"))
     assert rule_names(orders.restricted()) == ["columns", "fresh"]
     with expect_error(NotFound, "rule"):
-        quality.get(orders.restricted(), v1.GetRuleRequest(display_name="rows"))
+        quality.CALLS.get(orders.restricted(), v1.GetRuleRequest(display_name="rows"))
     assert rule_names(orders.restricted("bob")) == ["columns", "emails", "fresh", "ids", "key", "rows"]
 
 
@@ -444,7 +461,7 @@ def test_results_from_before_a_rule_changed_stay_hidden(orders: ProfiledTable) -
         spec=v1.QualityRuleSpec(check=v1.RuleCheck(null_share=v1.NullShareCheck(column="id", max=0))),
         update_mask=mask("check"),
     )
-    quality.update(orders.realm, change)
+    quality.CALLS.update(orders.realm, change)
     orders.check()
     assert len(results_of(orders, rule)) == 2
     restrict(orders, mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["email"]))
@@ -494,9 +511,9 @@ def test_restricted_callers_neither_check_nor_change_rules(orders: ProfiledTable
         orders.check(realm=ada)
     assert list(jobs.list_(orders.realm, v1.ListReconcileJobsRequest()).jobs) == []
     with expect_error(PermissionDenied, "policy.restricted"):
-        quality.delete(ada, v1.DeleteRuleRequest(rule_id=rule.resource_id))
+        quality.CALLS.delete(ada, v1.DeleteRuleRequest(rule_id=rule.resource_id))
     spec = v1.QualityRuleSpec(
         display_name="probe", table_id=orders.table.resource_id, check=v1.RuleCheck(null_share=NO_NULLS)
     )
     with expect_error(PermissionDenied, "policy.restricted"):
-        quality.create(ada, v1.CreateRuleRequest(spec=spec))
+        quality.CALLS.create(ada, v1.CreateRuleRequest(spec=spec))

@@ -33,7 +33,7 @@ def sweep(orders: ProfiledTable, size: int = 100) -> int:
 
 
 def statuses(orders: ProfiledTable, name: str = "r") -> list[int]:
-    rule = quality.get(orders.realm, v1.GetRuleRequest(display_name=name)).rule.rule
+    rule = quality.CALLS.get(orders.realm, v1.GetRuleRequest(display_name=name)).rule.rule
     found = quality.list_results(orders.realm, v1.ListRuleResultsRequest(rule_id=rule.resource_id)).results
     return [each.status for each in found]
 
@@ -52,10 +52,10 @@ def test_result_is_stored_only_if_it_is_news(orders: ProfiledTable) -> None:
     orders.rule(freshness=an_hour())
     orders.snapshot(1)
     sweep(orders)
-    before = quality.get(orders.realm, v1.GetRuleRequest(display_name="r")).rule.result
+    before = quality.CALLS.get(orders.realm, v1.GetRuleRequest(display_name="r")).rule.result
     orders.factory.clock.advance(60)
     sweep(orders)
-    assert quality.get(orders.realm, v1.GetRuleRequest(display_name="r")).rule.result == before
+    assert quality.CALLS.get(orders.realm, v1.GetRuleRequest(display_name="r")).rule.result == before
     orders.snapshot(2)
     sweep(orders)
     assert len(statuses(orders)) == 2

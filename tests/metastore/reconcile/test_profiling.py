@@ -76,9 +76,9 @@ def test_profile_is_followed_by_a_check_of_the_quality_rules(managed: ManagedTab
     spec = v1.QualityRuleSpec(
         display_name="rows", table_id=id_of(table), check=v1.RuleCheck(row_count=v1.RowCountCheck(min=2))
     )
-    quality.create(managed.home, v1.CreateRuleRequest(spec=spec))
+    quality.CALLS.create(managed.home, v1.CreateRuleRequest(spec=spec))
     capture_statistics(managed, table, RecordingProfiler())
-    found = quality.get(managed.home, v1.GetRuleRequest(display_name="rows")).rule.result
+    found = quality.CALLS.get(managed.home, v1.GetRuleRequest(display_name="rows")).rule.result
     assert (found.status, found.snapshot_id) == (v1.RST_FAILED, table.metadata.current_snapshot_id)
 
 

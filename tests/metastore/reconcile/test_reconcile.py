@@ -558,9 +558,11 @@ def test_profile_of_a_mirrored_table_is_followed_by_a_check_of_its_rules(factory
     )
     check = v1.RuleCheck(schema=v1.SchemaCheck(columns=[v1.ExpectedColumn(name="id", type="string")]))
     spec = v1.QualityRuleSpec(display_name="columns", table_id=table.value.resource_id, check=check)
-    quality.create(factory.home, v1.CreateRuleRequest(spec=spec))
+    quality.CALLS.create(factory.home, v1.CreateRuleRequest(spec=spec))
     run(factory, created, STATS, Profiler())
-    assert quality.get(factory.home, v1.GetRuleRequest(display_name="columns")).rule.result.status == v1.RST_FAILED
+    assert (
+        quality.CALLS.get(factory.home, v1.GetRuleRequest(display_name="columns")).rule.result.status == v1.RST_FAILED
+    )
 
 
 def test_failed_profile_is_reported_and_the_others_continue(factory: ResourceFactory, folder):

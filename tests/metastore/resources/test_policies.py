@@ -31,6 +31,7 @@ SCHEMA = json.dumps(
     }
 )
 NULL = v1.PolicyMask(kind=v1.MK_NULL, columns=["email"])
+CALLS = policies.calls(lambda *_: [])
 STAMP = v1.UpstreamStamp(table_native_id="s3://x/y")
 
 
@@ -53,7 +54,7 @@ class Lake:
         request = v1.CreatePolicyRequest(
             spec=v1.PolicySpec(display_name=name, subjects=subjects, objects=[each.resource_id for each in on], **given)
         )
-        return policies.create(self.home, request, compile_=lambda *_: []).policy
+        return CALLS.create(self.home, request).policy
 
     def policies(self, name: str = "ada", **more: Any) -> CallerPolicies:
         """The policies that restrict a caller, as a new call finds them."""
@@ -77,10 +78,10 @@ def lake(factory: ResourceFactory) -> Lake:
 
 def test_policy_is_a_versioned_resource(lake: Lake) -> None:
     made = lake.create("p", lake.people, subjects=["role:Analyst", "user:Ada", "user:Ada"], exceptions=["group:x"])
-    found = policies.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id))
+    found = CALLS.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id))
     assert found.policy == made
     assert (list(made.subjects), found.meta.pointer_version) == (["role:analyst", "user:Ada"], 1)
-    assert policies.get(lake.home, v1.GetPolicyRequest(display_name="p")).policy == made
+    assert CALLS.get(lake.home, v1.GetPolicyRequest(display_name="p")).policy == made
     spec = v1.PolicySpec(display_name="q", row_filter=v1.PolicyFilter(predicate="id = '1'"))
     request = v1.UpdatePolicyRequest(
         policy_id=made.resource_id,
@@ -88,22 +89,22 @@ def test_policy_is_a_versioned_resource(lake: Lake) -> None:
         update_mask=mask("display_name", "rule"),
         precondition=v1.Precondition(expected_version=1),
     )
-    changed = policies.update(lake.home, request, compile_=lambda *_: [])
+    changed = CALLS.update(lake.home, request)
     assert (changed.policy.display_name, changed.policy.WhichOneof("rule"), changed.meta.pointer_version) == (
         *("q", "row_filter"),
         2,
     )
     assert list(changed.policy.objects) == [lake.people.resource_id]
     with pytest.raises(PreconditionFailed):
-        policies.update(lake.home, request, compile_=lambda *_: [])
+        CALLS.update(lake.home, request)
     stale = v1.Precondition(expected_version=1)
     with pytest.raises(PreconditionFailed):
-        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id, precondition=stale))
+        CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id, precondition=stale))
     lake.create("a")
-    assert names(policies.list_(lake.home, v1.ListPoliciesRequest()).policies) == ["a", "q"]
-    policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+    assert names(CALLS.list_(lake.home, v1.ListPoliciesRequest()).policies) == ["a", "q"]
+    CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
     with expect_error(NotFound, "policy", id="q", resource="policy"):
-        policies.get(lake.home, v1.GetPolicyRequest(display_name="q"))
+        CALLS.get(lake.home, v1.GetPolicyRequest(display_name="q"))
 
 
 def test_name_is_unique_and_a_repeated_request_creates_nothing(lake: Lake) -> None:
@@ -113,8 +114,13 @@ def test_name_is_unique_and_a_repeated_request_creates_nothing(lake: Lake) -> No
     request = v1.CreatePolicyRequest(
         spec=v1.PolicySpec(display_name="q", subjects=["everyone"], mask=NULL), idempotency=v1.IdempotencyKey(key="k")
     )
-    first, second = (policies.create(lake.home, request, compile_=lambda *_: []) for _ in range(2))
+    first, second = (CALLS.create(lake.home, request) for _ in range(2))
     assert first == second
+
+
+def test_policy_needs_a_name(lake: Lake) -> None:
+    with expect_error(InvalidArgument, "display.name.required", resource="policy"):
+        CALLS.create(lake.home, v1.CreatePolicyRequest(spec=v1.PolicySpec(subjects=["everyone"], mask=NULL)))
 
 
 def test_update_is_checked_like_a_creation(lake: Lake) -> None:
@@ -122,8 +128,8 @@ def test_update_is_checked_like_a_creation(lake: Lake) -> None:
     bad = v1.PolicySpec(mask=v1.PolicyMask(kind=v1.MK_NULL, columns=["nothing"]))
     request = v1.UpdatePolicyRequest(policy_id=made.resource_id, spec=bad, update_mask=mask("rule"))
     with pytest.raises(InvalidArgument, match="'nothing', which matches no column"):
-        policies.update(lake.home, request, compile_=lambda *_: [])
-    assert policies.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id)).policy == made
+        CALLS.update(lake.home, request)
+    assert CALLS.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id)).policy == made
 
 
 def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
@@ -141,7 +147,7 @@ def test_policy_covers_what_its_objects_contain(lake: Lake) -> None:
         assert own is not None
         objects = (lake.people, lake.orders, lake.staff, lake.totals)
         assert {each.display_name for each in objects if own.of(each)} == covered
-        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+        CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
 
 
 def test_policy_restricts_its_subjects_except_for_exceptions(lake: Lake) -> None:
@@ -195,7 +201,7 @@ def test_strictest_mask_wins(lake: Lake) -> None:
         found = lake.policies().of(lake.people)
         assert found is not None
         assert [found.mask_of("email", 9), found.mask_of("former", 3)] == [made[name]] * 2
-        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made[name].resource_id))
+        CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made[name].resource_id))
 
 
 def test_callers_without_policies_read_them_once_per_call(lake: Lake) -> None:
@@ -405,7 +411,7 @@ def test_sizes_of_tables_with_a_row_filter_are_withheld(lake: Lake) -> None:
             if is_withheld is not None and is_withheld(table.resource_id.id, table is lake.staff):
                 found.add(table.display_name)
         assert found == withheld
-        policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
+        CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
     assert lake.policies().withholding_sizes(in_catalog, lake.sales.resource_id.id) is None
 
 
@@ -418,7 +424,7 @@ def test_digest_tells_every_change_of_policies(lake: Lake) -> None:
         request = v1.UpdatePolicyRequest(
             policy_id=policy.resource_id, spec=v1.PolicySpec(**spec), update_mask=mask("rule")
         )
-        policies.update(lake.home, request, compile_=lambda *_: [])
+        CALLS.update(lake.home, request)
 
     def tag(column: str, *tags: str) -> None:
         request = v1.SetColumnTagsRequest(table_id=lake.people.resource_id, column=column, tags=tags)
@@ -445,7 +451,7 @@ def test_digest_tells_every_change_of_policies(lake: Lake) -> None:
     change(filtered, row_filter=v1.PolicyFilter(predicate="id = '2'"))
     seen.append(digest())
     assert len(set(seen)) == len(seen)
-    policies.delete(lake.home, v1.DeletePolicyRequest(policy_id=filtered.resource_id))
+    CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=filtered.resource_id))
     assert digest() == seen[6]
 
 
@@ -497,7 +503,7 @@ def test_expressions_are_compiled_without_a_lake(lake: Lake) -> None:
     spec = v1.PolicySpec(display_name="p", subjects=["everyone"], objects=[lake.people.resource_id])
     spec.row_filter.predicate = "name = caller('subject') AND nothing = 1"
     with pytest.raises(InvalidArgument, match="an expression over 'nothing': people has no such column"):
-        policies.create(lake.home, v1.CreatePolicyRequest(spec=spec), compile_=compile_)
+        policies.calls(compile_).create(lake.home, v1.CreatePolicyRequest(spec=spec))
     spec.row_filter.predicate = "name = caller('subject')"
-    made = policies.create(lake.home, v1.CreatePolicyRequest(spec=spec), compile_=compile_).policy
+    made = policies.calls(compile_).create(lake.home, v1.CreatePolicyRequest(spec=spec)).policy
     assert made.row_filter.predicate == "name = caller('subject')"

@@ -56,7 +56,7 @@ class Searching:
             tags=tags or [],
             row_filter=v1.PolicyFilter(predicate="1 = 2"),
         )
-        policies.create(self.factory.home, v1.CreatePolicyRequest(spec=spec), compile_=lambda *_: [])
+        policies.calls(lambda *_: []).create(self.factory.home, v1.CreatePolicyRequest(spec=spec))
 
     def store_size(self, table: v1.Table, rows: int) -> None:
         """Give a table a snapshot, if it has none, and statistics: each row has ten bytes."""

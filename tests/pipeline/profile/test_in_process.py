@@ -90,7 +90,7 @@ def test_rules_count_the_empty_value(factory: ResourceFactory, tmp_path: Path) -
     }
     for name, check in checks.items():
         spec = v1.QualityRuleSpec(display_name=name, table_id=table.record.resource_id, check=check)
-        quality.create(table.home, v1.CreateRuleRequest(spec=spec))
+        quality.CALLS.create(table.home, v1.CreateRuleRequest(spec=spec))
     table.profile()
     found = quality.check(table.home, v1.CheckRulesRequest(table_id=table.record.resource_id)).rules
     assert {each.result.method for each in found} == {v1.RMT_PROFILE}

@@ -140,7 +140,7 @@ def test_rules_are_open_with_version_0_and_decided_after_a_profile(
 ) -> None:
     table_id = old_table.record.resource_id
     spec = v1.QualityRuleSpec(display_name="r", table_id=table_id, check=v1.RuleCheck(**check), estimates_only=True)
-    quality.create(old_table.home, v1.CreateRuleRequest(spec=spec))
+    quality.CALLS.create(old_table.home, v1.CreateRuleRequest(spec=spec))
 
     def status() -> v1.RuleStatus.ValueType:
         found = quality.check(old_table.home, v1.CheckRulesRequest(table_id=table_id))

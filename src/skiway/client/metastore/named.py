@@ -27,10 +27,13 @@ class FromMessages:
     """A dataclass whose fields are those of one or more messages, by their names."""
 
     @classmethod
-    def of(cls, *messages: Message | None) -> Self:
-        """Convert messages; None is one that the server did not send. Fields that none of them has keep their defaults."""
-        wanted = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        values: dict[str, Any] = {}
+    def of(cls, *messages: Message | None, **converted: Any) -> Self:
+        """Convert messages; None is one that the server did not send. Fields that none of them has keep their defaults.
+
+        `converted` are values of fields that differ from those of the messages.
+        """
+        wanted = {field.name for field in fields(cls)} - converted.keys()  # type: ignore[arg-type]
+        values: dict[str, Any] = converted
         for message in messages:
             for field in message.DESCRIPTOR.fields if message is not None else ():
                 name = NAMES.get(field.name, field.name)
@@ -44,12 +47,14 @@ NAMES: Mapping[str, str] = {"resource_id": "id", "display_name": "name", "pointe
 
 
 def _value(message: Any, field: Any) -> Any:
-    """The value of a field as a value of Python; None if it has presence and is not set."""
+    """The value of a field as a value of Python: None if it has presence and is not set, and "" for a choice that is not made."""
     value = getattr(message, field.name)
     if field.is_repeated:
         return dict(value) if isinstance(value, Mapping) else tuple(value)
     if field.has_presence and not message.HasField(field.name):
         return None
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name.partition("_")[2].lower().removesuffix("unspecified")
     match value:
         case Timestamp():
             return time_of(value)
@@ -64,7 +69,6 @@ class NamedRecord(FromMessages):
 
     name: str
     id: Id
-    description: str | None = None
     version: int | None = None
     """The stored version, which `if_version` can name; None in listings."""
     created_at: datetime | None = None
@@ -88,7 +92,7 @@ class NamedCollection(Area, Generic[R]):
 
     def get(self, name: str) -> R:
         """Return the resource with a name or an `Id`, and its state; raise `NotFound` if there is none."""
-        key = self._key(name) if isinstance(name, Id) else {"display_name": name}
+        key: Mapping[str, Any] = self._key(name) if isinstance(name, Id) else {"display_name": name}
         return self._from(self._calls.rpc(f"Get{self._resource.title}", **key))
 
     def delete(self, name: str, *, if_version: int | None = None) -> Meta:
@@ -96,23 +100,29 @@ class NamedCollection(Area, Generic[R]):
         method = f"Delete{self._resource.title}"
         return Meta.of(self._calls.rpc(method, **self._key(name), precondition=precondition(if_version)).meta)
 
-    def _create(self, name: str, given: Mapping[str, Any], idempotency_key: str | None) -> R:
-        spec = build(self._resource.spec, display_name=name, **given)
+    def _create(self, name: str | None, given: Mapping[str, Any], idempotency_key: str | None) -> R:
+        spec = build(self._resource.spec, display_name=name, **self._spec(given))
         key = self._calls.key(idempotency_key)
         return self._from(self._calls.rpc(f"Create{self._resource.title}", spec=spec, idempotency=key))
 
     def _update(self, name: str, new_name: str | None, given: Mapping[str, Any], if_version: int | None) -> R:
-        changes = dict(given) if new_name is None else {**given, "display_name": new_name}
+        changes = dict(self._spec(given))
+        if new_name is not None:
+            changes["display_name"] = new_name
         if not changes:
             message = "the update changes nothing: give at least one new value, or None to clear one"
             raise InvalidArgument(message, key="update.mask.required", field="update_mask")
         request = {
             **self._key(name),
             "spec": build(self._resource.spec, **changes),
-            "update_mask": FieldMask(paths=sorted(changes)),
+            "update_mask": FieldMask(paths=sorted(map(self._resource.path, changes))),
             "precondition": precondition(if_version),
         }
         return self._from(self._calls.rpc(f"Update{self._resource.title}", **request))
+
+    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of the spec for the values that people give."""
+        return given
 
     def _from(self, response: Any) -> R:
         """The record in a response, of all messages in it."""
@@ -122,8 +132,5 @@ class NamedCollection(Area, Generic[R]):
 
     def _key(self, name: str) -> dict[str, v1.ResourceId]:
         """The field of a request that names a resource."""
-        field = f"{self._resource.name}_id"
-        if isinstance(name, Id):
-            return {field: v1.ResourceId(id=name, kind=self._resource.number)}
-        response = self._calls.rpc(f"Get{self._resource.title}", display_name=name)
-        return {field: getattr(response, self._resource.name).resource_id}
+        own_id = name if isinstance(name, Id) else self.get(name).id
+        return {f"{self._resource.name}_id": v1.ResourceId(id=own_id, kind=self._resource.number)}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
-from google.protobuf.field_mask_pb2 import FieldMask
-
-from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, build, listing_of
+from skiway.client.metastore.collection import Listing, listing_of
+from skiway.client.metastore.named import NamedCollection, NamedRecord
 from skiway.client.metastore.names import Id, Ref, table_id
 from skiway.client.metastore.objects import object_id
-from skiway.client.metastore.resources import Meta
 from skiway.errors import InvalidArgument
 from skiway.model import v1
+from skiway.resources import POLICY
 
-__all__ = ["MaskName", "Policies", "Policy"]
+__all__ = ["MaskName", "Policies", "Policy", "PolicyFields"]
 
 MaskName = Literal["null", "hash", "partial"]
 
@@ -27,16 +25,14 @@ _MASKS: Final[Mapping[str, v1.MaskKind.ValueType]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy(NamedRecord):
     """A policy. It has a `row_filter`, which is SQL, or a `mask`, which is `null`, `hash`, `partial` or SQL.
 
-    `objects` are ids of what it holds for, with their kinds; without any, it holds in the whole account.
+    `objects` are ids of what it holds for, with their kinds; without any, it holds in the whole account. While a policy is
+    damaged, restricted callers cannot read its tables.
     """
 
-    id: Id
-    name: str
-    description: str
     subjects: tuple[str, ...]
     exceptions: tuple[str, ...]
     objects: tuple[tuple[str, Id], ...]
@@ -44,128 +40,66 @@ class Policy:
     columns: tuple[str, ...]
     row_filter: str | None
     mask: str | None
-    created_at: datetime
-    version: int | None = None
-    """The stored version, which `if_version` can name; None in listings."""
-    damage: str = ""
-    """In listings, the defect of a lost or corrupt record. Until it is repaired, restricted callers cannot read its tables."""
-
-    @classmethod
-    def of(cls, policy: v1.Policy, meta: v1.MutationMeta | None = None) -> Policy:
-        """Convert the message."""
-        named = {number: name for name, number in _MASKS.items()}
-        return cls(
-            Id(policy.resource_id.id),
-            policy.display_name,
-            policy.description,
-            tuple(policy.subjects),
-            tuple(policy.exceptions),
-            tuple(
-                (v1.ResourceKind.Name(each.kind).removeprefix("RK_").lower(), Id(each.id)) for each in policy.objects
-            ),
-            tuple(policy.tags),
-            tuple(policy.mask.columns),
-            policy.row_filter.predicate if policy.HasField("row_filter") else None,
-            named.get(policy.mask.kind, policy.mask.expression) if policy.HasField("mask") else None,
-            policy.created_at.ToDatetime(UTC),
-            meta.pointer_version if meta else None,
-            policy.damage,
-        )
+    description: str | None = None
 
 
-class Policies(Area):
+def _policy(policy: v1.Policy, *meta: v1.MutationMeta) -> Policy:
+    named = {number: name for name, number in _MASKS.items()}
+    return Policy.of(
+        policy,
+        *meta,
+        objects=tuple(
+            (v1.ResourceKind.Name(each.kind).removeprefix("RK_").lower(), Id(each.id)) for each in policy.objects
+        ),
+        columns=tuple(policy.mask.columns),
+        row_filter=policy.row_filter.predicate if policy.HasField("row_filter") else None,
+        mask=named.get(policy.mask.kind, policy.mask.expression) if policy.HasField("mask") else None,
+    )
+
+
+class PolicyFields(TypedDict, total=False):
+    """What people set. Lists are replaced as a whole, and a row filter or a mask together with the columns of a mask.
+
+    A policy holds for the callers in `to` without those in `exceptions`, on the objects in `on`. It has a row filter, a
+    built-in mask, or a mask that is an SQL expression.
+    """
+
+    to: Sequence[str]
+    on: Sequence[Ref]
+    exceptions: Sequence[str]
+    row_filter: str | None
+    mask: MaskName | None
+    mask_sql: str | None
+    columns: Sequence[str]
+    tags: Sequence[str]
+    description: str | None
+
+
+class Policies(NamedCollection[Policy]):
     """`lake.policies`. Callers are named `everyone`, `user:<subject>`, `group:<name>` or `role:<name>`."""
 
-    def __call__(self, *, page_size: int | None = None) -> Listing[Policy]:
-        """List all policies by name."""
+    __slots__ = ()
+    _resource, _record = POLICY, staticmethod(_policy)
 
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Policy]]:
-            return {}, Policy.of
-
-        return listing_of(self._calls, "ListPolicies", "policies", start, page_size)
-
-    def get(self, name: str) -> Policy:
-        """Return the policy with a name or an `Id`."""
-        key = {"policy_id": self._id(name)} if isinstance(name, Id) else {"display_name": name}
-        response = self._calls.rpc("GetPolicy", **key)
-        return Policy.of(response.policy, response.meta)
-
-    def create(
-        self,
-        name: str,
-        *,
-        to: Sequence[str],
-        on: Sequence[Ref] = (),
-        exceptions: Sequence[str] = (),
-        row_filter: str | None = None,
-        mask: MaskName | None = None,
-        mask_sql: str | None = None,
-        columns: Sequence[str] = (),
-        tags: Sequence[str] = (),
-        description: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Policy:
-        """Create a policy with a row filter, a built-in mask, or a mask that is an SQL expression."""
-        spec = build(
-            v1.PolicySpec,
-            display_name=name,
-            description=description,
-            subjects=to,
-            exceptions=exceptions,
-            objects=[object_id(self._calls, each) for each in on],
-            tags=tags,
-            **_rule(row_filter, mask, mask_sql, columns),
-        )
-        response = self._calls.rpc("CreatePolicy", spec=spec, idempotency=self._calls.key(idempotency_key))
-        return Policy.of(response.policy, response.meta)
+    def create(self, name: str, *, idempotency_key: str | None = None, **fields: Unpack[PolicyFields]) -> Policy:
+        """Create a policy with a row filter or a mask for the callers in `to`."""
+        return self._create(name, fields, idempotency_key)
 
     def update(
-        self,
-        name: str,
-        *,
-        new_name: str | Keep = KEEP,
-        to: Sequence[str] | Keep = KEEP,
-        on: Sequence[Ref] | Keep = KEEP,
-        exceptions: Sequence[str] | Keep = KEEP,
-        row_filter: str | None = None,
-        mask: MaskName | None = None,
-        mask_sql: str | None = None,
-        columns: Sequence[str] = (),
-        tags: Sequence[str] | Keep = KEEP,
-        description: str | Keep | None = KEEP,
-        if_version: int | None = None,
+        self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Unpack[PolicyFields]
     ) -> Policy:
-        """Change a policy. A row filter or a mask replaces the previous one, together with its columns."""
-        objects = on if isinstance(on, Keep) else [object_id(self._calls, each) for each in on]
-        changes: dict[str, Any] = {
-            "display_name": new_name,
-            "description": description,
-            "subjects": to,
-            "exceptions": exceptions,
-            "objects": objects,
-            "tags": tags,
-        }
-        given = {key: value for key, value in changes.items() if value is not KEEP}
-        rule = _rule(row_filter, mask, mask_sql, columns)
-        if not given and not rule:
-            raise InvalidArgument(
-                "the update changes nothing: give at least one new value",
-                key="update.mask.required",
-                field="update_mask",
-            )
-        response = self._calls.rpc(
-            "UpdatePolicy",
-            policy_id=self._id(name),
-            spec=build(v1.PolicySpec, **given, **rule),
-            update_mask=FieldMask(paths=[*given, *(["rule"] if rule else [])]),
-            precondition=None if if_version is None else v1.Precondition(expected_version=if_version),
-        )
-        return Policy.of(response.policy, response.meta)
+        """Change the given fields of a policy; a `description` that is None is cleared."""
+        return self._update(name, new_name, fields, if_version)
 
-    def delete(self, name: str, *, if_version: int | None = None) -> Meta:
-        """Delete a policy; return its last stored version."""
-        condition = None if if_version is None else v1.Precondition(expected_version=if_version)
-        return Meta.of(self._calls.rpc("DeletePolicy", policy_id=self._id(name), precondition=condition).meta)
+    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = dict(given)
+        row_filter, mask, mask_sql = (values.pop(name, None) for name in ("row_filter", "mask", "mask_sql"))
+        rule = _rule(row_filter, mask, mask_sql, values.pop("columns", ()))
+        if "on" in values:
+            values["objects"] = [object_id(self._calls, each) for each in values.pop("on")]
+        if "to" in values:
+            values["subjects"] = values.pop("to")
+        return {**values, **rule}
 
     def tagged(self, *, page_size: int | None = None) -> Listing[tuple[Id, Mapping[str, Sequence[str]]]]:
         """List the tables with tagged columns: the id of each, and the tags by the names of the columns."""
@@ -185,12 +119,6 @@ class Policies(Area):
         request = {"table_id": table_id(self._calls, table), "column": column, "tags": list(tags)}
         found = self._calls.rpc("SetColumnTags", **request).tags
         return {each.name: tuple(each.tags) for each in found.columns}
-
-    def _id(self, name: str) -> v1.ResourceId:
-        if isinstance(name, Id):
-            return v1.ResourceId(id=name, kind=v1.RK_POLICY)
-        found: v1.ResourceId = self._calls.rpc("GetPolicy", display_name=name).policy.resource_id
-        return found
 
 
 def _rule(row_filter: str | None, mask: str | None, mask_sql: str | None, columns: Sequence[str]) -> dict[str, Any]:

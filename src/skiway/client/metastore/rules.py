@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from skiway.client.metastore.collection import KEEP, Area, Keep, Listing, build, listing_of
+from skiway.client.metastore.collection import Listing, listing_of
 from skiway.client.metastore.jobs import Job, watched
+from skiway.client.metastore.named import FromMessages, NamedCollection, NamedRecord
 from skiway.client.metastore.names import Id, Ref, table_id
-from skiway.client.metastore.resources import Meta, time_of
 from skiway.durations import SYNTAX, duration_text, parse_duration
 from skiway.errors import InvalidArgument
 from skiway.model import v1
+from skiway.resources import RULE
 
-__all__ = ["RULE_KINDS", "Check", "Rule", "RuleResult", "Rules", "Severity", "check_of", "values_of"]
+__all__ = ["RULE_KINDS", "Check", "Rule", "RuleFields", "RuleResult", "Rules", "Severity", "check_of", "values_of"]
 
 Severity = Literal["error", "warning"]
 
@@ -87,7 +87,7 @@ def values_of(check: v1.RuleCheck) -> tuple[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleResult:
+class RuleResult(FromMessages):
     """What a check found. `status` is `passed`, `failed` or `unknown`; `method` is `metadata`, `profile`, `exact` or ""."""
 
     status: str
@@ -98,59 +98,38 @@ class RuleResult:
     message: str
     job_id: str
 
-    @classmethod
-    def of(cls, result: v1.RuleResult) -> RuleResult:
-        """Convert the message."""
-        method = v1.RuleMethod.Name(result.method).removeprefix("RMT_").lower()
-        return cls(
-            v1.RuleStatus.Name(result.status).removeprefix("RST_").lower(),
-            "" if method == "unspecified" else method,
-            result.snapshot_id if result.HasField("snapshot_id") else None,
-            time_of(result.checked_at),
-            result.observed,
-            result.message,
-            result.job_id,
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class Rule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(NamedRecord):
     """A rule about a table. `values` are those of its kind; `result` is the newest one, None if it was never checked."""
 
-    id: Id
-    name: str
-    description: str
     table_id: Id
     severity: str
     kind: str
     values: Mapping[str, Any]
     estimates_only: bool
-    created_at: datetime
     result: RuleResult | None = None
-    version: int | None = None
-    """The stored version, which `if_version` can name; None in listings."""
-    damage: str = ""
-    """In listings, the defect of a lost or corrupt record."""
+    description: str | None = None
 
-    @classmethod
-    def of(cls, checked: v1.CheckedRule, meta: v1.MutationMeta | None = None) -> Rule:
-        """Convert the message."""
-        rule = checked.rule
-        kind, values = values_of(rule.check)
-        return cls(
-            Id(rule.resource_id.id),
-            rule.display_name,
-            rule.description,
-            Id(rule.table_id.id),
-            "warning" if rule.severity == v1.RSV_WARNING else "error",
-            kind,
-            values,
-            rule.estimates_only,
-            rule.created_at.ToDatetime(UTC),
-            RuleResult.of(checked.result) if checked.HasField("result") else None,
-            meta.pointer_version if meta else None,
-            rule.damage,
-        )
+
+def _rule(rule: v1.CheckedRule | v1.QualityRule, *meta: v1.MutationMeta) -> Rule:
+    result = None
+    if isinstance(rule, v1.CheckedRule):
+        result = RuleResult.of(rule.result) if rule.HasField("result") else None
+        rule = rule.rule
+    kind, values = values_of(rule.check)
+    severity = "warning" if rule.severity == v1.RSV_WARNING else "error"
+    return Rule.of(
+        rule, *meta, table_id=Id(rule.table_id.id), severity=severity, kind=kind, values=values, result=result
+    )
+
+
+class RuleFields(TypedDict, total=False):
+    """What people set, besides the check."""
+
+    severity: Severity
+    estimates_only: bool
+    description: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +140,19 @@ class Check:
     job: Job | None
 
 
-class Rules(Area):
+class Rules(NamedCollection[Rule]):
     """`lake.rules`: quality rules by name, which is unique in the account."""
+
+    __slots__ = ()
+    _resource, _record = RULE, staticmethod(_rule)
 
     def __call__(self, table: Ref | None = None, *, page_size: int | None = None) -> Listing[Rule]:
         """List rules by name with their newest results; optionally those of one table."""
 
         def start() -> tuple[Mapping[str, Any], Callable[[Any], Rule]]:
-            return {} if table is None else {"table_id": table_id(self._calls, table)}, Rule.of
+            return {} if table is None else {"table_id": table_id(self._calls, table)}, _rule
 
         return listing_of(self._calls, "ListRules", "rules", start, page_size)
-
-    def get(self, name: str) -> Rule:
-        """Return the rule with a name or an `Id`."""
-        key = {"rule_id": self._id(name)} if isinstance(name, Id) else {"display_name": name}
-        response = self._calls.rpc("GetRule", **key)
-        return Rule.of(response.rule, response.meta)
 
     def create(
         self,
@@ -185,62 +161,33 @@ class Rules(Area):
         kind: str,
         values: Mapping[str, Any],
         *,
-        severity: Severity = "error",
-        estimates_only: bool = False,
-        description: str | None = None,
         idempotency_key: str | None = None,
+        **fields: Unpack[RuleFields],
     ) -> Rule:
         """Create a rule about a table, such as `create("ids", "lake.sales.orders", "unique", {"columns": ["id"]})`."""
-        spec = build(
-            v1.QualityRuleSpec,
-            display_name=name,
-            description=description,
-            table_id=table_id(self._calls, table),
-            severity=_severity(severity),
-            check=check_of(kind, values),
-            estimates_only=estimates_only,
-        )
-        response = self._calls.rpc("CreateRule", spec=spec, idempotency=self._calls.key(idempotency_key))
-        return Rule.of(v1.CheckedRule(rule=response.rule), response.meta)
+        given = {**fields, "table_id": table_id(self._calls, table), "check": check_of(kind, values)}
+        return self._create(name, given, idempotency_key)
 
     def update(
         self,
         name: str,
         *,
-        new_name: str | Keep = KEEP,
-        kind: str | Keep = KEEP,
+        new_name: str | None = None,
+        kind: str | None = None,
         values: Mapping[str, Any] | None = None,
-        severity: Severity | Keep = KEEP,
-        estimates_only: bool | Keep = KEEP,
-        description: str | Keep | None = KEEP,
         if_version: int | None = None,
+        **fields: Unpack[RuleFields],
     ) -> Rule:
         """Change a rule. A new `kind` and its `values` replace the previous ones."""
-        changes: dict[str, Any] = {
-            "display_name": new_name,
-            "description": description,
-            "severity": severity if isinstance(severity, Keep) else _severity(severity),
-            "estimates_only": estimates_only,
-            "check": kind if isinstance(kind, Keep) else check_of(kind, values or {}),
-        }
-        given = {key: value for key, value in changes.items() if value is not KEEP}
-        response = self._calls.rpc(
-            "UpdateRule",
-            rule_id=self._id(name),
-            spec=build(v1.QualityRuleSpec, **given),
-            update_mask=FieldMask(paths=sorted(given)),
-            precondition=None if if_version is None else v1.Precondition(expected_version=if_version),
-        )
-        return Rule.of(v1.CheckedRule(rule=response.rule), response.meta)
+        check = {} if kind is None else {"check": check_of(kind, values or {})}
+        return self._update(name, new_name, {**fields, **check}, if_version)
 
-    def delete(self, name: str, *, if_version: int | None = None) -> Meta:
-        """Delete a rule and its results; return its last stored version."""
-        condition = None if if_version is None else v1.Precondition(expected_version=if_version)
-        return Meta.of(self._calls.rpc("DeleteRule", rule_id=self._id(name), precondition=condition).meta)
+    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**given, "severity": _severity(given["severity"])} if "severity" in given else given
 
     def results(self, name: str) -> list[RuleResult]:
         """Return the stored results of a rule, newest first."""
-        found = self._calls.rpc("ListRuleResults", rule_id=self._id(name)).results
+        found = self._calls.rpc("ListRuleResults", **self._key(name)).results
         return [RuleResult.of(each) for each in found]
 
     def check(self, table: Ref, rules: Sequence[str] = (), *, estimates_only: bool = False) -> Check:
@@ -248,11 +195,11 @@ class Rules(Area):
         response = self._calls.rpc(
             "CheckRules",
             table_id=table_id(self._calls, table),
-            rule_ids=[self._id(each) for each in rules],
+            rule_ids=[self._key(each)["rule_id"] for each in rules],
             estimates_only=estimates_only,
         )
         job = Job(response.job) if response.HasField("job") else None
-        return Check(tuple(map(Rule.of, response.rules)), job)
+        return Check(tuple(map(_rule, response.rules)), job)
 
     def wait(self, table: Ref, job: str | Job, *, timeout_s: float | None = None, every_s: float = 0.3) -> Job:
         """Wait for the job of a check to end and return it; raise `TimedOut` after `timeout_s`."""
@@ -263,12 +210,6 @@ class Rules(Area):
 
         *_, last = watched(get, timeout_s=timeout_s, every_s=every_s)
         return last
-
-    def _id(self, name: str) -> v1.ResourceId:
-        if isinstance(name, Id):
-            return v1.ResourceId(id=name, kind=v1.RK_RULE)
-        found: v1.ResourceId = self._calls.rpc("GetRule", display_name=name).rule.rule.resource_id
-        return found
 
 
 def _severity(name: str) -> v1.RuleSeverity.ValueType:

@@ -25,6 +25,7 @@ class Webhook(NamedRecord):
     next_attempt_at: datetime | None = None
     last_error: str = ""
     dead_letters: int | None = None
+    description: str | None = None
     state: str = field(init=False)
     """`paused`, `failing` while the next event is not accepted, or `active`."""
 

@@ -6,8 +6,10 @@ Whoever writes the files of a pipeline becomes its owner, and its runs have the 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Final
 
+from skiway import resources
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.iceberg.snapshots import summary_properties
 from skiway.metastore import jobs
@@ -19,91 +21,20 @@ from skiway.metastore.pipelines.refreshing import Decision, FunctionEngine, Pipe
 from skiway.metastore.pipelines.schedule import rescheduled, unscheduled
 from skiway.metastore.pipelines.views import bound_views
 from skiway.metastore.reconcile.outcomes import Control, Outcome
-from skiway.metastore.records import keys, updates
+from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
-from skiway.metastore.records.kinds import ACCOUNT, PIPELINE
+from skiway.metastore.records.kinds import PIPELINE
+from skiway.metastore.records.named import NamedCalls
 from skiway.metastore.records.names import exact_name
-from skiway.metastore.records.parents import inside
-from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
-from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import copied, masked_paths, retrying
+from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import copied
 from skiway.model import v1
-from skiway.storage import Operation, Pointer
 
-__all__ = ["create", "delete", "get", "list_", "plan", "run_job", "start", "update"]
+__all__ = ["CALLS", "plan", "run_job", "start"]
 
 NEW: Final = "new"
 """The id of a pipeline that does not exist yet, in a dry run."""
-
-
-def create(realm: Realm, request: v1.CreatePipelineRequest) -> v1.CreatePipelineResponse:
-    """Create a pipeline that belongs to the caller."""
-    if not request.HasField("spec"):
-        raise failure(InvalidArgument, "spec.required", field="spec")
-    spec = request.spec
-    claim = Claim(realm, "CreatePipeline", request.idempotency.key, spec, v1.CreatePipelineResponse)
-
-    def attempt() -> v1.CreatePipelineResponse:
-        account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
-        now = realm.now()
-        made = v1.Pipeline(resource_id=resource_id(realm, realm.ids(), v1.RK_PIPELINE), created_at=now, updated_at=now)
-        _set_files(realm, made, spec)
-        due = rescheduled(realm, made)
-
-        def also(stored: Stored[v1.Pipeline]) -> tuple[Operation, ...]:
-            answer = v1.CreatePipelineResponse(pipeline=_shown(stored.value), meta=stored.meta)
-            return *inside(account.pointer), *due, *claim.storing(answer)
-
-        created = realm.all(PIPELINE).create(made, also=also)
-        return v1.CreatePipelineResponse(pipeline=_shown(created.value), meta=created.meta)
-
-    return once(claim, lambda: retrying(attempt))
-
-
-def get(realm: Realm, request: v1.GetPipelineRequest) -> v1.GetPipelineResponse:
-    """Return the pipeline with an id or a name, and its stored version."""
-    found = by_id_or_name(realm, PIPELINE, request, v1.RK_PIPELINE, key=keys.pipeline, name_key=keys.pipeline_name)
-    return v1.GetPipelineResponse(pipeline=_shown(found.value), meta=found.meta)
-
-
-def list_(realm: Realm, request: v1.ListPipelinesRequest) -> v1.ListPipelinesResponse:
-    """List the account's pipelines by name."""
-    found, page = listed(realm.all(PIPELINE), keys.pipeline_name(realm.account_id), request.page)
-    return v1.ListPipelinesResponse(pipelines=map(_shown, found), page=page)
-
-
-def update(realm: Realm, request: v1.UpdatePipelineRequest) -> v1.UpdatePipelineResponse:
-    """Replace the files of a pipeline. The caller becomes its owner."""
-    pipeline_id = local_id(realm, request.pipeline_id, v1.RK_PIPELINE, field="pipeline_id")
-    masked_paths(request.update_mask, allowed=("files",), resource="pipeline")
-
-    def write(current: Stored[v1.Pipeline], desired: v1.Pipeline) -> Stored[v1.Pipeline]:
-        due = rescheduled(realm, desired)
-        return realm.all(PIPELINE).update(current, desired, also=lambda _: due)
-
-    updated = updates.update(
-        realm,
-        realm.all(PIPELINE),
-        keys.pipeline(realm.account_id, pipeline_id),
-        name=pipeline_id,
-        precondition=request.precondition,
-        edit=lambda pipeline: _set_files(realm, pipeline, request.spec),
-        write=write,
-    )
-    return v1.UpdatePipelineResponse(pipeline=_shown(updated.value), meta=updated.meta)
-
-
-def delete(realm: Realm, request: v1.DeletePipelineRequest) -> v1.DeletePipelineResponse:
-    """Delete a pipeline, also a damaged one. Its tables stay."""
-    pipeline_id = local_id(realm, request.pipeline_id, v1.RK_PIPELINE, field="pipeline_id")
-
-    def remove(pointer: Pointer, pipeline: v1.Pipeline | None) -> None:
-        realm.all(PIPELINE).delete(pointer, pipeline, also=unscheduled(realm, pipeline_id))
-
-    key = keys.pipeline(realm.account_id, pipeline_id)
-    meta = updates.delete(realm.all(PIPELINE), key, name=pipeline_id, precondition=request.precondition, remove=remove)
-    return v1.DeletePipelineResponse(meta=meta)
 
 
 def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -> v1.PlanPipelineResponse:
@@ -215,3 +146,16 @@ def _shown(pipeline: v1.Pipeline) -> v1.Pipeline:
     if pipeline.HasField("owner"):
         shown.owner.CopyFrom(v1.PipelineOwner(subject=pipeline.owner.subject))
     return shown
+
+
+CALLS: Final = NamedCalls(
+    resources.PIPELINE,
+    PIPELINE,
+    keys.pipeline,
+    keys.pipeline_name,
+    check=lambda realm, pipeline, spec, _: _set_files(realm, pipeline, spec),
+    writing=lambda realm, pipeline, *_: nullcontext(rescheduled(realm, pipeline)),
+    shown=_shown,
+    deleting=unscheduled,
+)
+"""The calls for pipelines. Callers own what they create or update."""

@@ -7,20 +7,17 @@ decides, `results` stores what was decided, `checks` does all of that, and `swee
 from skiway.metastore.quality.checks import after_profile, check, check_rows
 from skiway.metastore.quality.checks import get as get_check
 from skiway.metastore.quality.results import list_ as list_results
-from skiway.metastore.quality.rules import create, delete, get, list_, scan, update
+from skiway.metastore.quality.rules import CALLS, list_, scan
 from skiway.metastore.quality.sweeps import check_metadata
 
 __all__ = [
+    "CALLS",
     "after_profile",
     "check",
     "check_metadata",
     "check_rows",
-    "create",
-    "delete",
-    "get",
     "get_check",
     "list_",
     "list_results",
     "scan",
-    "update",
 ]

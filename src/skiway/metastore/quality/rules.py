@@ -3,68 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
-from skiway.errors import InvalidArgument
+from skiway import resources
 from skiway.metastore.quality.facts import column_types, type_of
-from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.idempotency import Claim, once
+from skiway.metastore.records import keys
+from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.kinds import RULE, RULE_RESULTS
-from skiway.metastore.records.names import exact_name
-from skiway.metastore.records.parents import inside
+from skiway.metastore.records.named import NamedCalls
 from skiway.metastore.records.policy_guard import columns_of
-from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
+from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import masked_paths, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.statistics.bounds import bound
 from skiway.model import v1
-from skiway.storage import Delete, Operation, Pointer
+from skiway.storage import Delete, Operation
 
-__all__ = ["create", "delete", "get", "list_", "newest_result", "of_table", "require", "scan", "update"]
+__all__ = ["CALLS", "list_", "newest_result", "of_table", "require", "scan"]
 
-FIELDS: Final = ("display_name", "description", "severity", "check", "estimates_only")
 MAX_ITEMS: Final = 1000
 MAX_TEXT: Final = 1000
 KINDS: Final = ", ".join(field.name for field in v1.RuleCheck.DESCRIPTOR.fields)
-
-
-def create(realm: Realm, request: v1.CreateRuleRequest) -> v1.CreateRuleResponse:
-    """Create a rule for a table. A rule about the schema without columns gets those of the table."""
-    if not request.HasField("spec"):
-        raise failure(InvalidArgument, "spec.required", field="spec")
-    spec = request.spec
-    claim = Claim(realm, "CreateRule", request.idempotency.key, spec, v1.CreateRuleResponse)
-
-    def attempt() -> v1.CreateRuleResponse:
-        table = hierarchy.table(realm, spec.table_id)
-        now = realm.now()
-        rule = v1.QualityRule(
-            resource_id=resource_id(realm, realm.ids(), v1.RK_RULE),
-            table_id=table.value.resource_id,
-            created_at=now,
-            updated_at=now,
-        )
-        for field in FIELDS:
-            updates.copy_field(spec, rule, field, required=field in ("display_name", "check"))
-        _check(rule, table.value)
-
-        def also(stored: Stored[v1.QualityRule]) -> tuple[Operation, ...]:
-            answer = v1.CreateRuleResponse(rule=stored.value, meta=stored.meta)
-            return *inside(table.pointer), *claim.storing(answer)
-
-        created = realm.all(RULE).create(rule, also=also)
-        return v1.CreateRuleResponse(rule=created.value, meta=created.meta)
-
-    return once(claim, lambda: retrying(attempt))
-
-
-def get(realm: Realm, request: v1.GetRuleRequest) -> v1.GetRuleResponse:
-    """Return the rule with an id or a name, its newest result and its stored version."""
-    found = by_id_or_name(realm, RULE, request, v1.RK_RULE, key=keys.rule, name_key=keys.rule_name)
-    return v1.GetRuleResponse(rule=_checked(realm, found.value), meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListRulesRequest) -> v1.ListRulesResponse:
@@ -97,46 +57,6 @@ def require(realm: Realm, rule_id: str) -> Stored[v1.QualityRule]:
     return realm.all(RULE).require(keys.rule(realm.account_id, rule_id), name=rule_id)
 
 
-def update(realm: Realm, request: v1.UpdateRuleRequest) -> v1.UpdateRuleResponse:
-    """Update the masked fields of a rule. A new check is compared with the table as it is now."""
-    rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
-    paths = masked_paths(request.update_mask, allowed=FIELDS, resource="rule")
-
-    spec = request.spec
-    table_id = local_id(realm, spec.table_id, v1.RK_TABLE, field="spec.table_id") if spec.HasField("table_id") else ""
-
-    def edit(rule: v1.QualityRule) -> None:
-        if table_id and table_id != rule.table_id.id:
-            raise invalid_field(
-                "spec.table_id", "another table", "a rule stays with its table: create a new one instead"
-            )
-        for path in paths:
-            updates.copy_field(spec, rule, path, required=path in ("display_name", "check"))
-        _check(rule, hierarchy.table(realm, rule.table_id).value if "check" in paths else None)
-
-    updated = updates.update(
-        realm,
-        realm.all(RULE),
-        keys.rule(realm.account_id, rule_id),
-        name=rule_id,
-        precondition=request.precondition,
-        edit=edit,
-    )
-    return v1.UpdateRuleResponse(rule=updated.value, meta=updated.meta)
-
-
-def delete(realm: Realm, request: v1.DeleteRuleRequest) -> v1.DeleteRuleResponse:
-    """Delete a rule, also a damaged one, with its results."""
-    rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
-
-    def remove(pointer: Pointer, rule: v1.QualityRule | None) -> None:
-        realm.all(RULE).delete(pointer, rule, also=list(_without_results(realm, rule_id)))
-
-    key = keys.rule(realm.account_id, rule_id)
-    meta = updates.delete(realm.all(RULE), key, name=rule_id, precondition=request.precondition, remove=remove)
-    return v1.DeleteRuleResponse(meta=meta)
-
-
 def _without_results(realm: Realm, rule_id: str) -> Iterator[Operation]:
     results = realm.without_policies().all(RULE_RESULTS).peek(keys.rule_results(realm.account_id, rule_id))
     if results is None:
@@ -160,9 +80,16 @@ def newest_result(realm: Realm, rule_id: str) -> v1.RuleResult | None:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check(rule: v1.QualityRule, table: v1.Table | None) -> None:
-    """Raise unless the rule can be checked. With a table, its columns must fit, too."""
-    rule.display_name = exact_name(rule.display_name, resource="rule")
+def _check(realm: Realm, rule: v1.QualityRule, spec: v1.QualityRuleSpec, paths: Set[str]) -> None:
+    """Raise unless the rule can be checked. A new check must fit the table as it is now; one about the schema without columns
+    gets those of the table.
+    """
+    table_id = local_id(realm, spec.table_id, v1.RK_TABLE, field="spec.table_id") if spec.HasField("table_id") else ""
+    if table_id and table_id != rule.table_id.id:
+        raise invalid_field("spec.table_id", "another table", "a rule stays with its table: create a new one instead")
+    table = hierarchy.table(realm, rule.table_id).value if "check" in paths else None
+    if table is not None:
+        rule.table_id.CopyFrom(table.resource_id)
     rule.severity = rule.severity or v1.RSV_ERROR
     if rule.severity not in (v1.RSV_WARNING, v1.RSV_ERROR):
         raise invalid_field("severity", str(rule.severity), "choose RSV_WARNING or RSV_ERROR")
@@ -279,3 +206,16 @@ def _check_schema(given: v1.SchemaCheck, types: Mapping[str, str], table: v1.Tab
 
 def _some(names: Sequence[str] | Mapping[str, str]) -> str:
     return ", ".join(list(names)[:50])
+
+
+CALLS: Final = NamedCalls(
+    resources.RULE,
+    RULE,
+    keys.rule,
+    keys.rule_name,
+    _check,
+    parent=lambda realm, spec: hierarchy.table(realm, spec.table_id),
+    status=lambda realm, rule: {"rule": _checked(realm, rule)},
+    deleting=_without_results,
+)
+"""The calls for rules. Those of a get and a list return the newest results."""

@@ -23,7 +23,7 @@ from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.resources import Resource
-from skiway.storage import Operation
+from skiway.storage import Operation, Pointer
 
 __all__ = ["NamedCalls"]
 
@@ -38,7 +38,9 @@ class NamedCalls(Generic[M]):
     """The calls for one kind.
 
     `check` raises unless a changed resource is valid; it gets the resource, the spec and the paths that the request sets.
-    `status` returns further fields of the response of a get. `deleted` removes what belongs to a deleted resource.
+    It also names a resource whose spec has no name. `parent` returns what a new resource belongs to. `shown` returns what
+    callers see of a resource, and `status` further fields of the response of a get. `deleting` adds operations to the batch of
+    a deletion; `deleted` removes afterwards what belongs to the resource.
     """
 
     resource: Resource
@@ -47,7 +49,12 @@ class NamedCalls(Generic[M]):
     name_key: Callable[[str, str], str]
     check: Callable[[Realm, M, Any, Set[str]], None]
     writing: Writing[M] = lambda *_: nullcontext(())
+    parent: Callable[[Realm, Any], Stored[Any]] = lambda realm, _: realm.all(ACCOUNT).require(
+        keys.account(realm.account_id), name=realm.account_id
+    )
+    shown: Callable[[M], M] = lambda value: value
     status: Callable[[Realm, M], dict[str, Message]] = lambda *_: {}
+    deleting: Callable[[Realm, str], Iterable[Operation]] = lambda *_: ()
     deleted: Callable[[Realm, str], None] = lambda *_: None
 
     def create(self, realm: Realm, request: Any) -> Any:
@@ -59,16 +66,15 @@ class NamedCalls(Generic[M]):
         claim: Claim[Any] = Claim(realm, f"Create{resource.title}", request.idempotency.key, spec, response)
 
         def attempt() -> Any:
-            account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+            parent = self.parent(realm, spec)
             now = realm.now()
             own_id = resource_id(realm, realm.ids(), resource.number)
             created: Any = self.kind.message(resource_id=own_id, created_at=now, updated_at=now)
-            paths = {"display_name", *(field.name for field in resource.fields)}
-            self._edit(realm, created, spec, paths, clearable=paths)
+            self._edit(realm, created, spec, resource.paths, clearable=resource.paths)
             with self.writing(realm, created, spec, True) as operations:
 
                 def also(stored: Stored[M]) -> tuple[Operation, ...]:
-                    return *inside(account.pointer), *operations, *claim.storing(self._response("Create{}", stored))
+                    return *inside(parent.pointer), *operations, *claim.storing(self._response("Create{}", stored))
 
                 return self._response("Create{}", realm.all(self.kind).create(created, also=also))
 
@@ -83,12 +89,12 @@ class NamedCalls(Generic[M]):
     def list_(self, realm: Realm, request: Any) -> Any:
         """List the resources of the account by name."""
         found, page = listed(realm.all(self.kind), self.name_key(realm.account_id, ""), request.page)
-        return self.resource.message("List{}sResponse")(**{self.resource.plural: found, "page": page})
+        return self.resource.message("List{}sResponse")(**{self.resource.plural: map(self.shown, found), "page": page})
 
     def update(self, realm: Realm, request: Any) -> Any:
         """Change the fields in the mask. A new secret replaces the stored one."""
         own_id, resource = self.id_in(realm, request), self.resource
-        allowed = ("display_name", *(field.name for field in resource.fields))
+        allowed = resource.paths - set(resource.fixed)
         paths = updates.masked_paths(request.update_mask, allowed=allowed, resource=resource.name)
 
         def write(current: Stored[M], desired: M) -> Stored[M]:
@@ -109,9 +115,13 @@ class NamedCalls(Generic[M]):
 
     def delete(self, realm: Realm, request: Any) -> Any:
         """Delete a resource, also a damaged one, and what belongs to it."""
-        own_id = self.id_in(realm, request)
+        own_id, repository = self.id_in(realm, request), realm.all(self.kind)
+
+        def remove(pointer: Pointer, value: M | None) -> None:
+            repository.delete(pointer, value, also=tuple(self.deleting(realm, own_id)))
+
         key = self.key(realm.account_id, own_id)
-        meta = updates.delete(realm.all(self.kind), key, name=own_id, precondition=request.precondition)
+        meta = updates.delete(repository, key, name=own_id, precondition=request.precondition, remove=remove)
         self.deleted(realm, own_id)
         return self.resource.message("Delete{}Response")(meta=meta)
 
@@ -127,7 +137,8 @@ class NamedCalls(Generic[M]):
         before = updates.copied(edited)
         for path in sorted(paths - set(self.resource.secrets)):
             updates.copy_field(spec, edited, path, required=path in self.resource.required - clearable)
-        edited.display_name = exact_name(edited.display_name, resource=self.resource.name)
+        if "display_name" in self.resource.paths:
+            edited.display_name = exact_name(edited.display_name, resource=self.resource.name)
         self.check(realm, edited, spec, paths)
         moved = [f.name for f in self.resource.fields if f.is_address and _differs(before, edited, f.name)]
         for secret in self.resource.secrets:
@@ -136,7 +147,7 @@ class NamedCalls(Generic[M]):
                 raise invalid_field(secret, f"missing, but {moved[0]} changes", wanted)
 
     def _response(self, method: str, stored: Stored[M], **more: Message) -> Any:
-        fields = {self.resource.name: stored.value, "meta": stored.meta, **more}
+        fields = {self.resource.name: self.shown(stored.value), "meta": stored.meta, **more}
         return self.resource.message(f"{method}Response")(**fields)
 
 

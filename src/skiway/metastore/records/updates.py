@@ -233,10 +233,17 @@ def masked_paths(mask: FieldMask, *, allowed: Iterable[str], resource: str) -> s
 
 
 def copy_field(source: Message, target: Message, path: str, *, required: bool = False) -> None:
-    """Set the field at `path` of `target` to its value in `source`. Both messages must have a field of this name."""
+    """Set the field at `path` of `target` to its value in `source`. Both messages must have a field, or a choice between
+    fields, of this name.
+    """
     *parents, name = path.split(".")
     for parent in parents:
         source, target = getattr(source, parent), getattr(target, parent)
+    if name in source.DESCRIPTOR.oneofs_by_name:
+        target.ClearField(name)
+        name = source.WhichOneof(name) or ""
+        if not name:
+            return
     if _is_set(source, name):
         _replace(target, name, getattr(source, name))
     elif required:

@@ -6,39 +6,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Final
 
+from skiway import resources
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
-from skiway.metastore.records import keys, updates
+from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.idempotency import Claim, once
-from skiway.metastore.records.kinds import ACCOUNT, COLUMN_TAGS, POLICY, TABLE, VIEW
-from skiway.metastore.records.names import MAX_NAME, exact_name
-from skiway.metastore.records.parents import inside
+from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE, VIEW
+from skiway.metastore.records.named import NamedCalls
+from skiway.metastore.records.names import MAX_NAME
 from skiway.metastore.records.policies import EVERYONE, column_matches, current_columns
-from skiway.metastore.records.realm import Realm, by_id_or_name, kind_name, local_id, resource_id
+from skiway.metastore.records.realm import Realm, kind_name, local_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import masked_paths, retrying
+from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.storage import Check, Operation
 
-__all__ = [
-    "Compile",
-    "Relation",
-    "create",
-    "delete",
-    "get",
-    "get_tags",
-    "list_",
-    "list_tags",
-    "scan",
-    "set_tags",
-    "update",
-]
+__all__ = ["Compile", "Relation", "calls", "get_tags", "list_tags", "scan", "set_tags"]
 
-FIELDS: Final = ("display_name", "description", "subjects", "exceptions", "objects", "tags", "rule")
 MAX_ITEMS: Final = 1000
 MAX_SQL: Final = 10_000
 SUBJECT: Final = re.compile(r"(user|group|role):[^\x00-\x1f\x7f]+")
@@ -52,75 +39,18 @@ The tables and views are those that the policy names, over whose columns the exp
 """
 
 
-def create(realm: Realm, request: v1.CreatePolicyRequest, *, compile_: Compile) -> v1.CreatePolicyResponse:
-    """Create a policy. It holds from the next call on."""
-    if not request.HasField("spec"):
-        raise failure(InvalidArgument, "spec.required", field="spec")
-    spec = request.spec
-    claim = Claim(realm, "CreatePolicy", request.idempotency.key, spec, v1.CreatePolicyResponse)
+def calls(compile_: Compile) -> NamedCalls[v1.Policy]:
+    """The calls for policies. They hold from the next call on."""
 
-    def attempt() -> v1.CreatePolicyResponse:
-        account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
-        now = realm.now()
-        policy = v1.Policy(resource_id=resource_id(realm, realm.ids(), v1.RK_POLICY), created_at=now, updated_at=now)
-        for field in FIELDS:
-            _copy(spec, policy, field)
+    def check(realm: Realm, policy: v1.Policy, spec: v1.PolicySpec, paths: Set[str]) -> None:  # noqa: ARG001
         _check(realm, policy, compile_)
 
-        def also(stored: Stored[v1.Policy]) -> tuple[Operation, ...]:
-            answer = v1.CreatePolicyResponse(policy=stored.value, meta=stored.meta)
-            return *inside(account.pointer), *claim.storing(answer)
-
-        created = realm.all(POLICY).create(policy, also=also)
-        return v1.CreatePolicyResponse(policy=created.value, meta=created.meta)
-
-    return once(claim, lambda: retrying(attempt))
-
-
-def get(realm: Realm, request: v1.GetPolicyRequest) -> v1.GetPolicyResponse:
-    """Return the policy with an id or a name, and its stored version."""
-    found = by_id_or_name(realm, POLICY, request, v1.RK_POLICY, key=keys.policy, name_key=keys.policy_name)
-    return v1.GetPolicyResponse(policy=found.value, meta=found.meta)
-
-
-def list_(realm: Realm, request: v1.ListPoliciesRequest) -> v1.ListPoliciesResponse:
-    """List the account's policies by name."""
-    found, page = listed(realm.all(POLICY), keys.policy_name(realm.account_id), request.page)
-    return v1.ListPoliciesResponse(policies=found, page=page)
+    return NamedCalls(resources.POLICY, POLICY, keys.policy, keys.policy_name, check)
 
 
 def scan(realm: Realm) -> Iterator[v1.Policy]:
     """All policies of the account, by name. Those with a damaged record have `damage` set."""
     return (found.value for found in realm.all(POLICY).entries(keys.policy_name(realm.account_id)))
-
-
-def update(realm: Realm, request: v1.UpdatePolicyRequest, *, compile_: Compile) -> v1.UpdatePolicyResponse:
-    """Update the masked fields of a policy. The whole policy is checked again."""
-    policy_id = local_id(realm, request.policy_id, v1.RK_POLICY, field="policy_id")
-    paths = masked_paths(request.update_mask, allowed=FIELDS, resource="policy")
-
-    def edit(policy: v1.Policy) -> None:
-        for path in paths:
-            _copy(request.spec, policy, path)
-        _check(realm, policy, compile_)
-
-    updated = updates.update(
-        realm,
-        realm.all(POLICY),
-        keys.policy(realm.account_id, policy_id),
-        name=policy_id,
-        precondition=request.precondition,
-        edit=edit,
-    )
-    return v1.UpdatePolicyResponse(policy=updated.value, meta=updated.meta)
-
-
-def delete(realm: Realm, request: v1.DeletePolicyRequest) -> v1.DeletePolicyResponse:
-    """Delete a policy, also a damaged one."""
-    policy_id = local_id(realm, request.policy_id, v1.RK_POLICY, field="policy_id")
-    key = keys.policy(realm.account_id, policy_id)
-    meta = updates.delete(realm.all(POLICY), key, name=policy_id, precondition=request.precondition)
-    return v1.DeletePolicyResponse(meta=meta)
 
 
 # --- tags of columns --------------------------------------------------------------------------------------------------
@@ -194,23 +124,8 @@ def _column(table: v1.Table, given: str) -> tuple[str, int]:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _copy(spec: v1.PolicySpec, policy: v1.Policy, field: str) -> None:
-    """Set a field of the policy to its value in the spec."""
-    if field != "rule":
-        updates.copy_field(spec, policy, field, required=field == "display_name")
-        return
-    policy.ClearField("row_filter")
-    policy.ClearField("mask")
-    match spec.WhichOneof("rule"):
-        case "row_filter":
-            policy.row_filter.CopyFrom(spec.row_filter)
-        case "mask":
-            policy.mask.CopyFrom(spec.mask)
-
-
 def _check(realm: Realm, policy: v1.Policy, compile_: Compile) -> None:
     """Raise unless the policy can be applied. Names become what is stored."""
-    policy.display_name = exact_name(policy.display_name, resource="policy")
     _replace(policy.subjects, _subjects(policy.subjects, field="subjects", everyone=True))
     if not policy.subjects:
         raise invalid_field("subjects", "empty", "name callers, such as role:analyst, or everyone")
