@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-if (
-    TYPE_CHECKING
-):  # the help of the command line needs no messages, whose import takes longer than everything else in it
+if TYPE_CHECKING:  # `skiway --help` imports this module, and must not import the messages, which takes long
     from google.protobuf.message import Message
 
 __all__ = ["PIPELINE", "POLICY", "RULE", "WEBHOOK", "Field", "Resource"]
@@ -41,7 +39,7 @@ class Field:
     is_secret: bool = False
     """Whether it is stored in the secrets store, and is never returned."""
     is_address: bool = False
-    """Whether it decides where the secret is sent. Whoever changes it has to give the secret again."""
+    """Whether it decides where the secret is sent. A caller who changes it must give the secret again."""
     is_set: bool = False
     """Whether the order of its items means nothing."""
 

@@ -41,7 +41,7 @@ class Lookups:
             return read()
         stored, rights = state
         kept = self._kept
-        if kept.stored != stored:  # nobody can get the other results any more
+        if kept.stored != stored:  # results of older states are never looked up again
             kept = self._kept = _Kept(stored, Cache(_MAX_OBJECTS))
         found: T = kept.results.get((key, rights), read)
         return found

@@ -33,7 +33,7 @@ def with_sorted_sets(resource: Resource, item: Any) -> Any:
 
 
 def missing_reference(resource: Resource, item: Any) -> Iterator[tuple[str, str]]:
-    """The fields with a secret whose reference is not one, and what to do."""
+    """Yield each secret field whose reference is not exactly one of env and file, and what to do."""
     for name in resource.secrets:
         reference: SecretRef | None = getattr(item, name)
         if reference is not None and bool(reference.env) == bool(reference.file):

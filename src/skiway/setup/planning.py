@@ -261,7 +261,7 @@ def _is_moved(fields: Sequence[FieldChange], item: Any) -> bool:
 
 
 def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterator[Problem]:
-    """Objects whose address changes in the file, which does not declare their secret."""
+    """Yield objects that get another address in the file while the file does not declare their secret."""
     for section in SECTIONS:
         existing = {title(each): each for each in getattr(actual.setup, section) or ()}
         for item in getattr(loaded.setup, section) or ():

@@ -146,6 +146,15 @@ def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> Non
     assert list(hooks.realm.stores.pointers.scan(keys.SECRETS)) == []
 
 
+def test_secret_that_the_mask_does_not_name_is_ignored(hooks: Hooks) -> None:
+    made = hooks.create()
+    spec = v1.WebhookSpec(paused=True, secret="another secret of many bytes")
+    hooks.calls.update(
+        hooks.realm, v1.UpdateWebhookRequest(webhook_id=made.resource_id, spec=spec, update_mask=mask("paused"))
+    )
+    assert hooks.secrets.get("a1", "webhooks", made.resource_id.id) == SECRET.encode()
+
+
 def test_failed_creation_leaves_no_secret(hooks: Hooks) -> None:
     hooks.create()
     with expect_error(AlreadyExists, "webhook.already.exists"):

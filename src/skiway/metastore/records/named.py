@@ -96,9 +96,12 @@ class NamedCalls(Generic[M]):
         own_id, resource = self.id_in(realm, request), self.resource
         allowed = resource.paths - set(resource.fixed)
         paths = updates.masked_paths(request.update_mask, allowed=allowed, resource=resource.name)
+        spec = updates.copied(request.spec)
+        for secret in set(resource.secrets) - paths:
+            spec.ClearField(secret)
 
         def write(current: Stored[M], desired: M) -> Stored[M]:
-            with self.writing(realm, desired, request.spec, False) as operations:
+            with self.writing(realm, desired, spec, False) as operations:
                 return realm.all(self.kind).update(current, desired, also=lambda _: operations)
 
         updated = updates.update(
@@ -107,7 +110,7 @@ class NamedCalls(Generic[M]):
             self.key(realm.account_id, own_id),
             name=own_id,
             precondition=request.precondition,
-            edit=lambda desired: self._edit(realm, desired, request.spec, paths),
+            edit=lambda desired: self._edit(realm, desired, spec, paths),
             write=write,
             always=bool(paths & set(resource.secrets)),
         )
@@ -140,7 +143,8 @@ class NamedCalls(Generic[M]):
         if "display_name" in self.resource.paths:
             edited.display_name = exact_name(edited.display_name, resource=self.resource.name)
         self.check(realm, edited, spec, paths)
-        moved = [f.name for f in self.resource.fields if f.is_address and _differs(before, edited, f.name)]
+        addresses = (field.name for field in self.resource.fields if field.is_address)
+        moved = [name for name in addresses if getattr(before, name) != getattr(edited, name)]
         for secret in self.resource.secrets:
             if moved and secret not in paths:
                 wanted = f"give the {secret} again, because the stored one is sent to the previous {moved[0]} only"
@@ -149,7 +153,3 @@ class NamedCalls(Generic[M]):
     def _response(self, method: str, stored: Stored[M], **more: Message) -> Any:
         fields = {self.resource.name: self.shown(stored.value), "meta": stored.meta, **more}
         return self.resource.message(f"{method}Response")(**fields)
-
-
-def _differs(before: Any, after: Any, name: str) -> bool:
-    return bool(getattr(before, name) != getattr(after, name))
