@@ -246,6 +246,31 @@ def test_commands_of_a_server_set_up_grpc_and_memory_before_they_import_it() -> 
     assert loaded & {"grpc", "pyarrow", "skiway.runtime", "skiway.metastore"} == set()
 
 
+@pytest.mark.parametrize("command", ["serve(home, None, [], ready_file=None)", "work(home, None, [])"])
+def test_servers_and_workers_let_arrow_use_the_allocator_of_the_c_library(tmp_path: Path, command: str) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from skiway.cli import server
+home = Path({str(tmp_path)!r})
+server.require_home = server._check_shared = lambda *given: None
+class Runtime:
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+    def __call__(self, *given, **named):
+        return None
+names = ["runtime", "runtime.process", "runtime.workers", "runtime.lifecycle"]
+sys.modules.update((f"skiway.{{name}}", Runtime()) for name in names)
+server.{command}
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert run.stdout == "system\n", run.stderr
+
+
 def test_server_is_ready_before_it_imports_the_explorer_and_what_jobs_need(tmp_path: Path) -> None:
     store = f"skiway.storage.open_pointers('sqlite:///{tmp_path}/pointers.db').close()"
     loaded = loaded_by(f"import skiway.runtime.process, skiway.storage; {store}")

@@ -92,10 +92,34 @@ def _array(kind: pa.DataType, rows: int, chance: Random) -> pa.Array:
     if chance.random() < 0.85:
         try:
             values = [_value(kind, chance) for _ in range(min(rows, 7))]
-            return pa.array([values[number % len(values)] for number in range(rows)], kind)
+            array = pa.array([values[number % len(values)] for number in range(rows)], kind)
+            array.validate(full=True)
+            return array
         except (pa.ArrowException, NotImplementedError, OverflowError, TypeError, ValueError):
             pass
-    return pa.nulls(rows, kind)
+    return _empty(kind, rows)
+
+
+def _empty(kind: pa.DataType, rows: int) -> pa.Array:
+    """NULLs; empty lists and structs of NULLs where `pa.nulls` would give run-end encoded children an invalid bitmap."""
+    if "run_end_encoded" not in str(kind) or not pa.types.is_nested(kind) or pa.types.is_run_end_encoded(kind):
+        return pa.nulls(rows, kind)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_empty(field.type, rows) for field in kind], fields=list(kind))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.Array.from_buffers(kind, rows, [None], children=[_empty(kind.value_type, rows * kind.list_size)])
+    offsets = [0] * (rows + 1)
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(offsets, _empty(kind.key_type, 0), _empty(kind.item_type, 0), type=kind)
+    values = _empty(kind.value_type, 0)
+    if pa.types.is_list_view(kind):
+        return pa.ListViewArray.from_arrays(
+            pa.array([0] * rows, pa.int32()), pa.array([0] * rows, pa.int32()), values, type=kind
+        )
+    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return lists.from_arrays(
+        pa.array(offsets, pa.int64() if lists is pa.LargeListArray else pa.int32()), values, type=kind
+    )
 
 
 def _value(kind: pa.DataType, chance: Random) -> Any:

@@ -9,9 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from fuzz.__main__ import TARGETS as NAMES
+from fuzz.arrow_values import any_batch, any_type
 from fuzz.cases import Finding, corpus, from_json, to_json
 from fuzz.fuzzing import fuzz, report
 from fuzz.mutation import changed_bytes, changed_message, changed_value, repacked, unpacked
@@ -119,3 +121,12 @@ def test_error_of_an_author_is_no_fault() -> None:
 
 def _fail_as_an_author() -> None:
     raise KeyError("x")
+
+
+def test_random_arrays_are_valid() -> None:
+    for seed in range(500):
+        chance = Random(seed)
+        kind = any_type(chance, depth=3)
+        array = any_batch(pa.schema([pa.field("a", kind)]), chance).column(0)
+        array.validate(full=True)
+        assert array.type == kind

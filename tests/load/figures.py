@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-GROWTH = 1.15
+GROWTH = 1.05
 """By how much the memory of the server may grow from the middle third of the run to the last one."""
-SLACK_BYTES = 48 << 20
+SLACK_BYTES = 24 << 20
 """A smaller growth is noise of the allocators."""
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "key_values",
     "load_settings",
     "prepare_grpc",
+    "prepare_memory",
     "require_home",
 ]
 
@@ -99,3 +100,11 @@ def prepare_grpc() -> None:
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+
+def prepare_memory() -> None:
+    """Let Arrow use the allocator of the C library, before pyarrow is imported.
+
+    Arrow's own allocator keeps freed memory for each thread: a server with many threads took 640 MiB instead of 450.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

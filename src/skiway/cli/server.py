@@ -21,7 +21,7 @@ from rich.text import Text
 
 from skiway import __version__
 from skiway.cli.command import READY_FILE
-from skiway.cli.options import key_values, load_settings, prepare_grpc, require_home
+from skiway.cli.options import key_values, load_settings, prepare_grpc, prepare_memory, require_home
 from skiway.cli.output import Output
 from skiway.cli.progress import progress
 from skiway.cli.rendering import write_records
@@ -44,6 +44,7 @@ def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Pa
     """Run the server until a signal stops it."""
     settings = load_settings(home, file, given)
     prepare_grpc()
+    prepare_memory()
     gc.disable()  # until the server is ready: importing its modules takes a tenth less time
     from skiway.runtime import process
     from skiway.runtime.lifecycle import remove_stale
@@ -86,6 +87,7 @@ def _banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Tex
 def work(home: Path, file: Path | None, given: Sequence[str]) -> None:
     """Run jobs until a signal stops the worker; unfinished jobs are returned to the queue."""
     settings = load_settings(home, file, given)
+    prepare_memory()
     require_home(home)
     _check_shared(settings, home)
     from skiway.runtime import workers
