@@ -28,7 +28,7 @@ demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run th
 # Spark tests run in a process of their own, because a process that has served gRPC cannot fork a Java reliably. They
 # use one core, so the other tests run beside them. Their output is printed last. Collecting the other tests once stores
 # their bytecode, which otherwise each of their processes would compile.
-SPARK_TESTS := tests/test_stack.py tests/pipeline
+SPARK_TESTS := tests/test_stack.py tests/spark_jobs
 OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
 # CI has fifteen minutes on two cores, so tests that take long are in a list of their own.

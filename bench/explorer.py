@@ -24,7 +24,7 @@ from skiway.client import Metastore
 from skiway.metastore import Realm, connectors
 from skiway.metastore import statistics as stored_statistics
 from skiway.metastore.resources import catalogs, namespaces, snapshots, tables
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.security import MemorySecrets
 from skiway.storage import open_stores

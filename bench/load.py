@@ -11,7 +11,7 @@ import pyarrow.flight as fl
 
 from skiway.airport import Catalog, CatalogBuilder
 from skiway.airport.server.discovery import list_schemas
-from skiway.airport.wire.payloads import CatalogRequest, EndpointsRequest, ScanParameters, decode, encode, packed
+from skiway.airport.wire.protocol import CatalogRequest, EndpointsRequest, ScanParameters, decode, encode, packed
 from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint
 
 WIDE = pa.schema({f"column_{i}": pa.int64() for i in range(10)})

@@ -18,9 +18,9 @@ from bench.report import Figure
 from bench.serving import skiway_serve
 from bench.turns import seconds
 from skiway.client import AirportClient, Metastore
-from skiway.client.metastore.maintenance import optimize_task
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.client.metastore.jobs import optimize_task
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.storage import open_stores
 

@@ -24,11 +24,11 @@ from bench.metastore_server import Remote, served
 from bench.report import Figure, Latency
 from bench.turns import taken_in_turns
 from skiway.metastore import Realm
-from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.resources import directory, namespaces, tables
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.storage import CallCounter, Stores, open_stores
+from skiway.storage.blobs.cache import with_blob_cache
 
 TABLES = 100_000
 SMALL = 1_000

@@ -21,7 +21,7 @@ from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.resources import catalogs
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.security import MemorySecrets
 from skiway.storage import Stores, open_stores

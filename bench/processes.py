@@ -22,7 +22,7 @@ from bench.load import headers
 from bench.report import Figure
 from bench.serving import skiway_serve
 from bench.turns import taken_in_turns
-from skiway.airport.wire.payloads import CatalogRequest, encode
+from skiway.airport.wire.protocol import CatalogRequest, encode
 from skiway.client import AirportClient
 
 PROCESSES: Final = max(2, os.cpu_count() or 2)

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 from bench.report import Figure, report
 from bench.sales import rows
 from skiway.formats import open_source
-from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import PLATFORM, Realm, accounts, catalogs, managed, namespaces
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.profile.job import profile
-from skiway.pipeline.profile.layouts import file_schemas
-from skiway.pipeline.profile.merging import merge
-from skiway.pipeline.session import session
-from skiway.pipeline.worker import SparkProfile
 from skiway.security import MemorySecrets
+from skiway.spark_jobs.profile.job import profile
+from skiway.spark_jobs.profile.layouts import file_schemas
+from skiway.spark_jobs.profile.snapshots import merge
+from skiway.spark_jobs.session import session
+from skiway.spark_jobs.worker import SparkProfile
 from skiway.storage import open_stores
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def bare() -> None:
     import pyarrow.flight as fl
 
     from bench.load import listing_of
-    from skiway.airport.wire.payloads import TotalChanged, encode
+    from skiway.airport.wire.protocol import TotalChanged, encode
 
     class Bare(fl.FlightServerBase):
         def __init__(self) -> None:

@@ -20,11 +20,11 @@ from bench.sales import rows
 from bench.serving import skiway_serve
 from bench.turns import taken_in_turns
 from skiway.client import AirportClient
-from skiway.pipeline.session import session
 from skiway.spark import AirportDataSource
+from skiway.spark_jobs.session import session
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the cluster of the tests
-from pipeline.standalone_cluster import standalone_cluster
+from spark_jobs.standalone_cluster import standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

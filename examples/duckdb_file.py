@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from skiway import airport, errors
 from skiway.airport import filters
 from skiway.airport.conversion import storable, to_column
-from skiway.airport.wire.payloads import CheckConstraints, encode
+from skiway.airport.wire.protocol import CheckConstraints, encode
 
 SHOP = """
     CREATE SCHEMA sales;

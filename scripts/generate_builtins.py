@@ -19,7 +19,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from skiway.metastore.system.validation import check, objects, signature, version_key
+from skiway.metastore.system.objects import check, objects, signature, version_key
 from skiway.model import v1
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "skiway" / "metastore" / "system" / "builtins"
@@ -342,7 +342,7 @@ SPARK_PREFIXES = ("!", "-", "+", "~")
 
 
 def spark_objects() -> v1.SystemObjectsRegistry:
-    from skiway.pipeline.session import session
+    from skiway.spark_jobs.session import session
 
     with session("builtins", master="local[1]") as spark:
         return objects_of_spark(spark)

@@ -459,7 +459,7 @@ def spark_parquet(folder: Path, session: SparkSession) -> None:
 
 
 def make_spark(folder: Path) -> None:
-    from skiway.pipeline.session import session
+    from skiway.spark_jobs.session import session
 
     settings = {"spark.sql.warehouse.dir": f"file://{folder}/warehouse"} | spark_jars() | spark_catalogs(folder)
     with session("fixtures", "local[2]", **settings) as spark:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from skiway.doctor.findings import examine
-from skiway.doctor.home import disk, disk_clock
+from skiway.doctor.checks import disk, disk_clock, examine
 from skiway.errors import SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.lake.spill import WaitingRows
-from skiway.runtime.readiness import check_room
+from skiway.lake.writing.rewriting import WaitingRows
+from skiway.runtime.lifecycle import check_room
 from skiway.storage import ABSENT, open_blobs, open_pointers
 
 

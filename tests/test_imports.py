@@ -21,26 +21,7 @@ PROJECT = Path(__file__).parents[1]
 SOURCE = PROJECT / "src"
 
 # All packages may import these, so these may import only each other.
-BOTTOM_ROW = {
-    "model",
-    "errors",
-    "extras",
-    "doors",
-    "causes",
-    "disk_sync",
-    "streams",
-    "fairness",
-    "memory_budget",
-    "sandbox",
-    "clock",
-    "durations",
-    "schema_names",
-    "resources",
-    "cache",
-    "plugins",
-    "config",
-    "telemetry",
-}
+BOTTOM_ROW = {"model", "errors", "foundation", "sandbox", "config", "telemetry"}
 
 # Our packages that a package may import besides itself and the bottom row. A dotted name means that module only.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -50,17 +31,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"airport", "client"},
     "storage": set(),
     "security": set(),
-    "formats": {"airport.filters", "airport.layouts", "client", "security.secret_shapes", "security.source_access"},
+    "formats": {"airport.filters", "airport.conversion", "client", "security.redaction", "security.source_access"},
     "metastore": {"storage", "security", "formats"},
-    "pipeline": {"client", "metastore", "formats", "security"},
-    "spark_queries": {"pipeline", "spark", "client", "airport.wire", "metastore", "formats", "security"},
-    "requests": {"metastore", "security"},
+    "spark_jobs": {"client", "metastore", "formats", "security"},
+    "spark_queries": {"spark_jobs", "spark", "client", "airport.wire", "metastore", "formats", "security"},
+    "request_path": {"metastore", "security"},
     "sql": {"airport", "client"},
     "flightsql": {"airport"},
-    "lake": {"requests", "sql", "spark_queries", "flightsql", "airport", "metastore", "formats", "security"},
-    "rpc": {"requests", "metastore", "security"},
+    "lake": {"request_path", "sql", "spark_queries", "flightsql", "airport", "metastore", "formats", "security"},
+    "rpc": {"request_path", "metastore", "security"},
     "vending": {"metastore", "formats", "security"},
-    "rest": {"requests", "vending", "metastore", "formats", "security"},
+    "rest": {"request_path", "vending", "metastore", "formats", "security"},
     "presentation": {"client"},
     "mcp": {"client", "metastore.records", "presentation"},
     "setup": {"client"},
@@ -74,22 +55,16 @@ MAY_IMPORT_ALL = {"cli", "demo", "doctor", "runtime"}
 PLAIN_INSTALL = {"google.protobuf", "grpc", "msgspec", "pyarrow"}
 MAY_USE: dict[str, set[str]] = {
     "errors": set(),
-    "extras": set(),
-    "causes": set(),
-    "disk_sync": set(),
-    "streams": {"grpc"},
-    "fairness": {"grpc"},
-    "memory_budget": {"pyarrow"},
+    "foundation": set(),
+    "foundation.cache": {"cachetools"},
+    "foundation.doors": {"grpc"},
+    "foundation.memory_budget": {"pyarrow"},
+    "foundation.resources": PLAIN_INSTALL,
+    "foundation.threads": {"grpc"},
     "sandbox": {"duckdb", "fsspec", "pyarrow"},
-    "clock": set(),
-    "durations": set(),
-    "schema_names": set(),
-    "resources": PLAIN_INSTALL,
-    "cache": {"cachetools"},
-    "plugins": set(),
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,
-    "client.airport.endpoints": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server returns
+    "client.airport.results": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server returns
     "telemetry.context": set(),
     "testing": {"pytest"},
     "airport": PLAIN_INSTALL,
@@ -114,13 +89,11 @@ MANAGES_TABLES = {
     for part in (
         "exports",
         "managed",
-        "gc.references",
         "gc.warehouse",
         "ingest",
         "pipelines",
         "maintenance",
-        "seeding.iceberg",
-        "reconcile.automatic_profiles",
+        "seeding",
         "reconcile.profiling",
         "reconcile.reconciler",
         "table_maintenance",
@@ -146,17 +119,20 @@ def test_planted_cycle_is_detected(tmp_path: Path) -> None:
     assert import_cycles(tmp_path) == [["skiway.lake.schema", "skiway.lake.table"]]
 
 
-def test_modules_import_only_what_others_export() -> None:
-    assert list(private_imports(SOURCE)) == []
+def test_modules_use_only_public_names_of_others() -> None:
+    assert list(private_uses(SOURCE)) == []
 
 
-def test_planted_private_import_is_detected(tmp_path: Path) -> None:
-    plant(tmp_path, "lake/table.py", "__all__ = ['Table']\nclass Table: ...\ndef helper(): ...")
-    plant(tmp_path, "lake/rows.py", "from skiway.lake.table import Table, helper")
-    plant(tmp_path, "lake/parts.py", "from skiway.lake import table\ntable.helper()")
-    assert list(private_imports(tmp_path)) == [
-        "skiway.lake.parts uses helper, which skiway.lake.table does not export",
-        "skiway.lake.rows uses helper, which skiway.lake.table does not export",
+def test_planted_use_of_a_private_name_is_detected(tmp_path: Path) -> None:
+    plant(tmp_path, "lake/__init__.py", "__all__ = ['Table']\nclass Table: ...\nclass Rows: ...")
+    plant(tmp_path, "lake/table.py", "class Table: ...\ndef _helper(): ...")
+    plant(tmp_path, "lake/rows.py", "from skiway.lake.table import Table, _helper")
+    plant(tmp_path, "lake/parts.py", "from skiway.lake import table\ntable._helper()")
+    plant(tmp_path, "lake/views.py", "from skiway.lake import Rows, Table, table")
+    assert list(private_uses(tmp_path)) == [
+        "skiway.lake.parts uses _helper of skiway.lake.table",
+        "skiway.lake.rows uses _helper of skiway.lake.table",
+        "skiway.lake.views uses Rows of skiway.lake",
     ]
 
 
@@ -228,7 +204,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["skiway.airport", "skiway.client", "skiway.formats", "skiway.pipeline.session"])
+@pytest.mark.parametrize("module", ["skiway.airport", "skiway.client", "skiway.formats", "skiway.spark_jobs.session"])
 def test_importing_a_package_loads_no_heavy_library(module: str) -> None:
     loaded = loaded_by(f"from {module} import *")
     assert module in loaded
@@ -274,7 +250,7 @@ print(pyarrow.default_memory_pool().backend_name)
 def test_server_is_ready_before_it_imports_the_explorer_and_what_jobs_need(tmp_path: Path) -> None:
     store = f"skiway.storage.open_pointers('sqlite:///{tmp_path}/pointers.db').close()"
     loaded = loaded_by(f"import skiway.runtime.process, skiway.storage; {store}")
-    late = {"datasketches", "jinja2", "skiway.client", "skiway.pipeline.profile", "skiway.web"}
+    late = {"datasketches", "jinja2", "skiway.client", "skiway.spark_jobs.profile", "skiway.web"}
     assert loaded & {*late, "sqlalchemy.dialects.postgresql"} == set()
     assert loaded & HEAVY == set()
 
@@ -461,14 +437,15 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def private_imports(root: Path) -> Iterator[str]:
-    """A message for every name that a module uses from another one that does not export it."""
+def private_uses(root: Path) -> Iterator[str]:
+    """A message for every use of another module's name that begins with `_`, or that a package does not export."""
     found = {module.name: module for module in modules(root) if within(module.name, {"skiway"})}
     for module in found.values():
         for origin, name in module.used_names(found.keys()):
             exports = found[origin].exports
-            if exports is not None and name not in exports | {"__all__"}:
-                yield f"{module.name} uses {name}, which {origin} does not export"
+            is_private = name.startswith("_") and not name.startswith("__")
+            if is_private or (exports is not None and name not in exports | {"__all__"}):
+                yield f"{module.name} uses {name} of {origin}"
 
 
 def layout_uses(root: Path) -> Iterator[tuple[str, str]]:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.shared_spark import shared_session
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.pipeline.session import session, settings_for
+from skiway.spark_jobs.session import session, settings_for
+from spark_jobs.shared_spark import shared_session
 
 if TYPE_CHECKING:
     import duckdb

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airport.raw import Raw, descriptor
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
-from skiway.airport.wire.payloads import TotalChanged, decode
+from skiway.airport.wire.protocol import TotalChanged, decode
 
 
 class Exchange:

@@ -10,7 +10,7 @@ import grpc
 import pyarrow as pa
 
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.payloads import EndpointsRequest, ScanParameters, decode, encode, packed
+from skiway.airport.wire.protocol import EndpointsRequest, ScanParameters, decode, encode, packed
 from skiway.model import flight_pb2 as flight
 
 SERVICE = "/arrow.flight.protocol.FlightService/"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.airport.wire.frames import BatchReader, parse_frame, varint
-from skiway.airport.wire.payloads import (
+from skiway.airport.wire.protocol import (
     CatalogRoot,
     InOutParameters,
     ObjectMetadata,

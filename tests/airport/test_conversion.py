@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skiway.airport.conversion import storable, to_column
-from skiway.airport.server.streams import cast_column
+from skiway.airport.server.scans import cast_column
 from skiway.errors import InvalidArgument
 
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")

@@ -12,8 +12,8 @@ import pytest
 from airport.lockstep import Exchange
 from airport.raw import Raw, code_of, descriptor
 from skiway.airport import CatalogBuilder, InOutCall, Parameter, ScanOptions, Server, TableInOutFunction
-from skiway.airport.wire import headers
-from skiway.airport.wire.payloads import InOutParameters, TableFunctionRequest, encode, packed
+from skiway.airport.wire import protocol
+from skiway.airport.wire.protocol import InOutParameters, TableFunctionRequest, encode, packed
 from skiway.errors import InvalidArgument
 from skiway.model import flight_pb2 as flight
 
@@ -189,7 +189,7 @@ def test_failing_function_is_an_error_not_a_hang(raw: Raw, name: str, code: Code
     with pytest.raises(grpc.RpcError) as failed:
         call(raw, name, "int64", pa.record_batch({"x": [7, 7]}))
     assert failed.value.code() is code
-    correlation_id = dict(failed.value.trailing_metadata() or ())[headers.CORRELATION_ID]
+    correlation_id = dict(failed.value.trailing_metadata() or ())[protocol.CORRELATION_ID]
     assert failed.value.details() == (message + correlation_id if name == "broken" else message)
 
 

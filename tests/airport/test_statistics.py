@@ -14,7 +14,7 @@ from airport.raw import Raw, descriptor
 from airport.server.test_discovery import listing, objects, schema_of
 from skiway.airport import CatalogBuilder, ColumnStatistics, Server
 from skiway.airport.wire.duckdb_sql import castable_type, duckdb_type
-from skiway.airport.wire.payloads import StatisticsRequest, encode, packed
+from skiway.airport.wire.protocol import StatisticsRequest, encode, packed
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
@@ -267,7 +267,7 @@ def test_table_receives_the_type_name() -> None:
 
 
 def test_bound_of_another_type_is_an_error_in_the_table() -> None:
-    from skiway.airport.server.statistics import statistics_batch
+    from skiway.airport.server.discovery import statistics_batch
 
     with pytest.raises(InvalidArgument, match="'c'"):
         statistics_batch(pa.field("c", pa.int64()), ColumnStatistics(min="a", max="b"))

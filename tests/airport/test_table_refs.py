@@ -27,7 +27,7 @@ from skiway.airport import (
     TableRef,
 )
 from skiway.airport.wire.duckdb_sql import extension_of
-from skiway.airport.wire.payloads import FlightInfoRequest, FunctionCallUri, decode, encode, packed
+from skiway.airport.wire.protocol import FlightInfoRequest, FunctionCallUri, decode, encode, packed
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.model import flight_pb2 as flight
 

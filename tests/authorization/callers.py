@@ -16,7 +16,7 @@ from skiway.metastore import Realm
 from skiway.metastore.resources import grants, policies
 from skiway.model import v1
 from skiway.security import Principal, Roles
-from skiway.security.principals import ROLES
+from skiway.security.authentication import ROLES
 
 CONTAINS: Final = {
     "catalog": {"catalog", "namespace", "table"},

@@ -21,7 +21,7 @@ from authorization.worlds import RUNNING_QUERY, SCHEMA, Worlds, unchanged
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.call_handlers import METHODS
 from skiway.airport.server.exchange import EXCHANGES
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.client import AirportClient
 from skiway.client.connection import Connection, Duplex, Location, Stream
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError, Unauthorized, Unsupported
@@ -102,7 +102,7 @@ def function_info(db: AirportClient) -> Any:
 
 
 def command(db: AirportClient) -> Any:
-    return db.take_flight("SELECT name FROM sales.people", headers={headers.CATALOG: "lake"})
+    return db.take_flight("SELECT name FROM sales.people", headers={protocol.CATALOG: "lake"})
 
 
 def exchange(operation: str) -> Callable[[AirportClient], list[bytes]]:
@@ -258,13 +258,13 @@ class Disguise(Connection):
     def _as_caller(self, method: str, metadata: Any) -> Any:
         given = dict(metadata)
         wanted, name = self.row
-        named = {"DoAction": headers.ACTION_NAME, "DoExchange": headers.OPERATION}.get(method)
+        named = {"DoAction": protocol.ACTION_NAME, "DoExchange": protocol.OPERATION}.get(method)
         if method != wanted or (named and given.get(named) != name):
             return metadata
         # A transaction belongs to whoever began it, and that was the administrator.
-        dropped = (headers.AUTHORIZATION, headers.TRANSACTION_ID, headers.JSON_TRANSACTION_ID)
+        dropped = (protocol.AUTHORIZATION, protocol.TRANSACTION_ID, protocol.JSON_TRANSACTION_ID)
         kept = [(key, value) for key, value in metadata if key not in dropped]
-        return [*kept, (headers.AUTHORIZATION, f"Bearer {self.caller}")]
+        return [*kept, (protocol.AUTHORIZATION, f"Bearer {self.caller}")]
 
 
 @pytest.fixture(scope="module")

@@ -32,22 +32,21 @@ from skiway.lake import Handles, Sources, airport_service
 from skiway.mcp.server import mcp_server
 from skiway.metastore import Realm, connectors, jobs, quality, tables, webhooks
 from skiway.metastore.pipelines import api as pipelines
-from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
-from skiway.presentation.open_clients import OpenClients
-from skiway.requests import Observers
+from skiway.presentation.results import OpenClients
+from skiway.request_path import Observers
 from skiway.rpc import Door, all_services
 from skiway.security import MemorySecrets
 from skiway.security.tokens import new_token
 from skiway.web import Explorer
 from skiway.web.logins import CALLBACK
 from skiway.web.pages import PAGES
-from skiway.web.pages.tables import TABS
-from skiway.web.pages.upkeep import TASKS
+from skiway.web.pages.tables import TABS, TASKS
 from skiway.web.rendering import json_text
 from skiway.web.visits import Clients, Visit, Visitor
 

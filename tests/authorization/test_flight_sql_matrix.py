@@ -17,8 +17,7 @@ from authorization.callers import RESTRICTED, SOME, Caller, Least
 from authorization.worlds import SCHEMA, Worlds
 from skiway.airport.wire.frames import BatchReader, FrameWriter
 from skiway.client import AirportClient
-from skiway.flightsql.messages import _KNOWN, encode
-from skiway.flightsql.protocol import ACTIONS
+from skiway.flightsql.protocol import _KNOWN, ACTIONS, encode
 from skiway.lake import Handles, Sources, airport_service
 from skiway.model import flight_pb2 as flight
 from skiway.model import flight_sql_pb2 as sql

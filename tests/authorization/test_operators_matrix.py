@@ -10,11 +10,11 @@ from starlette.responses import PlainTextResponse
 from authorization.callers import CALLERS, ByName
 from runtime.in_process import requested
 from skiway.metastore import Realm
-from skiway.requests import Access
-from skiway.runtime.http_door import web_app
-from skiway.runtime.operators import Operators
+from skiway.request_path import Access
+from skiway.runtime.authentication import Operators
+from skiway.runtime.http.door import web_app
 from skiway.security import PermissionAuthorizer
-from skiway.security.principals import OBSERVES_PLATFORM
+from skiway.security.authentication import OBSERVES_PLATFORM
 from skiway.storage import open_stores
 
 RULES: Final[dict[str, tuple[str, ...]]] = {

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from authorization.callers import CALLERS, RESTRICTED, SOME, Caller, Least
 from authorization.worlds import Worlds, unchanged
 from skiway.rest import RestApp
-from skiway.rest.routes import ROUTES
+from skiway.rest.app import ROUTES
 from skiway.vending import S3Keys, S3Service, Signer, StaticKeys, Vending
 
 REFUSED = (401, 403, 404)

@@ -29,7 +29,7 @@ from rpc.rpc_server import METHODS, RpcServer, opened
 from skiway.metastore import gc
 from skiway.metastore.resources import accounts
 from skiway.model import v1
-from skiway.security.principals import MANAGES_ACCOUNTS
+from skiway.security.authentication import MANAGES_ACCOUNTS
 from skiway.storage import Stores, open_stores
 
 CODE = grpc.StatusCode

@@ -10,16 +10,17 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from pyiceberg.view.metadata import ViewVersion
 
 from authorization.callers import ByName, add_grants, add_policies, add_view_policy
 from metastore.resource_factory import ResourceFactory
 from skiway.formats.iceberg.metadata import new_metadata, write_metadata
 from skiway.formats.iceberg.types import iceberg_schema
-from skiway.formats.iceberg.view_metadata import ViewVersion, new_view, view_json
+from skiway.formats.iceberg.view_metadata import new_view, view_json
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, managed, queries
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.security import PermissionAuthorizer, Principal
 from skiway.storage import Stores, open_stores
 from skiway.storage.pointers.memory import MemoryPointerStore

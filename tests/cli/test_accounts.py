@@ -10,7 +10,7 @@ import pytest
 
 from cli.conftest import Run
 from runtime.servers import Server
-from skiway.cli.jobs import connector_names
+from skiway.cli.lake.jobs import connector_names
 from skiway.cli.options import load_settings
 from skiway.client import Metastore
 from skiway.errors import LimitExceeded, PermissionDenied, Unauthorized

@@ -17,10 +17,10 @@ import pytest
 
 from runtime.servers import command, environment, launch, skiway
 from skiway import __version__
-from skiway.clock import utc_now
+from skiway.foundation.clock import utc_now
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.metastore.transactions.staged_writes import opened
 from skiway.storage import open_stores
 

@@ -21,7 +21,7 @@ import typer
 from cli.conftest import Run
 from formats.odd_tables import iceberg_folder, write_delta
 from runtime.servers import Server, environment, launch, started
-from skiway.cli.jobs import JobRecord, report_end
+from skiway.cli.lake.jobs import JobRecord, report_end
 
 SECRET = "correct-horse-battery"
 

@@ -10,7 +10,7 @@ from cli.conftest import ROWS, Run
 from runtime.servers import Server, add_swapped_columns
 from skiway.client import AirportClient, Metastore
 from skiway.model import v1
-from skiway.presentation.table_records import ColumnProfile, DistinctCount, histogram_bars, numeric_position
+from skiway.presentation.tables import ColumnProfile, DistinctCount, histogram_bars, numeric_position
 
 
 @pytest.mark.timeout(600)

@@ -17,7 +17,8 @@ from cli.conftest import Done
 from runtime.servers import Server, skiway, started
 from security.device_provider import CLIENT, DeviceProvider, device_provider
 from security.issuer import AUDIENCE
-from skiway.cli import duckdb_secrets, main
+from skiway.cli import login as duckdb_secrets
+from skiway.cli import main
 from skiway.cli.command import Call
 from skiway.cli.stored_logins import LoginToken
 from skiway.errors import Unavailable

@@ -1,4 +1,4 @@
-"""Commands for pipelines. Runs on Spark are tested in `tests/pipeline/test_derive.py`."""
+"""Commands for pipelines. Runs on Spark are tested in `tests/spark_jobs/test_derive.py`."""
 
 from __future__ import annotations
 

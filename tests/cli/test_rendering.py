@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.cli import rendering
 from skiway.cli.command import Call, suggestion
-from skiway.cli.jobs import JobRecord, describe_progress, report_end
+from skiway.cli.lake.jobs import JobRecord, describe_progress, report_end
 from skiway.client.metastore import Job
 from skiway.model import v1
 

@@ -33,8 +33,7 @@ from skiway.cli.app import app
 from skiway.cli.command import Call
 from skiway.cli.output import Output
 from skiway.cli.sql.engine import Engine, split_statements
-from skiway.cli.sql.shell import split_input
-from skiway.cli.sql.worker import Worker
+from skiway.cli.sql.shell import Worker, split_input
 
 # --- Ctrl-C, streaming and pipes ----------------------------------------------------------------------------------
 

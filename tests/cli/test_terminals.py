@@ -20,9 +20,9 @@ import pytest
 
 from runtime.servers import Server, command, environment, launch, skiway
 from scope import sample
-from skiway.cli import progress as progress_module
-from skiway.cli.completion import NAMES, completer
-from skiway.cli.progress import collected
+from skiway.cli import command as progress_module
+from skiway.cli.command import collected
+from skiway.cli.options import COMPLETIONS, completer
 from skiway.client import AirportClient, Metastore
 from skiway.model import v1
 
@@ -115,7 +115,7 @@ def test_bash_completes_commands_and_names(narrow: dict[str, str], line: str, ex
     ],
 )
 def test_names_start_with_what_is_typed(narrow: dict[str, str], argument: str, start: str, expected: list[str]) -> None:
-    found = completer(NAMES[argument], lambda _: Metastore(narrow["SKIWAY_SERVER"]))(None, start)
+    found = completer(COMPLETIONS[argument], lambda _: Metastore(narrow["SKIWAY_SERVER"]))(None, start)
     assert [name for name in found if name in expected or not expected] == expected
     assert all(name.startswith(start) for name in found)
 

@@ -18,7 +18,7 @@ from skiway.client import Metastore
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts
 from skiway.model import v1
-from skiway.requests import Access, Retries
+from skiway.request_path import Access, Retries
 from skiway.rpc import Door, Service, all_services
 from skiway.security import DevAuthenticator, PermissionAuthorizer
 from skiway.storage import Stores, open_stores

@@ -13,9 +13,9 @@ import grpc
 import pyarrow as pa
 
 from skiway.airport import AirportService
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.airport.wire.frames import FrameWriter
-from skiway.airport.wire.payloads import (
+from skiway.airport.wire.protocol import (
     CatalogRoot,
     Contents,
     ObjectMetadata,
@@ -231,6 +231,6 @@ def ordinary(table: pa.Table, *, identifier: str | None = None) -> dict[str, Ans
         "list_schemas": [result(root(table_info(table.schema)))],
         "catalog_version": [result(encode(VersionInfo(1, False)))],
         "flight_info": [result(table_info(table.schema))],
-        "endpoints": endpoints(headers.REUSE_CONNECTION),
+        "endpoints": endpoints(protocol.REUSE_CONNECTION),
         "DoGet": frames(table),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skiway.config import Settings
 from skiway.config.settings import known
-from skiway.fairness import lane_share
+from skiway.foundation.threads import lane_share
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 

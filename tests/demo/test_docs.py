@@ -13,8 +13,8 @@ import pytest
 from demo.demos import Serving
 from runtime.servers import environment, launch
 from skiway.client import Metastore
-from skiway.demo.queries import QUERIES
-from skiway.demo.sources import SOURCES
+from skiway.demo.build import SOURCES
+from skiway.demo.output import QUERIES
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 

@@ -10,8 +10,8 @@ import pytest
 
 from demo.conftest import FirstStart
 from demo.demos import demo
+from skiway.demo.build import written
 from skiway.demo.home import DemoHome
-from skiway.demo.sources import written
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.needs("java", "spark")]
 

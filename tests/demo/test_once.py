@@ -19,7 +19,7 @@ from pyiceberg.table import Table as IcebergTable
 from demo.demos import Serving, answers, demo
 from formats.oracles import extended
 from skiway.client import AirportClient, col
-from skiway.demo.queries import QUERIES
+from skiway.demo.output import QUERIES
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 

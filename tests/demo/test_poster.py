@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from skiway.demo.build import STEPS
-from skiway.demo.output import Poster
-from skiway.demo.queries import QUERIES
+from skiway.demo.output import QUERIES, Poster
 
 ADDRESSES = {"airport": "grpc://127.0.0.1:50051", "rpc": "127.0.0.1:50051", "http": "http://127.0.0.1:8181"}
 LISTED = pa.table(

@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from skiway.demo import dataset
+from skiway.demo.build import SOURCES, written
 from skiway.demo.dataset import RESORTS, Winter
-from skiway.demo.sources import SOURCES, written
 
 
 @pytest.fixture(scope="module")

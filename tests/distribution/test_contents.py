@@ -16,8 +16,9 @@ from zipfile import ZipFile
 import pytest
 
 from distribution.environments import PROJECT, build, unpack
-from skiway import __version__, extras
-from skiway.extras import lake, mcp, spark
+from skiway import __version__
+from skiway.foundation import extras
+from skiway.foundation.extras import lake, mcp, spark
 
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 DECLARED: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]

@@ -17,7 +17,7 @@ import pytest
 import scope
 from distribution.environments import PROJECT, Environment, build, environment, unpack, variables
 from examples.pages import README, programs
-from skiway import extras
+from skiway.foundation import extras
 
 EVERY_EXTRA = scope.ALL
 START_S = 120.0
@@ -32,19 +32,19 @@ NEEDS_EXTRA = {
     "import skiway.formats": "lake",
     "import skiway.lake": "lake",
     "import skiway.metastore": "lake",
-    "import skiway.requests": "lake",
+    "import skiway.request_path": "lake",
     "import skiway.rest": "lake",
     "import skiway.rpc": "lake",
     "import skiway.runtime": "lake",
     "from skiway.storage import open_stores; open_stores('sqlite:///pointers.db')": "lake",
     "from skiway.security import open_secrets; open_secrets('file:///secrets')": "lake",
-    "from skiway.pipeline.session import session; session('app')": "spark",
+    "from skiway.spark_jobs.session import session; session('app')": "spark",
 }
 
 # The same with the extra `lake`, which is the server without Spark, PostgreSQL and AWS.
 NEEDS_MORE_THAN_LAKE = {
-    "from skiway.pipeline.session import session; session('app')": "spark",
-    "from skiway.pipeline import profile": "spark",
+    "from skiway.spark_jobs.session import session; session('app')": "spark",
+    "from skiway.spark_jobs import profile": "spark",
     "from skiway.storage import open_pointers; open_pointers('postgresql://somebody@127.0.0.1/skiway')": "postgres",
     "from skiway.formats import open_source; open_source('iceberg', 'postgresql+psycopg://127.0.0.1/db',"
     " options={'iceberg.source': 'sql'})": "postgres",
@@ -59,7 +59,7 @@ NEEDS_MORE_THAN_LAKE = {
 MEMORY = """
 import pyarrow as pa
 from skiway.airport import Server
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog
 from skiway.client import AirportClient
 
@@ -77,8 +77,8 @@ print([point.wkt for point in geometries(geometry_array(["POINT (1 2)"]))])
 """
 
 SPARK = """
-from skiway.pipeline.profile import profile_snapshot
-from skiway.pipeline.session import session
+from skiway.spark_jobs.profile.snapshots import profile_snapshot
+from skiway.spark_jobs.session import session
 spark = session("skiway", "local[1]")
 print(spark.range(3).count())
 spark.stop()
@@ -251,7 +251,7 @@ def named_extras(installed: Environment, needs: dict[str, str]) -> dict[str, str
     """The extra that the error of each program names; what else went wrong where there is no such error."""
     script = """
 import json, sys
-from skiway.extras import MissingExtra
+from skiway.foundation.extras import MissingExtra
 found = {}
 for program in json.loads(sys.argv[1]):
     try:

@@ -28,13 +28,13 @@ from runtime.servers import eventually, skiway, stored_pointers
 from skiway import __version__
 from skiway.config import Settings, load
 from skiway.doctor import Finding, Problem, ServerAddress, State, examine, home_checks, machine_checks, server_checks
-from skiway.doctor import home as home_module
+from skiway.doctor import checks as home_module
 from skiway.errors import Internal, InvalidArgument, Unavailable
 from skiway.metastore.maintenance import Checker
 from skiway.runtime.lifecycle import Announced, read_announced
 from skiway.runtime.process import running
 from skiway.storage import open_stores
-from skiway.storage.format import StoreFormat
+from skiway.storage.calls import StoreFormat
 
 CLOSED_PORT = "127.0.0.1:1"
 
@@ -334,8 +334,8 @@ def test_server_that_is_not_ready() -> None:
 def test_server_whose_spark_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker cannot start it again at first."""
     can_start = threading.Event()
-    monkeypatch.setattr("skiway.runtime.readiness.has_spark_ended", lambda: not can_start.is_set())
-    monkeypatch.setattr("skiway.pipeline.session.SparkPlace.revive", lambda _: can_start.is_set())
+    monkeypatch.setattr("skiway.runtime.lifecycle.has_spark_ended", lambda: not can_start.is_set())
+    monkeypatch.setattr("skiway.spark_jobs.session.SparkPlace.revive", lambda _: can_start.is_set())
     with served(tmp_path / "home", reconciler__backend="local") as address:
         checks = server_checks(address)
         wrong(found(checks, "readiness"), "not ready: spark", "Java process has ended", "log of the server says why")

@@ -14,7 +14,7 @@ from examples.pages import CONTRIBUTING, GUIDE, INDEX, PAGES, PROJECT, README, W
 from examples.scripts import FOLDER, SCRIPTS
 from skiway import errors
 from skiway.airport import AirportService, ScanOptions, Server, serve
-from skiway.doors import GRPC_CODES
+from skiway.foundation.doors import GRPC_CODES
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 

@@ -17,7 +17,7 @@ from skiway.airport import Catalog, Server
 from skiway.airport.geometry import geometries, geometry_array
 from skiway.client import AirportClient, col
 from skiway.client import Table as ClientTable
-from skiway.client.airport.selection import Selection
+from skiway.client.airport.filters import Selection
 from skiway.errors import (
     ConstraintViolation,
     InvalidArgument,

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import skiway.clock
+import skiway.foundation.clock
 from metastore.faults import CrashingBlobs, CrashingPointers
 from runtime.preloaded import preload
 from skiway.airport.server.tickets import TicketOffice
@@ -102,7 +102,7 @@ def install_clock(offset: Path) -> None:
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(seconds=float(offset.read_text() or 0))
 
-    vars(skiway.clock)["datetime"] = Shifted
+    vars(skiway.foundation.clock)["datetime"] = Shifted
     TicketOffice.__init__.__kwdefaults__["clock"] = lambda: time.time() + float(offset.read_text() or 0)
 
 

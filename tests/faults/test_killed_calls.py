@@ -35,7 +35,7 @@ from runtime.servers import NO_GC
 from scope import sample
 from skiway.metastore import Realm, connectors
 from skiway.metastore.connectors.credentials import credentials
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.storage import Stores, utc_now
 

@@ -22,13 +22,13 @@ from faults.killed_jobs import KilledJobs, swaps
 from faults.test_killed_syncs import JOB_TIMEOUT_S
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import iceberg, mirrored
-from pipeline.ingest_sources import PASSWORD, Postgres, password, running_postgres_on_tcp
-from pipeline.mariadb import MariaDb, running_mariadb
 from runtime.servers import eventually
 from skiway.metastore import Realm, connectors, jobs
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.storage import utc_now
+from spark_jobs.ingest_sources import PASSWORD, Postgres, password, running_postgres_on_tcp
+from spark_jobs.mariadb import MariaDb, running_mariadb
 
 pytestmark = [pytest.mark.timeout(3 * TIMEOUT_S), pytest.mark.full, pytest.mark.needs("java", "spark")]
 

@@ -25,7 +25,7 @@ from skiway.client import AirportClient
 from skiway.errors import Unauthorized
 from skiway.metastore.jobs.queue import leased
 from skiway.model import v1
-from skiway.runtime.spark import job_tokens
+from skiway.runtime.lake import job_tokens
 from skiway.security import LeasedJob
 from skiway.storage import Stores, utc_now
 from spark_queries.test_confinement import needs_landlock

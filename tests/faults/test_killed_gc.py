@@ -32,7 +32,7 @@ from runtime.servers import NO_GC, eventually
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.records import keys
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.storage import ABSENT, Delete, Stores, utc_now
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)

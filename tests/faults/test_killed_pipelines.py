@@ -21,15 +21,15 @@ from metastore.pipelines.pipeline_lake import ORDERS
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import mirrored
 from runtime.servers import eventually
-from skiway.formats.iceberg.commits import delete_all
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.snapshots import summary_properties
+from skiway.formats.iceberg.changes.commits import delete_all
+from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.owners import Owner, owner_realm
-from skiway.metastore.pipelines.positions import POSITION, read_position
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.lineage import POSITION, read_position
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.storage import utc_now
 

@@ -31,7 +31,7 @@ from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import CORE, STATS, connector, parquet, run
 from runtime.servers import NO_GC, eventually
 from skiway.metastore import Realm, jobs
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.storage import Stores, utc_now
 

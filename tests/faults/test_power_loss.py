@@ -27,7 +27,7 @@ from runtime.servers import Server, started
 from skiway.metastore import Realm, connectors
 from skiway.metastore.connectors.credentials import credentials
 from skiway.metastore.resources import catalogs, namespaces, tables
-from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT
+from skiway.metastore.seeding import DEFAULT_ACCOUNT
 from skiway.model import v1
 from skiway.security import open_secrets
 from skiway.storage import open_stores

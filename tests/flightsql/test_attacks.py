@@ -20,8 +20,7 @@ from runtime.servers import eventually
 from skiway.airport.wire.frames import BatchReader, FrameWriter
 from skiway.errors import PreconditionFailed
 from skiway.flightsql import FlightSql
-from skiway.flightsql.messages import encode, is_flight_sql
-from skiway.flightsql.protocol import _Planned, _Prepared
+from skiway.flightsql.protocol import _Planned, _Prepared, encode, is_flight_sql
 from skiway.lake import signing_key
 from skiway.metastore import PLATFORM, Realm
 from skiway.model import flight_pb2 as flight

@@ -76,7 +76,7 @@ class ApacheHive:
 
 @contextmanager
 def running_apache_hive(folder: Path) -> Iterator[ApacheHive]:
-    from skiway.pipeline.java import ensure_java
+    from skiway.spark_jobs.java import ensure_java
 
     found = find_spec("pyspark")
     assert found is not None

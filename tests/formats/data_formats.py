@@ -14,8 +14,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from formats.managed import LooseTable
-from skiway.airport.layouts import is_list
-from skiway.formats.iceberg.commits import append
+from skiway.airport.conversion import is_list
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.schemas import field_id
 
 

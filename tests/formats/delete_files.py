@@ -14,10 +14,10 @@ from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
 from formats.managed import LooseTable
-from skiway.formats.iceberg.commits import Change
-from skiway.formats.iceberg.file_io import WritingIO
-from skiway.formats.iceberg.manifest_writing import write_manifest
-from skiway.formats.iceberg.snapshots import NewSnapshot
+from skiway.formats.iceberg.changes.commits import Change
+from skiway.formats.iceberg.changes.snapshots import NewSnapshot
+from skiway.formats.iceberg.manifest_files import write_manifest
+from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.formats.schemas import field_id, with_id
 
 POSITIONS = pa.schema(

@@ -256,7 +256,7 @@ ROWS: Final = (
         "Delta",
         "deletion vectors, column mapping",
         (
-            yes("pipeline/test_foreign_tables.py::test_delta_versions_have_the_rows_that_spark_reads"),
+            yes("spark_jobs/test_foreign_tables.py::test_delta_versions_have_the_rows_that_spark_reads"),
             MIRRORED,
             REFUSED,
             REST_EXPORTED,
@@ -266,9 +266,9 @@ ROWS: Final = (
         "Delta",
         "type widening",
         (
-            yes("pipeline/test_foreign_tables.py::test_delta_versions_have_the_rows_that_spark_reads"),
+            yes("spark_jobs/test_foreign_tables.py::test_delta_versions_have_the_rows_that_spark_reads"),
             MIRRORED,
-            yes("pipeline/test_exported_spark.py::test_versions_of_delta_tables"),
+            yes("spark_jobs/test_exported_spark.py::test_versions_of_delta_tables"),
             REST_EXPORTED,
         ),
     ),

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from skiway.formats.iceberg.commits import Producer, append
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.changes.commits import Producer, append
+from skiway.formats.iceberg.changes.evolution import partition_spec
 from skiway.formats.iceberg.metadata import new_metadata, updated, version_of, write_metadata
-from skiway.formats.iceberg.partitions import partition_spec
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.types import iceberg_schema
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.formats.source import TableName
 
 

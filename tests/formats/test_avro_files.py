@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import LimitExceeded, PreconditionFailed, Unsupported
-from skiway.formats import avro
-from skiway.formats.avro import _Container, _decimals, _logical, _physical_type, _varint, arrow_fields
+from skiway.formats.readers import avro
+from skiway.formats.readers.avro import _Container, _decimals, _logical, _physical_type, _varint, arrow_fields
 from skiway.formats.schemas import field_id
 
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}, {"name": "s", "type": "string"}]}

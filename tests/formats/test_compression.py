@@ -9,7 +9,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from skiway.formats.compression import decompressed
+from skiway.formats.readers.encodings import decompressed
 
 TEXT = bytes(range(256)) * 40
 

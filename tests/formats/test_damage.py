@@ -21,9 +21,9 @@ from skiway.errors import Internal, PermissionDenied, PreconditionFailed, Skiway
 from skiway.formats import Source, TableHandle, open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg import metadata
-from skiway.formats.iceberg.commits import append
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.metadata import read_metadata
+from skiway.formats.iceberg.metadata_files import WritingIO
 
 ROWS = pa.table({"id": [1, 2, 3], "place": ["here", "there", None], "much": [1.5, None, 2.5]})
 REPLACEMENTS: tuple[Any, ...] = (None, "x", -1, 10**30, [], {}, [None], {"type": "struct"})

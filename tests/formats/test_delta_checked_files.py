@@ -12,7 +12,7 @@ import pytest
 from formats.test_delta_references import ENCODED, ID
 from skiway.errors import PermissionDenied
 from skiway.formats import location
-from skiway.formats.delta.references import _uuid, check_log, check_vectors
+from skiway.formats.delta.log import _uuid, check_log, check_vectors
 from skiway.formats.files import Files
 from skiway.security.source_access import Location
 

@@ -11,10 +11,9 @@ import pytest
 
 from formats.managed import LooseTable
 from skiway.formats import FileCache, open_source
-from skiway.formats.files import Files
+from skiway.formats.files import Files, Reach
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.reach import Reach
 from skiway.security.source_access import location
 
 ROWS = pa.table({"id": [1, 2, 3]})

@@ -19,7 +19,7 @@ from pyiceberg.types import GeographyType, GeometryType, NestedField
 
 from skiway.errors import Unsupported
 from skiway.formats import TableHandle, open_source
-from skiway.formats.geometry import coordinate_system
+from skiway.formats.extension_types import coordinate_system
 from skiway.formats.iceberg.types import arrow_columns
 
 POINTS = [struct.pack("<BIdd", 1, 1, 6.86, 45.92), None, struct.pack("<BIdd", 1, 1, 7.75, 46.02)]

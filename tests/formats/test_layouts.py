@@ -14,7 +14,7 @@ import pytest
 
 from formats.managed import LooseTable
 from formats.pushed_filters import pushed_filter
-from skiway.airport.layouts import plain_array, plain_type, without_views
+from skiway.airport.conversion import plain_array, plain_type, without_views
 from skiway.formats import open_source
 from skiway.formats.iceberg.deletes import positions_by_file
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from skiway.formats import location
-from skiway.formats.files import Files
-from skiway.formats.reach import Reach
+from skiway.formats.files import Files, Reach
 
 
 def test_file_that_vanishes_while_its_folder_is_listed_is_left_out(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skiway.errors import InvalidArgument, PermissionDenied
-from skiway.formats.reach import Reach
+from skiway.formats.files import Reach
 from skiway.security.source_access import location, web_address
 
 

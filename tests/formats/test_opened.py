@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from skiway.formats import FILE_COLUMNS
-from skiway.formats.opened import Totals
+from skiway.formats.opening import Totals
 
 COLUMNS = ("content", "row_count", "size_bytes", "deleted_rows")
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from skiway.formats.orc import _field, _has_timestamps, _Message, _Timestamps, _unchunked
+from skiway.formats.readers.orc import _field, _has_timestamps, _Message, _Timestamps, _unchunked
 from skiway.formats.schemas import field_id
 
 MOMENT = datetime(2026, 1, 2, tzinfo=UTC)

@@ -16,7 +16,7 @@ from formats.delete_files import add_position_deletes
 from formats.managed import LooseTable
 from skiway.errors import Conflict, InvalidArgument, PermissionDenied, PreconditionFailed
 from skiway.formats import Location, TableHandle, WholeFile, open_source
-from skiway.formats.reach import Reach
+from skiway.formats.files import Reach
 from skiway.formats.schemas import field_id
 from skiway.security.source_access import SourceAccess
 

@@ -12,13 +12,11 @@ import pytest
 from airport.filters.predicates import Client
 from formats.pushed_filters import sent_filter
 from skiway.airport import filters
-from skiway.airport.filters.nodes import ColumnRef, Compare, Comparison, Constant, Function, Operator
-from skiway.airport.filters.types import BOOLEAN, plain
+from skiway.airport.filters.nodes import BOOLEAN, ColumnRef, Compare, Comparison, Constant, Function, Operator, plain
 from skiway.client import col
 from skiway.client.airport.predicates import Predicate
-from skiway.formats.pruning import _following, pruned
 from skiway.formats.schemas import with_id
-from skiway.formats.statistics import column_stats, constant_stats, stats_struct
+from skiway.formats.statistics import _following, column_stats, constant_stats, pruned, stats_struct
 
 SCHEMA = pa.schema(
     [

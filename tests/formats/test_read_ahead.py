@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from skiway.formats.read_ahead import ReadAhead, read_ahead
+from skiway.formats.readers.reading import ReadAhead, read_ahead
 
 FOREVER = 10**9
 

@@ -26,8 +26,8 @@ from skiway.errors import (
 )
 from skiway.formats import Source, open_source
 from skiway.formats.files import _translated
+from skiway.formats.folders.parquet import ParquetTable
 from skiway.formats.opening import KINDS
-from skiway.formats.parquet.table import ParquetTable
 from storage.homes import running_aws
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["Ada", "Grace", "Edsger"]})
@@ -223,7 +223,7 @@ def in_bucket(bucket: dict[str, str]) -> Any:
 
 
 def test_decompression_bomb_in_s3_is_rejected(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from skiway.formats.parquet import pages
+    from skiway.formats.readers import pages
 
     monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 1 << 20)
     options, credentials = access(bucket)

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from formats.unity_service import API, TOKEN, UnityService, running_unity
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -23,7 +23,8 @@ from skiway.errors import (
     Unavailable,
     Unsupported,
 )
-from skiway.formats import Source, TableHandle, open_source, unity
+from skiway.formats import Source, TableHandle, open_source
+from skiway.formats.catalogs import unity
 from skiway.security.source_access import SourceAccess
 from storage.homes import running_aws
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.variant_utils import VariantUtils
 
-from skiway.formats.variant import is_variant, variant_json
+from skiway.formats.extension_types import is_variant, variant_json
 
 DOCUMENTS = [
     "null",

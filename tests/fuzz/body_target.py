@@ -9,7 +9,7 @@ import msgspec
 
 from fuzz.mutation import changed_bytes, changed_value, repacked, unpacked
 from fuzz.target import Case, Target, fault_of
-from skiway.airport.wire import payloads
+from skiway.airport.wire import protocol
 from skiway.airport.wire.frames import BatchReader
 from skiway.errors import Internal, SkiwayError
 from skiway.model import flight_pb2 as flight
@@ -17,8 +17,8 @@ from skiway.testing import recordings
 
 KINDS = {
     name: kind
-    for name, kind in vars(payloads).items()
-    if isinstance(kind, type) and issubclass(kind, payloads.Message) and kind is not payloads.Message
+    for name, kind in vars(protocol).items()
+    if isinstance(kind, type) and issubclass(kind, protocol.Message) and kind is not protocol.Message
 }
 _BINARY = ("descriptor", "flight_descriptor", "parameters", "arrow_schema", "column_schema")
 
@@ -65,9 +65,9 @@ class BodyTarget(Target):
                 return changed_bytes(body, chance)
             case 1:
                 length, compressed = msgspec.msgpack.decode(body, type=tuple[int, bytes])
-                return payloads.encode([chance.choice((0, -1, length + 1, 2**31, 2**40, 2**63)), compressed])
-        value = msgspec.to_builtins(payloads.unseal(body, payloads.CatalogRoot, "list_schemas"), builtin_types=(bytes,))
-        return payloads.seal(changed_value(value, chance))
+                return protocol.encode([chance.choice((0, -1, length + 1, 2**31, 2**40, 2**63)), compressed])
+        value = msgspec.to_builtins(protocol.unseal(body, protocol.CatalogRoot, "list_schemas"), builtin_types=(bytes,))
+        return protocol.seal(changed_value(value, chance))
 
     def run(self, case: Case) -> str:
         try:
@@ -81,16 +81,16 @@ class BodyTarget(Target):
 
     def _decoded(self, case: Case) -> str:
         if "envelope" in case:
-            root = payloads.unseal(case["envelope"], payloads.CatalogRoot, "list_schemas")
+            root = protocol.unseal(case["envelope"], protocol.CatalogRoot, "list_schemas")
             for schema in root.schemas:
                 if schema.contents.serialized:
-                    payloads.unseal(schema.contents.serialized, list[bytes], schema.name)
+                    protocol.unseal(schema.contents.serialized, list[bytes], schema.name)
         elif "stream" in case:
             for _ in BatchReader(iter(case["stream"])):
                 pass
         else:
-            value: Any = payloads.decode(case["body"], KINDS[case["kind"]], case["kind"])
+            value: Any = protocol.decode(case["body"], KINDS[case["kind"]], case["kind"])
             for name in _BINARY:
                 if isinstance(part := getattr(value, name, None), msgspec.Raw):
-                    payloads.binary(part)
+                    protocol.binary(part)
         return "OK"

@@ -20,10 +20,10 @@ from skiway.client import AirportClient, col
 from skiway.errors import SkiwayError
 from skiway.lake import Handles, Sources, airport_service
 from skiway.metastore import Realm
-from skiway.metastore.records.blob_cache import with_blob_cache
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.security import PermissionAuthorizer, Principal, Roles
 from skiway.storage import open_stores
+from skiway.storage.blobs.cache import with_blob_cache
 
 ROWS = pa.table(
     {

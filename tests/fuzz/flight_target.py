@@ -24,9 +24,9 @@ from skiway.airport import AirportService
 from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.exchange import EXCHANGES
 from skiway.airport.server.tickets import VERSION, ObjectPath, Ticket, TicketOffice
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.airport.wire.frames import FrameWriter, metadata_frame, parse_frame
-from skiway.airport.wire.payloads import TransactionInfo, arrow_stream, decode
+from skiway.airport.wire.protocol import TransactionInfo, arrow_stream, decode
 from skiway.client import AirportClient
 from skiway.errors import SkiwayError
 from skiway.model import flight_pb2 as flight
@@ -37,12 +37,16 @@ TIMEOUT_S = 8
 INTERNAL = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS"})
 TRANSACTION = "$transaction"
 """Stands for the id of an open transaction, which is different in every run."""
-_IDS = {headers.SESSION_ID: "fuzz-session", headers.TRACE_ID: "fuzz-trace", headers.CORRELATION_ID: "fuzz-correlation"}
-_NOT_SENT = frozenset({headers.LOCATION, "content-type", "te", "user-agent"})
+_IDS = {
+    protocol.SESSION_ID: "fuzz-session",
+    protocol.TRACE_ID: "fuzz-trace",
+    protocol.CORRELATION_ID: "fuzz-correlation",
+}
+_NOT_SENT = frozenset({protocol.LOCATION, "content-type", "te", "user-agent"})
 _EXTRA_HEADERS = (
-    *(headers.CATALOG, headers.FLIGHT_PATH, headers.OPERATION, headers.RETURN_CHUNKS, headers.TRANSACTION_ID),
-    *(headers.JSON_FILTERS, headers.SKIP_RESULTS, headers.AUTO_COMMIT, headers.ROWS_FOLLOW, headers.LIST_CATALOG),
-    *(headers.LIST_SCHEMA, headers.TRACE_ID, headers.AUTHORIZATION, headers.JSON_TRANSACTION_ID),
+    *(protocol.CATALOG, protocol.FLIGHT_PATH, protocol.OPERATION, protocol.RETURN_CHUNKS, protocol.TRANSACTION_ID),
+    *(protocol.JSON_FILTERS, protocol.SKIP_RESULTS, protocol.AUTO_COMMIT, protocol.ROWS_FOLLOW, protocol.LIST_CATALOG),
+    *(protocol.LIST_SCHEMA, protocol.TRACE_ID, protocol.AUTHORIZATION, protocol.JSON_TRANSACTION_ID),
 )
 
 
@@ -92,7 +96,7 @@ class FlightTarget(Target):
 
     def _listed(self) -> list[list[str]]:
         """The paths of all objects."""
-        call: Any = self.channel.unary_stream(f"/{headers.SERVICE}/ListFlights")
+        call: Any = self.channel.unary_stream(f"/{protocol.SERVICE}/ListFlights")
         return sorted(list(flight.FlightInfo.FromString(data).flight_descriptor.path) for data in call(b"", timeout=20))
 
     # -- new cases ----------------------------------------------------------------------------------------------------
@@ -210,9 +214,9 @@ class FlightTarget(Target):
             case _:
                 frames = self._batches(frames, chance)
         if chance.random() < 0.3:
-            sent[headers.OPERATION] = chance.choice([*EXCHANGES, "", "merge"])
+            sent[protocol.OPERATION] = chance.choice([*EXCHANGES, "", "merge"])
         if chance.random() < 0.3:
-            sent[headers.RETURN_CHUNKS] = chance.choice(("0", "1", "x"))
+            sent[protocol.RETURN_CHUNKS] = chance.choice(("0", "1", "x"))
         method = seed.method if chance.random() < 0.97 else chance.choice(("DoPut", "DoExchange"))
         return {"method": method, "headers": [list(each) for each in sent.items()], "messages": frames}
 
@@ -265,7 +269,11 @@ class FlightTarget(Target):
         )
         value = msgspec.to_builtins(ticket, builtin_types=(bytes,))
         changed = changed_value(value, chance, self.names, leaf=lambda part: self._leaf(part, chance))
-        sent = [[headers.CATALOG, path[0]], [headers.TRACE_ID, "fuzz-trace"], [headers.USER_AGENT, "airport/20250723"]]
+        sent = [
+            [protocol.CATALOG, path[0]],
+            [protocol.TRACE_ID, "fuzz-trace"],
+            [protocol.USER_AGENT, "airport/20250723"],
+        ]
         return {
             "method": "DoGet",
             "headers": sent,
@@ -276,14 +284,14 @@ class FlightTarget(Target):
     def _headers(self, sent: list[list[str]], chance: Random) -> list[list[str]]:
         found = dict(sent)
         catalogs = sorted({path[0] for path in self.paths})
-        if headers.CATALOG in found and chance.random() < 0.8:
-            found[headers.CATALOG] = chance.choice(catalogs)
+        if protocol.CATALOG in found and chance.random() < 0.8:
+            found[protocol.CATALOG] = chance.choice(catalogs)
         if chance.random() < 0.1:
             name = chance.choice(_EXTRA_HEADERS)
             found[name] = changed_text(found.get(name, ""), chance, [*self.names, TRANSACTION, "1", "0"])
         if chance.random() < 0.05 and found:
             del found[chance.choice(list(found))]
-        return [[name, value] for name, value in found.items() if headers.can_carry(value)]
+        return [[name, value] for name, value in found.items() if protocol.can_carry(value)]
 
     # -- running cases ------------------------------------------------------------------------------------------------
 
@@ -292,7 +300,7 @@ class FlightTarget(Target):
         messages = (
             [flight.Ticket(ticket=self._issued(case)).SerializeToString()] if "ticket" in case else case["messages"]
         )
-        call: Any = self.channel.stream_stream(f"/{headers.SERVICE}/{case['method']}")
+        call: Any = self.channel.stream_stream(f"/{protocol.SERVICE}/{case['method']}")
         answers = call(iter(messages), metadata=self._metadata(case), timeout=TIMEOUT_S)
         try:
             for _ in answers:
@@ -323,13 +331,13 @@ class FlightTarget(Target):
             return self._open_transaction(case) if text == TRANSACTION else text
 
         sent = [(name, value(text)) for name, text in case["headers"]]
-        return [(name, text) for name, text in sent if re.fullmatch(r"[a-z0-9_.-]+", name) and headers.can_carry(text)]
+        return [(name, text) for name, text in sent if re.fullmatch(r"[a-z0-9_.-]+", name) and protocol.can_carry(text)]
 
     def _open_transaction(self, case: Case) -> str:
         if self._transaction is None:
             body = repacked({"catalog_name": self.paths[0][0]})
             message = flight.Action(type="create_transaction", body=body).SerializeToString()
-            call: Any = self.channel.unary_stream(f"/{headers.SERVICE}/DoAction")
+            call: Any = self.channel.unary_stream(f"/{protocol.SERVICE}/DoAction")
             (answer,) = call(message, timeout=TIMEOUT_S)
             info = decode(flight.Result.FromString(answer).body, TransactionInfo, "create_transaction")
             self._transaction = info.identifier or ""
@@ -340,7 +348,7 @@ def _without_ids(call: Call) -> Call:
     """The call with fixed ids, so that cases depend on the seed only."""
 
     def value(name: str, text: str) -> str:
-        return TRANSACTION if name == headers.TRANSACTION_ID else _IDS.get(name, text)
+        return TRANSACTION if name == protocol.TRANSACTION_ID else _IDS.get(name, text)
 
     sent = tuple((name, value(name, text)) for name, text in call.headers if name not in _NOT_SENT)
     return Call(call.method, sent, call.requests)

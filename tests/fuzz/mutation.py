@@ -16,7 +16,7 @@ import msgspec
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from skiway.airport.wire.payloads import binary, packed
+from skiway.airport.wire.protocol import binary, packed
 
 NUMBERS: Sequence[int] = (
     *(0, 1, -1, 2, 7, 127, 128, 255, 256, 32767, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32),

@@ -14,7 +14,7 @@ from fuzz.mutation import any_text, any_value, changed_bytes, changed_value
 from fuzz.target import Case, Target, captured_errors, logged_fault
 from rest.rest_server import opened
 from rest.test_fuzz import BODIES, HERE, REQUIREMENTS, UPDATES
-from skiway.rest.routes import ROUTES
+from skiway.rest.app import ROUTES
 from skiway.storage import open_stores
 
 HEADERS = (

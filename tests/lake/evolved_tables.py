@@ -50,12 +50,12 @@ from formats.managed import LooseTable
 from lake.lakes import Lake
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.formats import TableHandle, open_source
-from skiway.formats.iceberg.commits import plain
+from skiway.formats.iceberg.changes.commits import plain
 from skiway.metastore import connectors, managed, namespaces, tables
 from skiway.metastore.reconcile.mirroring import Mirror
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.pipeline.profile.snapshots import profile_snapshot
+from skiway.spark_jobs.profile.snapshots import profile_snapshot
 
 __all__ = [
     "TABLES",

@@ -21,17 +21,17 @@ from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources, airport_service, signing_key
 from skiway.metastore import PLATFORM, Realm, connectors, managed
-from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.records.kinds import FILE_STATS
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import DIGEST, stored_files
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.rest import RestApp
 from skiway.security import Authenticator, Authorizer, MemorySecrets, PermissionAuthorizer, Principal, Roles
 from skiway.storage import Stores, open_stores
+from skiway.storage.blobs.cache import with_blob_cache
 
 KINDS = {"iceberg": v1.CK_ICEBERG, "delta": v1.CK_DELTA, "parquet": v1.CK_PARQUET}
 FORMATS = {"iceberg": v1.TF_ICEBERG, "delta": v1.TF_DELTA, "parquet": v1.TF_PARQUET}

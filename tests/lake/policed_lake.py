@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lake.lakes import Lake, opened_lake
-from skiway.lake.policy_checks import PolicyChecks
+from skiway.lake.policies import PolicyChecks
 from skiway.metastore import catalogs, namespaces, policies, tables, views
 from skiway.model import v1
 from skiway.sql import QueryEngine

@@ -10,9 +10,9 @@ from typing import Any
 from lake.lakes import Lake, opened_lake
 from skiway.config import Settings
 from skiway.config.telemetry import Audit
-from skiway.lake.system import audit_table
+from skiway.lake.system import administration
 from skiway.security import new_token
-from skiway.security.token_changes import add_token
+from skiway.security.tokens import add_token
 
 
 def rows(lake: Lake, token: str, table: str) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def test_audit_has_the_records_of_the_own_account_newest_first(tmp_path: Path) -
 
 def test_only_the_end_of_a_large_log_is_read(tmp_path: Path, monkeypatch: Any) -> None:
     write_log(tmp_path / "audit", *(record(number) for number in range(20)))
-    monkeypatch.setattr(audit_table, "TAIL_BYTES", 500)
+    monkeypatch.setattr(administration, "TAIL_BYTES", 500)
     with opened_lake(tmp_path, settings=Settings(audit=Audit(directory=tmp_path / "audit"))) as lake:
         found = rows(lake, "writer", "audit")
     assert [each["caller"] for each in found] == ["user19", "user18", "user17"]

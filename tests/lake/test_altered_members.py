@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
-from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, MakeOptional, RenameColumn
-from skiway.lake import writable
-from skiway.lake.columns import Columns
-from skiway.lake.writable import NothingToChange, WritableTable, _is_plain_cast, _type
+from skiway.formats.iceberg.changes.evolution import AddColumn, DropColumn, MakeOptional, RenameColumn
+from skiway.lake.reading.columns import Columns
+from skiway.lake.writing import writable
+from skiway.lake.writing.writable import NothingToChange, WritableTable, _is_plain_cast, _type
 
 INNER = pa.struct([("X", pa.int64()), ("t", pa.struct({"Y": pa.int64()}))])
 

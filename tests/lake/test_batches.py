@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from skiway.airport import ColumnStatistics
-from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
-from skiway.lake.columns import with_nulls
-from skiway.lake.row_ids import RowIds, numbered
-from skiway.lake.statistics import in_type
+from skiway.formats.readers.scanning import FILE_ORDINAL, ROW_POSITION
+from skiway.lake.reading.columns import with_nulls
+from skiway.lake.reading.scans import RowIds, numbered
+from skiway.lake.reading.statistics import in_type
 
 
 def batches(*counts: int) -> list[pa.RecordBatch]:

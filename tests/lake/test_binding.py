@@ -117,7 +117,7 @@ def test_server_resolves_a_schema_that_it_never_announced(lake: Lake, old: Airpo
 def test_columns_that_differ_only_in_case_can_all_be_read(lake: Lake) -> None:
     """Other engines create such tables; DuckDB would reject the entire catalog."""
     from skiway.formats.schemas import TableSchema, with_ids
-    from skiway.lake.columns import columns_of
+    from skiway.lake.reading.columns import columns_of
 
     schema = with_ids(pa.schema({"a": pa.int64(), "A": pa.int64(), "ROWID": pa.int64()}))
     assert columns_of(TableSchema.of(schema).json).announced.names == ["a", "A_1", "ROWID_1", "rowid"]

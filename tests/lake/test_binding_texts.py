@@ -10,11 +10,11 @@ import pytest
 
 from skiway.errors import ConstraintViolation, InvalidArgument, SkiwayError
 from skiway.formats.schemas import with_id
-from skiway.lake import bindings
-from skiway.lake.bindings import Binding, pack, unpack
-from skiway.lake.columns import Columns
-from skiway.lake.inserting import Incoming, PendingCreate
-from skiway.lake.opened_tables import _snapshot
+from skiway.lake.reading import state
+from skiway.lake.reading.columns import Columns
+from skiway.lake.reading.opened_tables import _snapshot
+from skiway.lake.reading.state import Binding, pack, unpack
+from skiway.lake.writing.inserting import Incoming, PendingCreate
 from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 
@@ -46,7 +46,7 @@ def test_packed_bytes_are_unpacked_up_to_a_limit(monkeypatch: pytest.MonkeyPatch
     data = os.urandom(1000)
     assert unpack(pack(data)) == data
     assert len(unpack(pack(bytes(5 << 20)))) == 4 << 20
-    monkeypatch.setattr(bindings, "_MAX_BYTES", 10)
+    monkeypatch.setattr(state, "_MAX_BYTES", 10)
     assert unpack(pack(data)) == data[:10]
 
 

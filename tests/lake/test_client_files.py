@@ -11,8 +11,8 @@ import pytest
 from skiway.airport import Request, ScanOptions
 from skiway.formats import WholeFile
 from skiway.formats.schemas import field_id, with_id
-from skiway.lake.client_scans import file_calls, may_read_files, scan_mode
-from skiway.lake.columns import Columns
+from skiway.lake.reading.columns import Columns
+from skiway.lake.reading.table import file_calls, may_read_files, scan_mode
 from skiway.model import v1
 
 

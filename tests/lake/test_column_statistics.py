@@ -17,13 +17,13 @@ from lake.lakes import Lake, opened_lake
 from skiway.airport import ColumnStatistics
 from skiway.formats import Snapshot, open_source
 from skiway.formats.schemas import with_id
-from skiway.lake import columns as lake_columns
 from skiway.lake import schema as lake_schema
-from skiway.lake import statistics as lake_statistics
-from skiway.lake import table_in_call as lake_table
-from skiway.lake.columns import Columns, columns_in, columns_of
-from skiway.lake.inserting import Incoming
-from skiway.lake.statistics import StatisticsCache
+from skiway.lake.reading import columns as lake_columns
+from skiway.lake.reading import state as lake_table
+from skiway.lake.reading import statistics as lake_statistics
+from skiway.lake.reading.columns import Columns, columns_in, columns_of
+from skiway.lake.reading.statistics import StatisticsCache
+from skiway.lake.writing.inserting import Incoming
 from skiway.metastore import directory
 from skiway.metastore import statistics as metastore_statistics
 from skiway.model import v1

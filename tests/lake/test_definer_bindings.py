@@ -16,7 +16,7 @@ from lake.test_view_rights import ids as ids_of
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, SkiwayError
 from skiway.formats import open_source
-from skiway.lake.policy_checks import PolicyChecks
+from skiway.lake.policies import PolicyChecks
 from skiway.metastore import Realm, catalogs, namespaces, policies, tables, views
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import VIEW

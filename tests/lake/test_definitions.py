@@ -11,13 +11,13 @@ import pytest
 from skiway.airport import CreateTable, Request, ScanOptions
 from skiway.airport.request import ServedCall, entered
 from skiway.errors import InvalidArgument, SkiwayError, Unsupported
+from skiway.foundation.resources import namespace_path, schema_name
 from skiway.lake.catalog import LakeCatalog
-from skiway.lake.creating import FailedCreations, FirstInsert
+from skiway.lake.context import FailedCreations, FirstInsert
 from skiway.lake.schema import UnreadableTable, _first_line, _iceberg_columns
-from skiway.lake.view_tables import BrokenView
+from skiway.lake.views import BrokenView
 from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
-from skiway.schema_names import namespace_path, schema_name
 
 SCHEMA = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string(), nullable=False), pa.field("c", pa.int64())])
 

@@ -21,8 +21,8 @@ from skiway.client import AirportClient, col
 from skiway.errors import NotFound
 from skiway.formats import WholeFile
 from skiway.formats.schemas import with_id
-from skiway.lake.direct_files import MAX_FILES, file_groups
-from skiway.lake.table import LakeTable
+from skiway.lake.reading.scans import MAX_FILES, file_groups
+from skiway.lake.reading.table import LakeTable
 from skiway.sql import QueryEngine
 
 ROWS = pa.table(

@@ -20,7 +20,7 @@ from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.sandbox.queries import QueryProcess
-from skiway.sandbox.remote_files import Channel, RemoteFiles, serve_channel
+from skiway.sandbox.relations import Channel, RemoteFiles, serve_channel
 from skiway.sql import QueryEngine
 from storage.homes import running_aws
 

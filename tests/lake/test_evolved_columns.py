@@ -30,11 +30,11 @@ from lake.evolved_tables import (
 from lake.lakes import Lake, opened_lake
 from skiway.airport import filters as pushed
 from skiway.airport.wire.duckdb_sql import duckdb_type
-from skiway.formats.scanning import FILE_ORDINAL
+from skiway.formats.readers.scanning import FILE_ORDINAL
 from skiway.formats.schemas import leaves
 from skiway.metastore import queries as bundled
 from skiway.metastore import statistics, tables
-from skiway.metastore.planning import scan_bundles
+from skiway.metastore.planning import scans
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
@@ -248,7 +248,7 @@ def test_scan_bundles_have_the_files_with_matching_rows(table: Evolved) -> None:
     wrong, removed = [], 0
     for condition, expected in _files_with_matches(everything, conditions).items():
         request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.id, predicates=[conditions[condition]])
-        messages = list(scan_bundles.fetch(realm, request, planner=planner))
+        messages = list(scans.fetch(realm, request, planner=planner))
         planned = {each.file_path for message in messages for each in message.data_files}
         removed += messages[0].report.predicates[0].files_removed
         if not {paths[number] for number in expected} <= planned:
@@ -343,7 +343,7 @@ def _untrue(stats: v1.ColumnStats, column: pa.Array) -> Iterator[str]:
 
 def _texts(column: pa.Array) -> list[str]:
     """The values in the form of bounds."""
-    from skiway.pipeline.profile.values import storage_type_of, texts
+    from skiway.spark_jobs.profile.values import storage_type_of, texts
 
     plain = column.storage if isinstance(column, pa.ExtensionArray) else column
     return [

@@ -22,7 +22,7 @@ from lake.test_refused_exports import deletion_vector
 from skiway.errors import NotFound, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.iceberg.export.versions import ZERO_ID
-from skiway.lake.opened_tables import Handles, Sources
+from skiway.lake.reading.opened_tables import Handles, Sources
 from skiway.metastore import exports, snapshots, tables
 from skiway.metastore.records import keys
 from skiway.model import v1

@@ -19,7 +19,7 @@ from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
 from lake.mirrored_source import Source, source_of, values
 from lake.test_refused_exports import column_mapping, deletion_vector
 from skiway.formats.iceberg.export.versions import ZERO_ID
-from skiway.lake.policy_checks import PolicyChecks
+from skiway.lake.policies import PolicyChecks
 from skiway.metastore import exports, policies, tables
 from skiway.model import v1
 from skiway.security import Principal, Roles

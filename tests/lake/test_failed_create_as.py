@@ -51,7 +51,7 @@ def test_insert_that_cannot_start_drops_the_table(
     with db.transaction():
         db.create_table("s.t", COLUMNS)
         with monkeypatch.context() as patched:
-            patched.setattr("skiway.lake.writable.Target.of", fail)
+            patched.setattr("skiway.lake.writing.writable.Target.of", fail)
             with pytest.raises(Unavailable):
                 db.insert("s.t", GOOD)
     assert tables(lake) == []

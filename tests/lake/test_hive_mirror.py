@@ -12,7 +12,7 @@ import pytest
 
 from formats.apache_hive import ApacheHive, running_apache_hive
 from lake.lakes import Lake, opened_lake
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import NotFound, PermissionDenied, Unsupported
 from skiway.formats import open_source
 from skiway.metastore import connectors

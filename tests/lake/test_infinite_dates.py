@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import InvalidArgument
-from skiway.lake.infinity import check_finite
+from skiway.lake.writing.inserting import check_finite
 
 DATE, TIMESTAMP = pa.date32(), pa.timestamp("us", tz="UTC")
 MOST = {DATE: 2**31 - 1, TIMESTAMP: 2**63 - 1}

@@ -18,7 +18,7 @@ from skiway.metastore import Realm, jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.worker import Worker, jobs_of
+from skiway.spark_jobs.worker import Worker, jobs_of
 
 
 @pytest.fixture

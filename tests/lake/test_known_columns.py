@@ -10,7 +10,7 @@ import pytest
 
 from skiway.errors import SkiwayError
 from skiway.formats.schemas import field_id, with_id
-from skiway.lake.columns import Columns, _with_distinct_names, columns_of
+from skiway.lake.reading.columns import Columns, _with_distinct_names, columns_of
 
 
 def field(name: str, number: int, of: pa.DataType = pa.int64(), *, nullable: bool = True, **facts: str) -> pa.Field:  # noqa: B008

@@ -14,7 +14,7 @@ from lake.lakes import Lake
 from lake.lakes import call_function as call
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.metastore import catalogs, managed, namespaces, tables
 
 SCHEMA = pa.schema(

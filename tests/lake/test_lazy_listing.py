@@ -14,7 +14,7 @@ import pytest
 
 from lake.lakes import Lake, call_function, opened_lake
 from lake.policed_lake import PolicedLake, policed_lake
-from skiway.airport.wire.payloads import CatalogRequest, CatalogRoot, encode, unseal
+from skiway.airport.wire.protocol import CatalogRequest, CatalogRoot, encode, unseal
 from skiway.client import AirportClient
 from skiway.lake import service
 from skiway.lake.context import Versions

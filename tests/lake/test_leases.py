@@ -14,16 +14,16 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from lake.lakes import ByToken, Lake
 from skiway.airport import Request
 from skiway.airport.request import ServedCall
-from skiway.airport.wire.payloads import TransactionState
+from skiway.airport.wire.protocol import TransactionState
 from skiway.client import AirportClient
 from skiway.client.airport.calls import Calls as AirportCalls
 from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unavailable
-from skiway.lake.leases import Statements, TransactionLeases, _Use
+from skiway.lake.transactions import Statements, TransactionLeases, _Use
 from skiway.metastore import PLATFORM, directory, gc, managed, queries
 from skiway.metastore.queries import QueryRules, TransactionUse, use_in_transaction
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import accounts, catalogs
-from skiway.metastore.table_maintenance.expiring import expire_snapshots
+from skiway.metastore.table_maintenance.cleaning import expire_snapshots
 from skiway.model import v1
 from skiway.security import Principal, Roles
 

@@ -19,11 +19,10 @@ from lake.policed_lake import PolicedLake, policed_lake
 from skiway.airport.request import Request, call_of
 from skiway.client import AirportClient
 from skiway.errors import SkiwayError
-from skiway.lake.callers import Callers
-from skiway.lake.lookups import Lookups
+from skiway.lake.callers import Callers, Lookups
 from skiway.metastore import PLATFORM, Realm, accounts, catalogs, grants, namespaces, tables
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.security import PermissionAuthorizer, Principal
 from skiway.sql import QueryEngine
 from skiway.storage import PointerStore, open_stores

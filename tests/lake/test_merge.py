@@ -21,7 +21,7 @@ from skiway.errors import (
     SkiwayError,
 )
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.lake.merging import MergeIntoEmpty, MergeRows
+from skiway.lake.writing.writable import MergeIntoEmpty, MergeRows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("stock", pa.int32())])
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["a", "b", None, "d"], "stock": [10, 20, 30, 40]}, SCHEMA)
@@ -199,8 +199,8 @@ def test_failed_merge_leaves_no_files(
         return create_file(self, uri)
 
     monkeypatch.setattr(TableFiles, "create", noted)
-    for module in ("merging", "inserting"):
-        monkeypatch.setattr(f"skiway.lake.{module}.BUFFER_BYTES", 1)
+    for module in ("writable", "inserting"):
+        monkeypatch.setattr(f"skiway.lake.writing.{module}.BUFFER_BYTES", 1)
     source = "SELECT nullif(i, 39999) AS id, 'n' AS name, 1 AS stock FROM range(40000) AS r(i)"
     with pytest.raises(ConstraintViolation, match="NOT NULL"):
         merge(db, source)

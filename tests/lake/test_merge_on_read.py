@@ -29,10 +29,10 @@ from lake.lakes import Lake
 from lake.lineage_reader import read_lineage
 from skiway.client import AirportClient, col
 from skiway.errors import Conflict
-from skiway.formats.iceberg.commits import Producer, overwrite, plain
-from skiway.formats.iceberg.delete_files import DeleteFileWriter
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg.changes.commits import Producer, overwrite, plain
 from skiway.formats.iceberg.manifest_files import entries, manifests, referenced_file, vector_place
+from skiway.formats.iceberg.metadata_files import WritingIO
+from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
 from skiway.metastore import managed
 from skiway.metastore.gc.warehouse import sweep_warehouse
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skiway.errors import InvalidArgument
-from skiway.schema_names import namespace_path, schema_name
+from skiway.foundation.resources import namespace_path, schema_name
 
 segments = st.text(alphabet=st.sampled_from("ab.\\_main "), min_size=1, max_size=6)
 

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.exceptions import BadRequestError
 
 from lake.lakes import Lake
-from skiway.airport.wire.payloads import encode
+from skiway.airport.wire.protocol import encode
 from skiway.client import AirportClient
 from skiway.errors import AlreadyExists, InvalidArgument
 

@@ -16,12 +16,12 @@ from formats.oracles import assert_same_rows
 from lake.lakes import KINDS, Lake, opened_lake
 from skiway.client import AirportClient
 from skiway.errors import PreconditionFailed
-from skiway.lake.policy_checks import PolicyChecks
+from skiway.lake.policies import PolicyChecks
 from skiway.metastore import connectors, namespaces, policies, tables
 from skiway.metastore.reconcile.outcomes import Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.profile.snapshots import profile_snapshot
+from skiway.spark_jobs.profile.snapshots import profile_snapshot
 from skiway.sql import QueryEngine
 
 FOLDERS: dict[str, Callable[[Path], dict[str, pa.Table | None]]] = {

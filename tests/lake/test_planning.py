@@ -18,7 +18,7 @@ from skiway.airport.wire.frames import BatchReader
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import TableHandle, open_source
-from skiway.lake.scans import Part, split
+from skiway.lake.reading.scans import Part, split
 from skiway.model import flight_pb2 as flight
 
 

@@ -20,11 +20,11 @@ from skiway.lake import Handles, Sources
 from skiway.metastore import Realm, catalogs, grants, namespaces, policies, statistics, tables, transactions
 from skiway.metastore.managed.states import load
 from skiway.metastore.managed.tables import check_fillable
-from skiway.metastore.metrics_reports import MetricsReport, add_report
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.metastore.statistics.api import field_names
 from skiway.metastore.transactions import StagingArea
+from skiway.metastore.usage import MetricsReport, add_report
 from skiway.model import v1
 from skiway.sandbox.queries import Queries
 from skiway.security import MemorySecrets

@@ -34,9 +34,9 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.lake import Handles, Sources
 from skiway.metastore import Realm, policies, queries, snapshots, statistics
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.rest import RestApp
-from skiway.rest.routes import ROUTES
+from skiway.rest.app import ROUTES
 from skiway.security import MemorySecrets, PermissionAuthorizer
 from skiway.sql import QueryEngine
 

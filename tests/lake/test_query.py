@@ -16,7 +16,7 @@ from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed
 from skiway.lake.context import QueryShapes
-from skiway.lake.table import LakeTable
+from skiway.lake.reading.table import LakeTable
 from skiway.sql import QueryEngine
 
 COUNT = 1000

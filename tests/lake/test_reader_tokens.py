@@ -15,7 +15,7 @@ from skiway.lake.callers import Callers
 from skiway.metastore import grants
 from skiway.metastore.resources import catalogs, namespaces, policies, tables
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.security import IssuedTokenAuthenticator, JobTokens, LeasedJob, PermissionAuthorizer, TokenHeaders
 from skiway.sql import QueryEngine
 

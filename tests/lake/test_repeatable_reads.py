@@ -136,7 +136,7 @@ def test_expired_history_costs_nothing_to_old_tables(
     db.count("s.a")
     assert looked_up
     looked_up.clear()
-    monkeypatch.setattr("skiway.lake.table_in_call.COMMIT_TIME", timedelta(0))
+    monkeypatch.setattr("skiway.lake.reading.state.COMMIT_TIME", timedelta(0))
     time.sleep(0.002)
     db.count("s.a")
     assert not looked_up

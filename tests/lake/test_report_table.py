@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lake.lakes import Lake
 from skiway.client import AirportClient
-from skiway.metastore.metrics_reports import MetricsReport, add_report
+from skiway.metastore.usage import MetricsReport, add_report
 
 SCHEMA = pa.schema({"id": pa.int64()})
 

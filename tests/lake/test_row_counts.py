@@ -9,9 +9,9 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
-from skiway.client.airport.transactions import Transaction
+from skiway.client.airport.writing import Transaction
 from skiway.errors import NotFound, PermissionDenied
-from skiway.lake.policy_checks import PolicyChecks
+from skiway.lake.policies import PolicyChecks
 from skiway.metastore import catalogs, namespaces, policies, tables
 from skiway.model import v1
 from skiway.sandbox.queries import Queries

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import Conflict, LimitExceeded
-from skiway.lake.row_ids import RowIds
+from skiway.lake.reading.scans import RowIds
 
 
 def files(count: int, rows: int) -> pa.Table:

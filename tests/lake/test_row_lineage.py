@@ -14,7 +14,7 @@ from pyiceberg.table.update import UpgradeFormatVersionUpdate
 from lake.lakes import Lake
 from lake.lineage_reader import Lineage, read_lineage
 from skiway.client import AirportClient, col
-from skiway.formats.iceberg.commits import plain
+from skiway.formats.iceberg.changes.commits import plain
 from skiway.metastore import catalogs, managed, namespaces, tables
 from skiway.model import v1
 

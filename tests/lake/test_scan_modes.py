@@ -14,7 +14,7 @@ from lake.lakes import Lake
 from skiway.airport import Request, ScanOptions
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument
-from skiway.lake.client_scans import may_read_files
+from skiway.lake.reading.table import may_read_files
 from skiway.metastore import catalogs
 from skiway.model import v1
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import Conflict, LimitExceeded
-from skiway.lake.row_ids import RowIds
-from skiway.lake.scans import Part, Plan, PlanLog, split
+from skiway.lake.reading.scans import Part, Plan, PlanLog, RowIds, split
 
 MEGABYTE = 1 << 20
 

@@ -13,7 +13,7 @@ from airport.raw import AIRPORT, Raw, code_of, descriptor
 from lake.policed_lake import ROWS, PolicedLake, policed_lake
 from skiway.airport.server import actions
 from skiway.airport.server.lookup import OpenedTable, open_table
-from skiway.airport.wire.payloads import StatisticsRequest, encode, packed
+from skiway.airport.wire.protocol import StatisticsRequest, encode, packed
 from skiway.metastore import grants
 from skiway.model import v1
 from skiway.sql import QueryEngine

@@ -10,7 +10,7 @@ import pytest
 from lake.lakes import ByToken, Lake, opened_lake
 from skiway.config import Settings
 from skiway.config.fields import Secret
-from skiway.config.sql import Sql
+from skiway.config.server import Sql
 from skiway.config.storage import Kv
 from skiway.security import Principal, Roles
 

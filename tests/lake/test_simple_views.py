@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skiway.sql.metadata_queries import row_count, simple_view
+from skiway.sql.relations import row_count, simple_view
 
 TABLE = ["id", "name", "Region", "x"]
 

@@ -15,11 +15,11 @@ from lake.lakes import ByToken, Lake, opened_lake
 from lake.policed_lake import policed_lake
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed, SkiwayError, Unauthorized
-from skiway.lake.spark_sql import SparkSql
+from skiway.lake.context import SparkSql
 from skiway.metastore import catalogs, grants
 from skiway.model import v1
 from skiway.security import IssuedTokenAuthenticator, TokenHeaders
-from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
+from skiway.security.signed_tokens import QueryTokens, ReadOnlyAuthorizer
 from skiway.spark_queries.engine import SparkQuery
 from skiway.sql import QueryEngine
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skiway.errors import Unavailable
-from skiway.lake.spill import WaitingRows
+from skiway.lake.writing.rewriting import WaitingRows
 
 
 @given(

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from skiway.lake import spill
-from skiway.lake.spill import WaitingRows, _Piece, _Run
+from skiway.lake.writing import rewriting
+from skiway.lake.writing.rewriting import WaitingRows, _Piece, _Run
 
 
 def rows(ids: range | list[int]) -> tuple[pa.Array, pa.RecordBatch]:
@@ -22,7 +22,7 @@ def rows(ids: range | list[int]) -> tuple[pa.Array, pa.RecordBatch]:
 def test_rows_of_all_pieces_are_taken(
     tmp_path: Path, piece_bytes: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(rewriting, "_PIECE_BYTES", piece_bytes)
     found: list[tuple[int, str]] = []
     with closing(WaitingRows(str(tmp_path), buffer_bytes=300)) as waiting:
         for first in (20, 0, 10):

@@ -22,7 +22,7 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.formats.iceberg.commits import replacing
+from skiway.formats.iceberg.changes.commits import replacing
 from skiway.formats.iceberg.types import iceberg_schema
 from skiway.metastore import directory, managed
 from skiway.model import v1

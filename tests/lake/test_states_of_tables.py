@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skiway.lake.table import LakeTable
+from skiway.lake.reading.table import LakeTable
 from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 

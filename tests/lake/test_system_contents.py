@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import Internal, NotFound
-from skiway.lake.scans import Plan, PlanLog
-from skiway.lake.system import events, policy_table, quality_table, scanning, tables, usage_tables
+from skiway.lake.reading.scans import Plan, PlanLog
+from skiway.lake.system import administration, scanning, tables
 from skiway.lake.system import schema as system_schema
+from skiway.lake.system import tables as quality_table
 from skiway.lake.system.scanning import SystemScan, VisibleTable, arrow_table, enum_name, moment_of, readable, unknown
 from skiway.metastore import events as metastore_events
 from skiway.metastore import policies as metastore_policies
@@ -156,11 +157,25 @@ def test_rows_of_events() -> None:
     event = v1.Event(
         sequence=3, occurred_at=timestamp(NOW), kind="table", action="created", object_id="o", change_id="c"
     )
-    assert events._row(event) == (3, NOW, "table", "created", "o", None, None, None, None, None, "c", None, None)
+    assert administration._event_row(event) == (
+        3,
+        NOW,
+        "table",
+        "created",
+        "o",
+        None,
+        None,
+        None,
+        None,
+        None,
+        "c",
+        None,
+        None,
+    )
     event.MergeFrom(
         v1.Event(name="n", previous_name="p", snapshot_id=0, detail="d", caller="me", table_id="t", job_id="j")
     )
-    assert events._row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c", "t", "j")
+    assert administration._event_row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c", "t", "j")
 
 
 def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +187,7 @@ def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
         return v1.ListEventsResponse(events=[v1.Event(sequence=number) for number in numbers], cursor=cursor)
 
     monkeypatch.setattr(metastore_events, "list_", page)
-    assert events.events(scan())["sequence"].to_pylist() == [1, 2, 3]
+    assert administration.events(scan())["sequence"].to_pylist() == [1, 2, 3]
 
 
 def test_rows_of_policies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +197,11 @@ def test_rows_of_policies(monkeypatch: pytest.MonkeyPatch) -> None:
         v1.Policy(display_name="d", damage="lost"),
     ]
     monkeypatch.setattr(metastore_policies, "scan", lambda _realm: iter(found))
-    filtering, masking, damaged = policy_table.policies(scan()).to_pylist()
+    filtering, masking, damaged = administration.policies(scan()).to_pylist()
     assert [filtering[name] for name in ("rule", "expression", "columns", "subjects")] == ["filter", "x > 1", None, ["me"]]  # fmt: skip
     assert [masking[name] for name in ("rule", "expression", "columns", "comment")] == ["mask hash", None, ["x"], "text"]  # fmt: skip
     assert (damaged["policy_name"], damaged["rule"], damaged["damage"]) == ("d", None, "lost")
-    assert policy_table.policies(scan(may=False)).num_rows == 0
+    assert administration.policies(scan(may=False)).num_rows == 0
 
 
 def test_rows_of_quality_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,18 +233,18 @@ def test_usage_and_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
     used = Usage(reads=1, writes=2, bytes_read=3, columns=Counter(x=4), callers=Counter(me=5))
     used.sources.update(u=1, gone=1)
     days = [(date(2026, 1, 2), used), (date(2026, 1, 1), Usage(sources=Counter(u=2)))]
-    monkeypatch.setattr(usage_tables, "usage_of", lambda _realm, _table: iter(days))
+    monkeypatch.setattr(administration, "usage_of", lambda _realm, _table: iter(days))
     places = {"u": ("c", "s", "u")}
-    monkeypatch.setattr(usage_tables, "place_of", lambda _scan, found: places.get(found))
-    first, _ = usage_tables.usage(scan(table())).to_pylist()
+    monkeypatch.setattr(administration, "place_of", lambda _scan, found: places.get(found))
+    first, _ = administration.usage(scan(table())).to_pylist()
     assert (first["reads"], first["writes"], first["bytes_read"]) == (1, 2, 3)
     assert (first["columns"], first["callers"]) == ([("x", 4)], [("me", 5)])
-    hidden, _ = usage_tables.usage(scan(table(), restricted=("t",), may=False)).to_pylist()
+    hidden, _ = administration.usage(scan(table(), restricted=("t",), may=False)).to_pylist()
     assert (hidden["reads"], hidden["bytes_read"], hidden["callers"]) == (1, None, None)
     computed = {"u": [("double", ["price", "tax"])], "v": [("id", ["id"])]}
-    monkeypatch.setattr(usage_tables, "columns_by_source", lambda _realm, _table: computed)
+    monkeypatch.setattr(administration, "columns_by_source", lambda _realm, _table: computed)
     places["v"] = ("c", "s", "v")
-    source, derived = usage_tables.lineage(scan(table())).to_pylist()
+    source, derived = administration.lineage(scan(table())).to_pylist()
     assert (source["source_table"], source["writes"], source["columns"]) == ("u", 3, [("double", ["price", "tax"])])
     assert [derived[name] for name in ("source_table", "writes", "first_day", "columns")] == [
         *("v", 0, None, [("id", ["id"])])

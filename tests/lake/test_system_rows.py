@@ -14,11 +14,9 @@ from skiway.airport.request import entered
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import QueryShapes
 from skiway.lake.system.effects import EffectFunction, Place, table_name
-from skiway.lake.system.functions import QueryFunction
-from skiway.lake.system.histogram_function import _as_number
+from skiway.lake.system.functions import QueryFunction, _as_number
 from skiway.lake.system.scanning import VisibleTable
-from skiway.lake.system.statistics_tables import _column_row
-from skiway.lake.system.tables import SNAPSHOTS, _snapshot_row
+from skiway.lake.system.tables import SNAPSHOTS, _column_row, _snapshot_row
 from skiway.model import v1
 
 

@@ -15,7 +15,7 @@ from formats.delete_files import add_deletion_vectors, add_equality_deletes, add
 from formats.foreign_tables import duck
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
-from skiway.formats.iceberg.commits import Producer
+from skiway.formats.iceberg.changes.commits import Producer
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.metastore import managed, statistics
 

@@ -12,7 +12,7 @@ from skiway.airport import Request, TransactionStatus
 from skiway.errors import PreconditionFailed
 from skiway.lake import transactions as lake_transactions
 from skiway.lake.transactions import LakeTransactions
-from skiway.metastore.transactions.combined_writes import TransactionState
+from skiway.metastore.transactions.staged_writes import TransactionState
 
 START = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)

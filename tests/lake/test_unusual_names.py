@@ -7,10 +7,10 @@ import pytest
 
 from lake.lakes import Lake
 from scope import sample
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.client import col
 from skiway.errors import AlreadyExists, LimitExceeded, NotFound
-from skiway.schema_names import schema_name
+from skiway.foundation.resources import schema_name
 
 NAMES = {
     "blanks": "my table of 2025",
@@ -64,7 +64,7 @@ def test_duckdb_gets_no_path_that_its_headers_cannot_carry(lake: Lake, name: str
         db.create_table((schema_name([name]), name), pa.schema({"id": pa.int64()}))
     with lake.client() as db:
         descriptor = db.table((schema_name([name]), name)).descriptor
-        assert headers.can_carry("/".join(descriptor.path))
+        assert protocol.can_carry("/".join(descriptor.path))
         assert bool(descriptor.path) == name.isascii()
 
 

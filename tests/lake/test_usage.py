@@ -13,7 +13,7 @@ import pytest
 
 from lake.lakes import Lake
 from skiway.client import AirportClient
-from skiway.lake.usage import UsageLog
+from skiway.lake.context import UsageLog
 from skiway.metastore import Realm
 from skiway.metastore.usage import MAX_NAMES, Usage, add_usage, usage_of
 from skiway.storage import open_stores

@@ -10,8 +10,8 @@ import pytest
 
 from skiway.airport import Request
 from skiway.errors import Unavailable
-from skiway.lake import usage as lake_usage
-from skiway.lake.usage import UsageLog, unit_of_work
+from skiway.lake import context as lake_usage
+from skiway.lake.context import UsageLog, unit_of_work
 from skiway.metastore import Realm
 from skiway.metastore.usage import Usage
 

@@ -64,7 +64,7 @@ def files(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
 def test_unfinished_statement_leaves_nothing(lake: Lake, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skiway.lake.inserting.BUFFER_BYTES", 1000)  # so that files are started immediately
+    monkeypatch.setattr("skiway.lake.writing.inserting.BUFFER_BYTES", 1000)  # so that files are started immediately
     with lake.client() as db:
         db.create_schema("s")
         db.create_table("s.t", pa.schema({"id": pa.int64(), "v": pa.float64()}))

@@ -11,7 +11,7 @@ import pytest
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError
-from skiway.lake.policy_checks import PolicyChecks
+from skiway.lake.policies import PolicyChecks
 from skiway.metastore import Realm, catalogs, grants, namespaces, policies, tables, views
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.model import v1

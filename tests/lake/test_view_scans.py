@@ -15,8 +15,7 @@ from skiway.client import col
 from skiway.client.airport.filters import filter_json
 from skiway.errors import InvalidArgument
 from skiway.lake.context import Context
-from skiway.lake.definer_views import DefinerView
-from skiway.lake.views import LakeView
+from skiway.lake.views import DefinerView, LakeView
 from skiway.model import v1
 from skiway.sql import Query
 

@@ -20,7 +20,7 @@ from formats.oracles import assert_same_rows
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import ConstraintViolation, InvalidArgument
-from skiway.lake.inserting import InsertRows
+from skiway.lake.writing.inserting import InsertRows
 
 PEOPLE = pa.schema(
     [
@@ -290,7 +290,7 @@ def test_rows_of_an_insert_are_the_same_however_many_batches_are_converted_toget
     lake: Lake, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """Converting each batch on its own is the simple way, and all sizes must have its result."""
-    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BYTES", together)
+    monkeypatch.setattr("skiway.lake.writing.inserting._TOGETHER_BYTES", together)
     rows = people(0, 100)
     cuts = [0, 1, 1, 8, 9, 60, 100]
     batches = [rows.slice(start, end - start).combine_chunks() for start, end in pairwise(cuts)]
@@ -313,8 +313,8 @@ def test_few_rows_of_an_insert_wait_to_be_converted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, size: int, batches: int, written: list[int]
 ) -> None:
     """Ten batches of 80 bytes: so many rows are converted together."""
-    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BYTES", size)
-    monkeypatch.setattr("skiway.lake.inserting._TOGETHER_BATCHES", batches)
+    monkeypatch.setattr("skiway.lake.writing.inserting._TOGETHER_BYTES", size)
+    monkeypatch.setattr("skiway.lake.writing.inserting._TOGETHER_BATCHES", batches)
     seen, write = list[int](), InsertRows._write
     monkeypatch.setattr(InsertRows, "_write", lambda self, rows: seen.append(rows.num_rows) or write(self, rows))
     rows = pa.table({"id": pa.array(range(100), pa.int64())})

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from metastore.resource_factory import ResourceFactory
-from skiway.formats.iceberg.data_files import DataFileWriter
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed.states import ManagedTable
 from skiway.model import v1

@@ -36,7 +36,7 @@ INTERNAL = {"clear", "check_id", "current_put", "stored_id", "without_statistics
 
 WHERE = {
     "statistics": "skiway.metastore.statistics",
-    "blob_cache": "skiway.metastore.records.blob_cache",
+    "blob_cache": "skiway.storage.blobs.cache",
     "gc": "skiway.metastore.gc",
     "transactions": "skiway.metastore.transactions",
     "events": "skiway.metastore.events",

@@ -7,8 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from skiway.metastore import Realm
-from skiway.metastore.metrics_reports import KEPT, MAX_REPORTS, MetricsReport, add_report, reports_of
-from skiway.metastore.usage import MAX_BYTES, Usage, usage_of
+from skiway.metastore.usage import (
+    MAX_BYTES,
+    MAX_REPORTS,
+    REPORTS_KEPT,
+    MetricsReport,
+    Usage,
+    add_report,
+    reports_of,
+    usage_of,
+)
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
 
@@ -44,7 +52,7 @@ def test_reports_expire() -> None:
     with open_stores("memory://", clock=clock) as stores:
         realm = Realm(stores, "a1", clock=clock)
         add_report(realm, "t1", MetricsReport("scan"), counts=False)
-        clock.advance(KEPT.total_seconds() - 1)
+        clock.advance(REPORTS_KEPT.total_seconds() - 1)
         assert list(reports_of(realm, "t1"))
         clock.advance(2)
         assert list(reports_of(realm, "t1")) == []

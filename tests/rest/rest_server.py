@@ -23,7 +23,7 @@ from metastore.resource_factory import ResourceFactory
 from skiway.errors import Unauthorized
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm
-from skiway.requests import Access, Observers
+from skiway.request_path import Access, Observers
 from skiway.rest import Mirrors, RestApp
 from skiway.security import Authenticator, PermissionAuthorizer, Principal
 from skiway.storage import Stores, utc_now

@@ -18,9 +18,8 @@ from pyiceberg.exceptions import ForbiddenError
 from authorization.callers import add_policies
 from formats.object_store_on_disk import keep_on_disk
 from rest.rest_server import RestServer, opened
-from skiway.formats.google_tokens import GoogleToken
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.object_stores import AzureStorage
+from skiway.formats.object_stores import AzureStorage, GoogleToken
 from skiway.metastore import Realm
 from skiway.model import v1
 from skiway.storage import Stores

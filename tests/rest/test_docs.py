@@ -12,10 +12,10 @@ import pytest
 
 from iceberg_kit.results import excluded
 from rest.rest_server import RestServer, listening
-from skiway.doors import MAX_HEADER_LENGTH
+from skiway.foundation.doors import MAX_HEADER_LENGTH
 from skiway.rest import RestOptions
+from skiway.rest.app import ROUTES
 from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
-from skiway.rest.routes import ROUTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
 CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -24,21 +24,21 @@ from authorization.callers import add_policies
 from rest.rest_server import JSON, RestServer, listening, opened
 from runtime.servers import eventually
 from skiway import errors
-from skiway.airport.server import status as airport_status
-from skiway.airport.wire import headers
+from skiway.airport.server import call_handlers as airport_status
+from skiway.airport.wire import protocol
 from skiway.config.server import Http
-from skiway.doors import disclosed, exhausted, outcome_of
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
+from skiway.foundation.doors import disclosed, exhausted, outcome_of
 from skiway.metastore import Realm
 from skiway.model import v1
-from skiway.requests import Access
-from skiway.rest import RestApp, RestOptions, app, commits, scan_planning
-from skiway.rest.calls import RestCall, RestResponse
+from skiway.request_path import Access
+from skiway.rest import RestApp, RestOptions, app
+from skiway.rest.app import ROUTES
+from skiway.rest.calls import RestCall, RestResponse, once
 from skiway.rest.errors import BY_CLASS, BY_KEY, failed, status_of
-from skiway.rest.idempotency import once
-from skiway.rest.routes import ROUTES
-from skiway.rpc import status as rpc_status
-from skiway.runtime.http_door import HttpDoor
+from skiway.rest.handlers import commits, scan_planning
+from skiway.rpc import door as rpc_status
+from skiway.runtime.http.door import HttpDoor
 from skiway.security import PermissionAuthorizer
 from skiway.storage import Delete, Stores, open_stores
 from skiway.telemetry.audit import AuditLog
@@ -452,7 +452,7 @@ def test_body_may_arrive_after_the_headers(
     threads: int,
 ) -> None:
     """The call changes threads twice only if the body does not arrive soon: then the caller is admitted first."""
-    monkeypatch.setattr("skiway.rest.receiving.SOON_S", waiting_s)
+    monkeypatch.setattr("skiway.rest.bodies.SOON_S", waiting_s)
     submitted, submit = list[str](), rest_server.app._threads.submit
     monkeypatch.setattr(rest_server.app._threads, "submit", lambda *of: submitted.append(of[0]) or submit(*of))
     address, (first, second) = urlsplit(rest_server.uri), parts
@@ -1026,5 +1026,5 @@ def test_exhausted_memory_and_threads_have_one_key(raised: Exception) -> None:
     assert outcome_of(raised) == errors.LimitExceeded.code
     assert airport_status.code_of(raised) is rpc_status.code_of(raised) is grpc.StatusCode.RESOURCE_EXHAUSTED
     shown = airport_status.failure(raised, details="none", correlation_id="c", disclosure=airport_status.Disclosure())
-    assert b"memory.exceeded" in dict(shown.trailers)[headers.ERROR_FACTS]
+    assert b"memory.exceeded" in dict(shown.trailers)[protocol.ERROR_FACTS]
     assert disclosed(RuntimeError("something else")) is None

@@ -19,7 +19,7 @@ from rest.rest_server import RestServer, listening, opened
 from skiway.formats import OpenedTable, open_source
 from skiway.metastore import Realm, catalogs, namespaces
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.rest import RestApp
 from skiway.security import PermissionAuthorizer
 from skiway.storage import Stores

@@ -17,9 +17,9 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import OAuthError
 
 from rest.rest_server import RestServer, opened
-from skiway.doors import WrongSecrets
 from skiway.errors import LimitExceeded
-from skiway.rest import RestOptions, app, receiving
+from skiway.foundation.doors import WrongSecrets
+from skiway.rest import RestOptions, app, bodies
 from skiway.security import AccessTokens, NewToken, TokenAuthenticator, new_token
 from skiway.storage import Stores
 from skiway.telemetry.audit import AuditLog
@@ -206,7 +206,7 @@ def test_forms_that_strangers_send_slowly_block_nobody(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The form that was opened first is ended for the next one, so there are always places for others."""
-    monkeypatch.setattr(receiving, "FORM_S", 60.0)  # their own deadline does not end them
+    monkeypatch.setattr(bodies, "FORM_S", 60.0)  # their own deadline does not end them
     made = Issuing()
     arguments: Any = {"authenticator": made.authenticator, "tokens": made.authenticator}
     options = RestOptions(workers=1, waiting=15, forms=2)

@@ -15,9 +15,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from rest.rest_server import RestServer, opened
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed, tables
-from skiway.metastore.maintenance.integrity import Checker
+from skiway.metastore.maintenance import Checker
 from skiway.storage import Stores
 
 ROWS = pa.table({"id": [1, 2], "name": ["Ada", "Grace"]})

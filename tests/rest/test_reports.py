@@ -10,8 +10,7 @@ import pytest
 
 from rest.rest_server import RestServer, opened
 from skiway.metastore import Realm
-from skiway.metastore.metrics_reports import MetricsReport, reports_of
-from skiway.metastore.usage import usage_of
+from skiway.metastore.usage import MetricsReport, reports_of, usage_of
 from skiway.storage import Stores
 
 SCAN = {

@@ -17,8 +17,8 @@ from pyiceberg.table import Table
 from rest.rest_server import RestServer, opened
 from skiway.errors import NotFound
 from skiway.metastore import Realm
-from skiway.metastore.scan_plans import KEPT, MAX_PLANS, ScanPlan, add_plan, find_plan
-from skiway.rest import scan_planning
+from skiway.metastore.planning.scans import MAX_PLANS, PLANS_KEPT, ScanPlan, add_plan, find_plan
+from skiway.rest.handlers import scan_planning
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
 
@@ -195,6 +195,6 @@ def test_plans_expire_and_their_number_is_limited() -> None:
         with pytest.raises(NotFound):
             find_plan(realm, "t1", ids[2])
         assert len(list(stores.pointers.scan("/plans/"))) == MAX_PLANS
-        clock.advance(KEPT.total_seconds())
+        clock.advance(PLANS_KEPT.total_seconds())
         with pytest.raises(NotFound):
             find_plan(realm, "t1", ids[-1])

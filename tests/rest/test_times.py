@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import snapshot as pyiceberg_snapshots
 
 from rest.rest_server import RestServer
-from skiway.formats.iceberg import commits
+from skiway.formats.iceberg.changes import commits
 from skiway.formats.iceberg.metadata import is_ordered
 from skiway.metastore import Realm, managed
 from skiway.metastore.maintenance import Checker

@@ -21,7 +21,7 @@ from rest.rest_server import RestServer, opened
 from skiway.errors import AlreadyExists, Contention
 from skiway.formats import OpenedTable
 from skiway.metastore import Realm
-from skiway.metastore.maintenance.integrity import Checker
+from skiway.metastore.maintenance import Checker
 from skiway.metastore.managed import commits
 from skiway.metastore.records import keys
 from skiway.model import v1

@@ -19,7 +19,7 @@ from rpc.rpc_server import Callers, principal
 from skiway.config.telemetry import Telemetry, Traces
 from skiway.metastore import Realm
 from skiway.model import v1
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.rpc import Door, Rule, Service, all_services
 from skiway.security import PermissionAuthorizer, Principal
 from skiway.telemetry import traces as tracing

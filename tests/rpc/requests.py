@@ -20,9 +20,9 @@ from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, jobs, managed, policies, quality, queries, webhooks
 from skiway.metastore.pipelines import api as pipelines
-from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
 from skiway.metastore.transactions import staged_writes
-from skiway.metastore.webhooks.positions import WebhookPlace
+from skiway.metastore.webhooks.resources import WebhookPlace
 from skiway.model import v1
 from skiway.security import MemorySecrets
 

@@ -23,10 +23,10 @@ from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
-from skiway.requests import Access, Observers, Retries
+from skiway.request_path import Access, Observers, Retries
 from skiway.rpc import Door, Method, Rule, Service, all_services
 from skiway.security import Authenticator, MemorySecrets, PermissionAuthorizer, Principal
-from skiway.security.principals import MANAGES_ACCOUNTS, READ
+from skiway.security.authentication import MANAGES_ACCOUNTS, READ
 from skiway.storage import Stores, utc_now
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.definitions import RPC_REQUESTS

@@ -15,7 +15,7 @@ from skiway.errors import AlreadyExists, Conflict, Contention, PreconditionFaile
 from skiway.metastore.records.errors import failure
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.requests import Retries
+from skiway.request_path import Retries
 from skiway.telemetry.metrics import Metrics
 
 CODE = grpc.StatusCode

@@ -10,12 +10,12 @@ import pytest
 from rpc.rpc_server import METHODS, SERVICES, opened
 from skiway import errors
 from skiway.config.server import Errors
-from skiway.doors import GRPC_CODES
-from skiway.doors import MAX_HEADER_LENGTH as MAX_LENGTH
+from skiway.foundation.doors import GRPC_CODES
+from skiway.foundation.doors import MAX_HEADER_LENGTH as MAX_LENGTH
 from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from skiway.metastore.statistics.api import PAGE, STEP
 from skiway.model import v1
-from skiway.requests import Retries
+from skiway.request_path import Retries
 from skiway.rpc import Door
 from skiway.security import DevAuthenticator
 

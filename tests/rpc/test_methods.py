@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 import skiway.model.v1
 from rpc.requests import REQUESTS, lake
 from rpc.rpc_server import EVERYTHING, METHODS, SERVICES, RpcServer, behavior, principal
-from skiway.metastore.records.named import NamedCalls
+from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.security import NOBODY
 

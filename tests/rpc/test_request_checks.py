@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.model import v1
-from skiway.rpc.request_checks import MAX_ITEMS, check_lists, check_times
+from skiway.rpc.methods import MAX_ITEMS, check_lists, check_times
 
 TIMES = [Timestamp(nanos=-1), Timestamp(nanos=10**9), Timestamp(seconds=2**62), Timestamp(seconds=-(2**62))]
 DURATIONS = [Duration(seconds=1, nanos=-1), Duration(seconds=2**62), Duration(nanos=2**31 - 1)]

@@ -17,9 +17,9 @@ from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
 from skiway.metastore.reconcile.upstream import PATIENCE_S
 from skiway.model import v1
-from skiway.pipeline.worker import HEARTBEATS_PER_LEASE, Worker, jobs_of
 from skiway.security import MemorySecrets
-from skiway.security.source_access.web_sessions import ANSWER_S, CONNECT_S
+from skiway.security.source_access.connections import ANSWER_S, CONNECT_S
+from skiway.spark_jobs.worker import HEARTBEATS_PER_LEASE, Worker, jobs_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "sources.md").read_text()

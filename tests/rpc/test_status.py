@@ -20,7 +20,7 @@ from skiway.config.server import Errors
 from skiway.metastore.records import errors as failures
 from skiway.metastore.records.errors import failure
 from skiway.model import v1
-from skiway.rpc.status import ROOM, code_of, failure_of, language
+from skiway.rpc.door import ROOM, code_of, failure_of, language
 from skiway.telemetry.context import CallContext
 
 CODE = grpc.StatusCode

@@ -25,16 +25,15 @@ import grpc
 import pyarrow as pa
 
 from runtime.test_quotas import FREE, LIST, process
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.client import AirportClient
-from skiway.config.quotas import Quota
-from skiway.config.server import Http
+from skiway.config.server import Http, Quota
 from skiway.errors import SkiwayError
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
-from skiway.runtime.http_door import HttpDoor
+from skiway.runtime.http.door import HttpDoor
 from skiway.runtime.parts import REFUSAL_S
 from skiway.storage import open_stores
 
@@ -158,9 +157,9 @@ def _filter_forever(lake: AirportClient, condition: str) -> None:
 def latencies(address: str, seconds: float) -> list[float]:
     """How long small statements of account `a2` take, one after another."""
     found = []
-    sent = (("authorization", "Bearer ada@a2"), (headers.ACTION_NAME, "list_schemas"))
+    sent = (("authorization", "Bearer ada@a2"), (protocol.ACTION_NAME, "list_schemas"))
     with grpc.insecure_channel(address) as channel:
-        action, listing = channel.unary_unary(f"/{headers.SERVICE}/DoAction"), channel.unary_unary(LIST)
+        action, listing = channel.unary_unary(f"/{protocol.SERVICE}/DoAction"), channel.unary_unary(LIST)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             started = time.perf_counter()

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from skiway.cli.app import main
 
-KNOWS = ("skiway.storage.pointers.sql", "skiway.metastore.migrations.format_watch")
+KNOWS = ("skiway.storage.pointers.sql", "skiway.metastore.migrations")
 
 if __name__ == "__main__":
     for module in KNOWS:

@@ -6,9 +6,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from skiway import plugins
 from skiway.config import load
 from skiway.errors import InvalidArgument, PermissionDenied
+from skiway.foundation import plugins
 from skiway.runtime.authentication import AUTHORIZERS, authorizer
 from skiway.runtime.parts import access_of
 from skiway.security import PermissionAuthorizer, Principal, Roles

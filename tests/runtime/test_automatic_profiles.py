@@ -13,12 +13,12 @@ from skiway.config import load
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs, statistics
 from skiway.model import v1
-from skiway.pipeline.worker import SparkProfile
-from skiway.runtime import automatic_profiles
-from skiway.runtime.automatic_profiles import profile_sweep
+from skiway.runtime.gc import sweeps
+from skiway.runtime.gc.sweeps import profile_sweep
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.workers import reconciler_of
 from skiway.security import MemorySecrets
+from skiway.spark_jobs.worker import SparkProfile
 from skiway.storage import open_stores
 from storage.homes import Clock
 
@@ -37,7 +37,7 @@ LONG_AGO = Clock(datetime(2020, 1, 1, tzinfo=UTC))
 def test_there_is_no_sweep_where_spark_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: dict[str, str], spark: bool, expected: bool
 ) -> None:
-    monkeypatch.setattr(automatic_profiles, "find_spec", lambda name: name if spark else None)
+    monkeypatch.setattr(sweeps, "find_spec", lambda name: name if spark else None)
     with open_stores("memory://") as stores:
         home = ManagedTableFactory.at(ResourceFactory(stores, LONG_AGO), tmp_path)
         assert profile_sweep(load(flags=flags), stores, home.warehouse).enabled is expected

@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 
 from runtime.in_process import requested
 from skiway.config import load
-from skiway.runtime.browsers import LocalOnly
+from skiway.runtime.http.door import LocalOnly
 from skiway.runtime.process import guarded
 
 APP = PlainTextResponse("iceberg")

@@ -13,8 +13,8 @@ from airport.raw import Raw
 from flightsql.test_attacks import planned, read
 from runtime.servers import Server, started
 from skiway.client import AirportClient, Metastore
-from skiway.mcp.tools import LakeTools
-from skiway.presentation.open_clients import OpenClients
+from skiway.mcp.server import LakeTools
+from skiway.presentation.results import OpenClients
 from web.explorers import token_of
 
 QUERY = "SELECT id FROM lake.shared.v ORDER BY id"

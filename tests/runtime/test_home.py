@@ -10,8 +10,7 @@ import pytest
 
 from skiway.config import load
 from skiway.errors import PreconditionFailed
-from skiway.runtime.home import prepare_home
-from skiway.runtime.stores import stores_of
+from skiway.runtime.stores import prepare_home, stores_of
 
 
 def mode(path: Path) -> int:

@@ -18,8 +18,8 @@ from runtime.test_operators import operators
 from skiway.client import Metastore
 from skiway.config.server import Http
 from skiway.errors import Unavailable
-from skiway.runtime import http_door
-from skiway.runtime.http_door import HttpDoor, web_app
+from skiway.runtime.http import door as http_door
+from skiway.runtime.http.door import HttpDoor, web_app
 
 
 def get(url: str, **headers: str) -> tuple[int, str]:

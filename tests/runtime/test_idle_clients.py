@@ -25,12 +25,12 @@ from skiway.config.server import Grpc, Http
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
 from skiway.model import flight_pb2 as flight
-from skiway.requests import Access
+from skiway.request_path import Access
 from skiway.rpc import Door
-from skiway.runtime.grpc_door import GrpcDoor, Health
-from skiway.runtime.http_connections import Connections
-from skiway.runtime.http_door import HttpDoor
-from skiway.runtime.operators import Operators
+from skiway.runtime.authentication import Operators
+from skiway.runtime.grpc.door import GrpcDoor, Health
+from skiway.runtime.http.connections import Connections
+from skiway.runtime.http.door import HttpDoor
 from skiway.security import PermissionAuthorizer, Principal, Roles
 from skiway.storage import open_stores
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from skiway.runtime.late_app import LateApp
+from skiway.runtime.http.door import LateApp
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:

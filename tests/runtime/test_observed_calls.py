@@ -26,7 +26,7 @@ from skiway.airport.server.call_handlers import METHODS
 from skiway.airport.server.exchange import EXCHANGES
 from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient
-from skiway.flightsql.messages import encode
+from skiway.flightsql.protocol import encode
 from skiway.model import flight_pb2 as flight
 from skiway.model.flight_sql_pb2 import CommandStatementQuery
 from telemetry.otlp_receiver import Receiver

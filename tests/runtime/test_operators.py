@@ -16,10 +16,10 @@ from runtime.in_process import requested
 from skiway.config import load
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.metastore import Realm
-from skiway.requests import Access
-from skiway.runtime.http_door import web_app
-from skiway.runtime.operators import Operators
-from skiway.runtime.reflection import enable_reflection
+from skiway.request_path import Access
+from skiway.runtime.authentication import Operators
+from skiway.runtime.grpc.door import enable_reflection
+from skiway.runtime.http.door import web_app
 from skiway.security import PermissionAuthorizer, TokenAuthenticator, new_token
 from skiway.storage import open_stores
 

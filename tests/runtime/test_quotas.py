@@ -19,15 +19,15 @@ import pytest
 from airport.raw import SERVICE, descriptor
 from rest.rest_server import listening
 from skiway.airport.wire.frames import metadata_frame
-from skiway.config.quotas import Quota
+from skiway.config.server import Quota
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.foundation.memory_budget import MemoryBudget
 from skiway.lake import Handles, Sources, airport_service, signing_key
-from skiway.memory_budget import MemoryBudget
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
-from skiway.requests import Access, Quotas
+from skiway.request_path import Access, Quotas
 from skiway.rest import RestApp, RestOptions
 from skiway.rpc import Door
 from skiway.security import MemorySecrets, PermissionAuthorizer, Principal, Roles

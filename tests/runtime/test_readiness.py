@@ -21,10 +21,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from runtime.servers import eventually
 from skiway.config import load
 from skiway.errors import Unavailable
-from skiway.pipeline.worker import Worker
-from skiway.runtime.grpc_door import NOT_SERVING, SERVING, WATCH_S, Health
+from skiway.runtime.grpc.door import NOT_SERVING, SERVING, WATCH_S, Health
+from skiway.runtime.lifecycle import Readiness, check_descriptors, checks_of
 from skiway.runtime.process import running
-from skiway.runtime.readiness import Readiness, check_descriptors, checks_of
+from skiway.spark_jobs.worker import Worker
 from skiway.storage import open_stores
 
 

@@ -10,7 +10,7 @@ from metastore import integrity
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.metastore import PLATFORM, Realm, statistics
 from skiway.metastore.resources import accounts, catalogs, directory, snapshots, tables
-from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT, seed_demo, seed_home
+from skiway.metastore.seeding import DEFAULT_ACCOUNT, seed_demo, seed_home
 from skiway.model import v1
 from skiway.storage import Pointer, Stores, open_stores
 

@@ -20,8 +20,7 @@ from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import Realm, statistics
 from skiway.metastore.resources import directory, tables
-from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT, seed_demo, seed_home
-from skiway.metastore.seeding.iceberg import seed_iceberg
+from skiway.metastore.seeding import DEFAULT_ACCOUNT, seed_demo, seed_home, seed_iceberg
 from skiway.model import v1
 from skiway.storage import Stores, open_stores
 

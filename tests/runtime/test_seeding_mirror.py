@@ -10,8 +10,7 @@ import pytest
 from skiway.config import load
 from skiway.metastore import Realm, catalogs, connectors, jobs, namespaces, tables
 from skiway.metastore.reconcile import Reconciler
-from skiway.metastore.seeding.catalog import DEFAULT_ACCOUNT, seed_home
-from skiway.metastore.seeding.mirror import seed_mirror
+from skiway.metastore.seeding import DEFAULT_ACCOUNT, seed_home, seed_mirror
 from skiway.model import v1
 from skiway.runtime.parts import seed
 from skiway.security import MemorySecrets

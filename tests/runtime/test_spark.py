@@ -9,10 +9,10 @@ import pytest
 
 from skiway.config import load
 from skiway.errors import PreconditionFailed, SkiwayError, Unavailable, Unsupported
-from skiway.pipeline.maintain import _explained, _require_lineage
+from skiway.runtime.lake import optimizer_of
 from skiway.runtime.process import rest_address
-from skiway.runtime.spark import optimizer_of
 from skiway.security import MemorySecrets
+from skiway.spark_jobs.optimizer import _explained, _require_lineage
 from skiway.storage import Stores, open_stores
 
 

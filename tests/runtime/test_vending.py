@@ -11,9 +11,8 @@ from formats.google_key_file import written_key_file
 from skiway.config import load
 from skiway.errors import Unavailable
 from skiway.formats import location
-from skiway.runtime.lake import warehouse_of
+from skiway.runtime.lake import vending_of, warehouse_of
 from skiway.runtime.source_access import source_access_of
-from skiway.runtime.vending import vending_of
 from skiway.vending import TableAccess, Vending
 from vending.token_exchange import token_exchange
 

@@ -16,11 +16,11 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from runtime.servers import Server, skiway, started
 from skiway.client import AirportClient, col
-from skiway.clock import utc_now
 from skiway.config import load
 from skiway.errors import PreconditionFailed
 from skiway.formats import location
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.foundation.clock import utc_now
 from skiway.metastore import managed
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.runtime.lake import warehouse_of

@@ -18,10 +18,10 @@ from skiway.errors import PermissionDenied, TimedOut, Unavailable
 from skiway.metastore import Realm, webhooks
 from skiway.metastore.webhooks import DeliveryRules
 from skiway.metastore.webhooks.delivery import signature
-from skiway.metastore.webhooks.positions import WebhookPlace
+from skiway.metastore.webhooks.resources import WebhookPlace
 from skiway.model import v1
 from skiway.runtime.telemetry import count_deliveries
-from skiway.runtime.webhooks import Deliveries, WebSender
+from skiway.runtime.workers import Deliveries, WebSender
 from skiway.security import MemorySecrets
 from skiway.security.source_access import SourceAccess
 from skiway.storage import open_stores

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from metastore.upstreams import parquet
-from pipeline.catalogs import bad_catalog
 from runtime.servers import END_S, eventually, launch, skiway, started
 from skiway.client import Metastore
 from skiway.errors import PermissionDenied
 from skiway.model import v1
+from spark_jobs.catalogs import bad_catalog
 
 QUICK = ("--set", "reconciler.poll_every=100ms")
 SALES = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["sales"]))

@@ -14,8 +14,8 @@ import pytest
 
 from sandbox.running_queries import result
 from skiway.errors import LimitExceeded, Unavailable
-from skiway.sandbox import Sandbox, pool
-from skiway.sandbox.messages import OUT_OF_MEMORY
+from skiway.sandbox import Sandbox, processes
+from skiway.sandbox.processes import OUT_OF_MEMORY
 from skiway.sandbox.queries import Queries
 
 Run = Callable[[str], object]
@@ -32,7 +32,7 @@ def run_in(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
         if request.param == "expression":
-            pool._pool.cache_clear()
+            processes._pool.cache_clear()
             return Sandbox(memory_limit="5GB").run([f"SELECT '{SECRET}'"])
         process = Queries(memory_limit="5GB", workers=1).start()
         try:
@@ -138,7 +138,7 @@ def test_watchdog_of_a_call_does_not_stop_the_next_one(monkeypatch: pytest.Monke
     monkeypatch.setattr(threading, "Timer", Timer)
     sandbox = Sandbox(memory_limit="200MB")
     sandbox.run(["SELECT 1"])
-    worker = pool._pool(200_000_000, 2)._idle[-1]
+    worker = processes._pool(200_000_000, 2)._idle[-1]
     expire[-1]()
     sandbox.run(["SELECT 1"])
-    assert pool._pool(200_000_000, 2)._idle[-1] is worker
+    assert processes._pool(200_000_000, 2)._idle[-1] is worker

@@ -18,10 +18,10 @@ import pytest
 from duckdb_types import TYPES, Type
 from sandbox.running_queries import NAME, ROWS, open_descriptors, result, scanned
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound, TimedOut, Unavailable
-from skiway.sandbox import Sandbox, pool
+from skiway.sandbox import Sandbox, processes
 from skiway.sandbox import queries as module
+from skiway.sandbox.databases import scan_columns
 from skiway.sandbox.queries import Queries, QueryProcess
-from skiway.sandbox.query_relations import scan_columns
 from skiway.sandbox.relations import Relation
 
 
@@ -269,7 +269,7 @@ def test_no_descriptors_are_left_open(queries: Queries) -> None:
 
 
 def test_process_that_cannot_start_is_no_question_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (pool, module):
+    for each in (processes, module):
         monkeypatch.setattr(each, "WORKER", "skiway.sandbox.no_such_module")
     with pytest.raises(Unavailable, match="could not be started"):
         Sandbox(memory_limit="123MB").run(["SELECT 1"])

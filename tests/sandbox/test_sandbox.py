@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut
-from skiway.memory_budget import resident_bytes
-from skiway.sandbox import Sandbox, pool
+from skiway.foundation.memory_budget import resident_bytes
+from skiway.sandbox import Sandbox, processes
 
 ROWS = pa.table({"a": [1, 2, None], "b": ["x", None, "z"]})
 MEMORY = "200MB"
@@ -74,7 +74,7 @@ def test_time_is_limited() -> None:
     quick = Sandbox(memory_limit=MEMORY, timeout_s=0.3)  # shares the workers
     cross_join = "(SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range = 3)"
     quick.select(ROWS, "a")
-    worker, started = pool._pool(200_000_000, 2)._idle[-1], time.monotonic()
+    worker, started = processes._pool(200_000_000, 2)._idle[-1], time.monotonic()
     with pytest.raises(TimedOut, match=r"the SQL expression took longer than 0\.3 s and was cancelled"):
         quick.select(ROWS, cross_join)
     assert time.monotonic() - started < 10
@@ -86,11 +86,11 @@ def test_worker_that_cannot_be_interrupted_is_killed_and_replaced(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.select(ROWS, "a")
-    idle = pool._pool(200_000_000, 2)._idle
+    idle = processes._pool(200_000_000, 2)._idle
     for worker in idle:
         os.kill(worker._process.pid, signal.SIGSTOP)
     stopped = idle[-1]
-    monkeypatch.setattr(pool, "_GRACE_S", 0.1)
+    monkeypatch.setattr(processes, "_GRACE_S", 0.1)
     monkeypatch.setattr(sandbox, "timeout_s", 0.1)
     started = time.monotonic()
     with pytest.raises(TimedOut):
@@ -131,7 +131,7 @@ def test_files_extensions_settings_and_the_environment_are_out_of_reach(sandbox:
 
 def test_worker_has_none_of_the_servers_environment(sandbox: Sandbox) -> None:
     sandbox.select(ROWS, "a")
-    worker = pool._pool(200_000_000, 2)._idle[-1]
+    worker = processes._pool(200_000_000, 2)._idle[-1]
     environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
     assert set(dict(item.split(b"=", 1) for item in environment.split(b"\0") if item)) == {b"PATH", b"LC_ALL", b"TZ"}
 
@@ -162,7 +162,7 @@ def test_calls_of_many_threads_share_the_workers(sandbox: Sandbox) -> None:
 
     def call(number: int) -> list[int]:
         with lock:
-            seen.update(worker._process.pid for worker in pool._pool(200_000_000, 2)._idle)
+            seen.update(worker._process.pid for worker in processes._pool(200_000_000, 2)._idle)
         found: list[int] = sandbox.select(pa.table({"a": [number]}), "a * 2").to_pylist()
         return found
 

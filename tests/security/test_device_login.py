@@ -9,7 +9,7 @@ import pytest
 
 from security.device_provider import CLIENT, DeviceProvider, device_provider
 from skiway.errors import InvalidArgument, SkiwayError, TimedOut, Unauthorized, Unavailable, Unsupported
-from skiway.security.device_login import DeviceLogin, IssuedTokens
+from skiway.security.identity_provider import DeviceLogin, IssuedTokens
 
 PENDING = {"error": "authorization_pending"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from skiway.errors import Unauthorized
 from skiway.security import IssuedTokenAuthenticator, JobTokens, LeasedJob, Principal
-from skiway.security.job_tokens import JOB_PREFIX
+from skiway.security.signed_tokens import JOB_PREFIX
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = LeasedJob("a1", "job-1", 1)

@@ -8,7 +8,7 @@ import pytest
 
 from skiway.errors import PermissionDenied, Unauthorized
 from skiway.security import Principal, Roles
-from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
+from skiway.security.signed_tokens import QueryTokens, ReadOnlyAuthorizer
 from storage.homes import Clock
 
 KEY = b"k" * 32

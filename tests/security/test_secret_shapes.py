@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skiway.security.secret_shapes import is_secret_name, secret_in_uri, without_secrets
+from skiway.security.redaction import is_secret_name, secret_in_uri, without_secrets
 
 
 @pytest.mark.parametrize(

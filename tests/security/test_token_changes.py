@@ -10,7 +10,7 @@ import pytest
 
 from skiway.errors import InvalidArgument, NotFound, Unavailable
 from skiway.security import TokenEntry, TokenFile, new_token
-from skiway.security.token_changes import add_token, remove_token, token_id
+from skiway.security.tokens import add_token, remove_token, token_id
 
 
 @pytest.fixture

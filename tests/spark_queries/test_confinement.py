@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from skiway.config.sql import SparkSql
+from skiway.config.server import SparkSql
 from skiway.errors import PreconditionFailed
 from skiway.runtime.lake import spark_placement
-from skiway.spark_queries.confinement import (
+from skiway.spark_queries.supervisor import (
     NEEDED_ABI,
     can_protect_attributes,
     confine,
@@ -29,7 +29,7 @@ from spark_queries.attacks import ATTACKS
 PROGRAM = """
 import json, subprocess, sys
 from pathlib import Path
-from skiway.spark_queries.confinement import confine
+from skiway.spark_queries.supervisor import confine
 folder, ports = Path(sys.argv[1]), json.loads(sys.argv[2])
 confine(folder, ports=ports)
 sys.exit(subprocess.run([sys.executable, "-c", sys.argv[3], *sys.argv[4:]]).returncode)
@@ -126,6 +126,6 @@ def test_server_without_namespaces_needs_a_setting_or_another_user(monkeypatch: 
 
 
 def test_kernel_without_landlock_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("skiway.spark_queries.confinement.landlock_abi", lambda: 3)
+    monkeypatch.setattr("skiway.spark_queries.supervisor.landlock_abi", lambda: 3)
     with pytest.raises(PreconditionFailed, match=r"version 4 or newer \(Linux 6\.7\), and this system has version 3"):
         confine(tmp_path)

@@ -16,12 +16,11 @@ import pytest
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, Unavailable
 from skiway.formats import Snapshot, TableHandle, TableName
 from skiway.metastore.pipelines.inputs import Input
-from skiway.metastore.pipelines.positions import InputState
+from skiway.metastore.pipelines.lineage import InputState
 from skiway.metastore.pipelines.python_files import parse_python
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.security import LeasedJob
-from skiway.spark_queries.engine import SparkPlacement
-from skiway.spark_queries.functions import SparkFunctions
+from skiway.spark_queries.engine import SparkFunctions, SparkPlacement
 from skiway.telemetry.job_logs import CollectedLog, collecting
 from spark_queries.test_engine import ANSWER, COLUMNS, ROWS
 

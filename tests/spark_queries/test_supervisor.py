@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.servers import eventually
-from skiway.spark_queries.confinement import can_protect_attributes
-from skiway.spark_queries.supervisor import OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED
+from skiway.spark_queries.supervisor import OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED, can_protect_attributes
 from spark_queries.attacks import ATTACKS
 
 DAEMON = """

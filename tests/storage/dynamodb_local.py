@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ports import free_port
-from skiway.pipeline.java import ensure_java
+from skiway.spark_jobs.java import ensure_java
 
 VERSION = "2.6.1"
 JARS = Path(__file__).parents[2] / ".cache" / f"dynamodb-local-{VERSION}"

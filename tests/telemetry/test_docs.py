@@ -11,8 +11,7 @@ import pytest
 from skiway.config import describe
 from skiway.telemetry.audit import CATEGORIES
 from skiway.telemetry.context import FACTS
-from skiway.telemetry.definitions import METRICS, page_with_metrics
-from skiway.telemetry.series import MAX_SERIES
+from skiway.telemetry.definitions import MAX_SERIES, METRICS, page_with_metrics
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)

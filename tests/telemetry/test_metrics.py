@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from skiway.cache import CacheStats
 from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import MetricsOutput, Telemetry
 from skiway.errors import Internal
+from skiway.foundation.cache import CacheStats
 from skiway.storage import ABSENT, open_stores
 from skiway.telemetry import definitions
-from skiway.telemetry.definitions import METRICS, Metric, prometheus_name
+from skiway.telemetry.definitions import BOUNDS, MAX_SERIES, METRICS, Metric, Observation, prometheus_name
 from skiway.telemetry.metrics import Metrics, Stored, observe_caches, observe_usage, store_calls
-from skiway.telemetry.series import BOUNDS, MAX_SERIES, Observation
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

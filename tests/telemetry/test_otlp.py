@@ -14,8 +14,8 @@ from skiway.config.fields import Secret
 from skiway.config.telemetry import Otlp, Telemetry
 from skiway.config.telemetry import Traces as TracesSettings
 from skiway.telemetry import definitions
+from skiway.telemetry.definitions import BOUNDS
 from skiway.telemetry.metrics import Metrics
-from skiway.telemetry.series import BOUNDS
 from skiway.telemetry.traces import Traces
 from telemetry.otlp_receiver import Receiver
 

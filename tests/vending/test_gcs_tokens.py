@@ -11,7 +11,7 @@ import pytest
 
 from skiway.errors import Unavailable
 from skiway.formats import Location, location
-from skiway.formats.google_tokens import GoogleToken
+from skiway.formats.object_stores import GoogleToken
 from skiway.vending import TableAccess
 from skiway.vending.gcs_tokens import GcsTokens, access_boundary
 from vending.token_exchange import TokenExchange, token_exchange

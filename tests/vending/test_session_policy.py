@@ -10,7 +10,7 @@ import pytest
 from skiway.errors import LimitExceeded
 from skiway.formats import location
 from skiway.vending import TableAccess
-from skiway.vending.session_policy import MAX_CHARACTERS, session_policy
+from skiway.vending.sts import MAX_CHARACTERS, session_policy
 from vending.guarded_s3 import permits
 
 OBJECTS = "arn:aws:s3:::lake/tables/a1"

@@ -21,12 +21,12 @@ from runtime.servers import Server, add_swapped_columns, eventually, started
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import PlannedTable
 from skiway.client.metastore.calls import Calls
-from skiway.metastore.pipelines.column_lineage import COLUMNS
-from skiway.metastore.pipelines.positions import PIPELINE as PIPELINE_ID
+from skiway.metastore.pipelines.lineage import COLUMNS
+from skiway.metastore.pipelines.lineage import PIPELINE as PIPELINE_ID
 from skiway.model import v1
-from skiway.presentation.open_clients import OpenClients
+from skiway.presentation.results import OpenClients
 from skiway.web import charts
-from skiway.web.pages import PAGES, pipelines
+from skiway.web.pages import PAGES, operations
 from skiway.web.rendering import rendered
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
@@ -645,9 +645,9 @@ def test_tables_in_the_graph_of_a_pipeline_are_links() -> None:
         PlannedTable("s.a", "keep", "", ["s.t"], "append", datetime(2026, 1, 1, tzinfo=UTC)),
         PlannedTable("s.b", "replace", "", ["s.a", "s.t"]),
     ]
-    shown = [pipelines.table_data(each, "lake") for each in planned]
+    shown = [operations.table_data(each, "lake") for each in planned]
     assert [each["link"] for each in shown] == ["/tables/lake/s/a", ""]
-    found = pipelines.layers({each.table: each.reads for each in planned})
+    found = operations.layers({each.table: each.reads for each in planned})
     assert found == [["s.t"], ["s.a"], ["s.b"]]
     drawn = charts.graph(found, shown)
     assert drawn.count("<a href=") == 1

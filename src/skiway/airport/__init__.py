@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from skiway.airport.builder import CatalogBuilder, SchemaBuilder
 
     # Implement a catalog: interfaces and capabilities
+    # Change definitions: CREATE, DROP and ALTER
     from skiway.airport.catalog import (
         Bindable,
         Catalog,
         CatalogVersion,
         ColumnStatistics,
         Commands,
+        CreateTable,
+        DynamicCatalog,
+        DynamicSchema,
+        DynamicTable,
         HasStatistics,
         LazyListing,
         Planned,
@@ -34,12 +39,6 @@ if TYPE_CHECKING:
         Versioned,
     )
 
-    # The current request in other threads and in unit tests
-    from skiway.airport.context import acting_as, submit, with_request
-
-    # Change definitions: CREATE, DROP and ALTER
-    from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable
-
     # Functions
     from skiway.airport.functions import (
         ANY,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         Volatility,
     )
 
+    # The current request in other threads and in unit tests
     # The current request, authentication, authorization and observation
     from skiway.airport.request import (
         Authenticator,
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
         Observer,
         Request,
         ServedCall,
+        acting_as,
         current_request,
+        submit,
+        with_request,
     )
-
-    # Read rows
-    from skiway.airport.scan import ScanOptions, TimePoint, find_rowid_column, project_schema
     from skiway.airport.server.call_handlers import Limits
 
     # Serve catalogs
@@ -80,18 +80,23 @@ if TYPE_CHECKING:
         TableRef,
     )
 
+    # Read rows
     # Write rows: INSERT, UPDATE and DELETE
-    from skiway.airport.writing import (
+    from skiway.airport.tables import (
         Deletable,
         DeletableBatch,
         DmlOptions,
         DmlResult,
         Insertable,
+        ScanOptions,
         Statement,
+        TimePoint,
         Updatable,
         UpdatableBatch,
         Writable,
         Write,
+        find_rowid_column,
+        project_schema,
     )
 
 __all__ = [  # noqa: RUF022  (grouped by topic)
@@ -121,19 +126,17 @@ __all__ = [  # noqa: RUF022  (grouped by topic)
 
 _NAMES = {
     "builder": "CatalogBuilder SchemaBuilder",
-    "catalog": "Bindable Catalog CatalogVersion ColumnStatistics Commands HasStatistics LazyListing Planned Schema SharedListing "
-    "Table TimeTravel Transactional TransactionManager TransactionStatus Versioned",
-    "context": "acting_as submit with_request",
-    "ddl": "CreateTable DynamicCatalog DynamicSchema DynamicTable",
+    "catalog": "Bindable Catalog CatalogVersion ColumnStatistics Commands CreateTable DynamicCatalog DynamicSchema DynamicTable "
+    "HasStatistics LazyListing Planned Schema SharedListing Table TimeTravel Transactional TransactionManager TransactionStatus Versioned",
     "functions": "ANY InOutCall Parameter ScalarFunction TableFunction TableInOutFunction Volatility",
-    "request": "Authenticator BearerAuth CatalogAuthorizer Observer Request ServedCall current_request",
-    "scan": "ScanOptions TimePoint find_rowid_column project_schema",
+    "request": "Authenticator BearerAuth CatalogAuthorizer Observer Request ServedCall acting_as current_request submit with_request",
+    "server.call_handlers": "Limits",
     "server.lookup": "CatalogResolver Catalogs",
     "server.server": "Server Tls serve",
-    "server.call_handlers": "Limits",
     "server.service": "AirportService",
     "table_refs": "DynamicSchemaTableRef FunctionCall FunctionCallRequest SchemaRequest TableRef",
-    "writing": "Deletable DeletableBatch DmlOptions DmlResult Insertable Statement Updatable UpdatableBatch Writable Write",
+    "tables": "Deletable DeletableBatch DmlOptions DmlResult Insertable ScanOptions Statement TimePoint Updatable "
+    "UpdatableBatch Writable Write find_rowid_column project_schema",
 }
 """The names that each module defines."""
 

@@ -20,6 +20,9 @@ from skiway.airport.catalog import (
     Bindable,
     Catalog,
     Commands,
+    DynamicCatalog,
+    DynamicSchema,
+    DynamicTable,
     HasStatistics,
     LazyListing,
     Planned,
@@ -31,13 +34,10 @@ from skiway.airport.catalog import (
     TransactionManager,
     Versioned,
 )
-from skiway.airport.ddl import DynamicCatalog, DynamicSchema, DynamicTable
 from skiway.airport.functions import AnyFunction, ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.request import CatalogAuthorizer
-from skiway.airport.scan import find_rowid_column
 from skiway.airport.table_refs import TableRef
-from skiway.airport.wire.duckdb_sql import ascii_lower, duckdb_type
-from skiway.airport.writing import (
+from skiway.airport.tables import (
     ROWID_TYPES,
     Deletable,
     DeletableBatch,
@@ -45,26 +45,10 @@ from skiway.airport.writing import (
     Updatable,
     UpdatableBatch,
     Writable,
+    find_rowid_column,
 )
+from skiway.airport.wire.duckdb_sql import ascii_lower, duckdb_type
 from skiway.errors import InvalidArgument
-
-__all__ = [
-    "Mistake",
-    "check_auth",
-    "check_callback",
-    "check_callbacks",
-    "check_catalog",
-    "check_catalog_name",
-    "check_columns",
-    "check_function",
-    "check_names",
-    "check_schema_name",
-    "check_table",
-    "check_transactions",
-    "contents_of",
-    "instead_of",
-    "takes_one_argument",
-]
 
 log = logging.getLogger("skiway.airport")
 

@@ -20,23 +20,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.scan import ArrowData, ScanOptions
+from skiway.airport.tables import ArrowData, ScanOptions
 from skiway.errors import Internal, InvalidArgument
-
-__all__ = [
-    "ANY",
-    "AnyFunction",
-    "AnyType",
-    "DecoratedScalar",
-    "DecoratedTable",
-    "InOutCall",
-    "Parameter",
-    "ScalarFunction",
-    "TableFunction",
-    "TableInOutFunction",
-    "Volatility",
-    "signature",
-]
 
 
 class AnyType:

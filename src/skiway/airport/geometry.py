@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from skiway import extras
 from skiway.airport.wire.duckdb_sql import extension_of
 from skiway.errors import InvalidArgument
+from skiway.foundation import extras
 
 with extras.needed("geometry", "skiway.airport.geometry"):
     import geoarrow.pyarrow as ga
@@ -24,19 +24,6 @@ with extras.needed("geometry", "skiway.airport.geometry"):
     from shapely.errors import GEOSException, ShapelyError
     from shapely.geometry.base import BaseGeometry
 
-__all__ = [
-    "GEOMETRY_TYPES",
-    "check_geometries",
-    "crs_of",
-    "decode",
-    "encode",
-    "geometries",
-    "geometry_array",
-    "geometry_field",
-    "geometry_type",
-    "type_name",
-    "validate",
-]
 
 GEOMETRY_TYPES: Final = (
     "Point", "LineString", "Polygon", "MultiPoint", "MultiLineString", "MultiPolygon", "GeometryCollection",

@@ -1,36 +1,31 @@
-"""The call being served: who calls, for what, and what observers learn about it."""
+"""The call being served: who calls, for what, and what observers learn about it.
+
+A context variable holds the current request, and a new thread starts without one. `submit` and `with_request` pass it on:
+
+    with ThreadPoolExecutor() as pool:
+        files = [submit(pool, read, path) for path in paths]
+
+`acting_as` sets it, to test a table without a server.
+"""
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from skiway.airport.wire import headers
-from skiway.doors import bearer_token, is_valid_header
+from skiway.airport.wire import protocol
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError, Unauthorized
-
-__all__ = [
-    "Authenticator",
-    "BearerAuth",
-    "CatalogAuthorizer",
-    "Observer",
-    "Request",
-    "ServedCall",
-    "admit",
-    "authorize",
-    "call_of",
-    "current_request",
-    "enter",
-    "entered",
-    "read_request",
-]
+from skiway.foundation.doors import bearer_token, is_valid_header
 
 log = logging.getLogger("skiway.airport")
 
@@ -174,11 +169,11 @@ def read_request(
     call.request = Request(
         method=method,
         call=call,
-        catalog=first.get(headers.CATALOG, ""),
-        trace_id=first.get(headers.TRACE_ID, ""),
-        session_id=first.get(headers.SESSION_ID, ""),
-        transaction_id=first.get(headers.TRANSACTION_ID) or first.get(headers.JSON_TRANSACTION_ID, ""),
-        token=bearer_token(first.get(headers.AUTHORIZATION, "")),
+        catalog=first.get(protocol.CATALOG, ""),
+        trace_id=first.get(protocol.TRACE_ID, ""),
+        session_id=first.get(protocol.SESSION_ID, ""),
+        transaction_id=first.get(protocol.TRANSACTION_ID) or first.get(protocol.JSON_TRANSACTION_ID, ""),
+        token=bearer_token(first.get(protocol.AUTHORIZATION, "")),
         metadata=metadata,
         connection=connection,
     )
@@ -187,7 +182,7 @@ def read_request(
 
 def _correlation_id(first: Mapping[str, Any]) -> str:
     """The caller's own id if it can be logged, else the trace id that DuckDB sends, else a new one."""
-    for name in (headers.CORRELATION_ID, headers.TRACE_ID):
+    for name in (protocol.CORRELATION_ID, protocol.TRACE_ID):
         value = str(first.get(name, "")).strip()
         if value and is_valid_header(value):
             return value
@@ -294,3 +289,54 @@ def authorize(request: Request, authenticator: object) -> Request:
         raise PermissionDenied(f"no access to catalog {request.catalog!r}")
     enter(allowed)
     return allowed
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def with_request(function: Callable[P, T]) -> Callable[P, T]:
+    """`function` with the request that is current now, in whichever thread it runs.
+
+    For `Thread(target=with_request(work))` and `executor.map(with_request(work), items)`. It may be called several times,
+    also at once.
+    """
+    context = contextvars.copy_context()
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return context.copy().run(function, *args, **kwargs)  # a context cannot be entered twice at once
+
+    return run
+
+
+def submit(executor: Executor, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Submit a call of `function` to a thread pool, where `current_request()` returns the request that is current now."""
+    return executor.submit(with_request(function), *args, **kwargs)
+
+
+@contextmanager
+def acting_as(
+    identity: str = "",
+    *,
+    transaction_id: str = "",
+    catalog: str = "",
+    token: str | None = None,
+    claims: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[Request]:
+    """Run a block as if a server called it for `identity`, in a transaction or without one: for unit tests of tables.
+
+    Code in the block gets this request from `current_request()`. Read the rows of a scan within the block, because a
+    generator runs only when it is read.
+    """
+    request = Request(
+        identity=identity,
+        transaction_id=transaction_id,
+        catalog=catalog,
+        token=token,
+        claims=dict(claims or {}),
+        metadata=tuple((name.lower(), value) for name, value in (headers or {}).items()),
+    )
+    with entered(request):
+        yield request

@@ -12,11 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport.checks import instead_of
-from skiway.airport.scan import ArrowData
+from skiway.airport.tables import ArrowData
 from skiway.airport.wire.duckdb_sql import storage_type
 from skiway.errors import Internal
-
-__all__ = ["record_batches"]
 
 _ROWS_PER_BATCH: Final = 4096  # of rows that a generator yields one by one
 

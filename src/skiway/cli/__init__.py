@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from skiway import extras
+from skiway.foundation import extras
 
 __all__ = ["main", "run_process"]
 
@@ -18,7 +18,7 @@ __all__ = ["main", "run_process"]
 def main() -> None:
     """Run the command line. Without the extra `lake`, explain which extra to install for what."""
     try:
-        import skiway.extras.lake  # noqa: F401
+        import skiway.foundation.extras.lake  # noqa: F401
     except extras.MissingExtra:
         sys.exit(f"skiway: {extras.overview()}")
     from skiway.cli.app import main as run
@@ -37,7 +37,7 @@ def run_process() -> NoReturn:
         main()
     except SystemExit as end:
         code = end.code
-    if "skiway.cli.sql.scans" not in sys.modules or isinstance(code, str):
+    if "skiway.cli.sql.session" not in sys.modules or isinstance(code, str):
         sys.exit(code)  # type: ignore[arg-type]
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

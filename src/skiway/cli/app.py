@@ -13,13 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from skiway import __version__
-from skiway.cli import completion
+from skiway.cli import options
 from skiway.cli.options import HOME, Account, Config, Home, OutputOption, Server, Set, Token, prepare_grpc
-from skiway.cli.output import Output
-from skiway.cli.terminal import discard_output, prepare_terminal
+from skiway.cli.output import Output, discard_output, prepare_terminal
 from skiway.errors import SkiwayError
-
-__all__ = ["LAKE", "app", "main"]
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of the disk to which the output is written."""
@@ -39,26 +36,26 @@ LAKE: Final = {
     "sql": LazyGroup("sql:app", "Run SQL on the lake with DuckDB."),
     "login": LazyGroup("login:login_app", "Log in to a server, so that commands need no token."),
     "logout": LazyGroup("login:logout_app", "Forget the login to a server."),
-    "attach": LazyGroup("attach:app", "Print the statements that attach catalogs in DuckDB."),
-    "search": LazyGroup("search:app", "Find tables by names, columns, comments and tags."),
-    "accounts": LazyGroup("accounts:app", "Manage accounts, which own catalogs."),
-    "grants": LazyGroup("grants:app", "Grant privileges on catalogs, namespaces and tables."),
-    "policies": LazyGroup("policies:app", "Restrict what callers see of rows and columns."),
-    "rules": LazyGroup("rules:app", "Define and check quality rules of tables."),
-    "catalogs": LazyGroup("catalogs:catalogs_app", "Manage catalogs, such as lake."),
-    "namespaces": LazyGroup("catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
-    "tables": LazyGroup("table_maintenance:app", "Show, describe, create, delete and maintain tables."),
-    "views": LazyGroup("views:app", "Show, create and delete views."),
-    "snapshots": LazyGroup("snapshots:app", "Show, roll back and delete snapshots of tables."),
-    "pipelines": LazyGroup("pipelines:app", "Derive tables from other tables by queries in files."),
-    "connectors": LazyGroup("connectors:app", "Mirror tables from other catalogs and folders."),
-    "jobs": LazyGroup("jobs:app", "List, watch and cancel background jobs."),
-    "queries": LazyGroup("queries:app", "Manage queries, which are leases on snapshots."),
-    "events": LazyGroup("events:app", "List and watch the changes of the account."),
-    "webhooks": LazyGroup("webhooks:app", "Send events to other systems over HTTP."),
-    "mcp": LazyGroup("mcp:app", "Serve the lake to assistants over MCP."),
-    "setup": LazyGroup("setup:app", "Export, plan and apply the configuration as a file."),
-    "stats": LazyGroup("stats:app", "Show and compute statistics of tables and files."),
+    "attach": LazyGroup("lake.catalogs:attach_app", "Print the statements that attach catalogs in DuckDB."),
+    "search": LazyGroup("lake.catalogs:search_app", "Find tables by names, columns, comments and tags."),
+    "accounts": LazyGroup("lake.access:accounts_app", "Manage accounts, which own catalogs."),
+    "grants": LazyGroup("lake.access:grants_app", "Grant privileges on catalogs, namespaces and tables."),
+    "policies": LazyGroup("lake.access:policies_app", "Restrict what callers see of rows and columns."),
+    "rules": LazyGroup("lake.rules:app", "Define and check quality rules of tables."),
+    "catalogs": LazyGroup("lake.catalogs:catalogs_app", "Manage catalogs, such as lake."),
+    "namespaces": LazyGroup("lake.catalogs:namespaces_app", "Manage namespaces, such as lake.sales."),
+    "tables": LazyGroup("lake.table_maintenance:app", "Show, describe, create, delete and maintain tables."),
+    "views": LazyGroup("lake.catalogs:views_app", "Show, create and delete views."),
+    "snapshots": LazyGroup("lake.snapshots:snapshots_app", "Show, roll back and delete snapshots of tables."),
+    "pipelines": LazyGroup("lake.pipelines:app", "Derive tables from other tables by queries in files."),
+    "connectors": LazyGroup("lake.connectors:app", "Mirror tables from other catalogs and folders."),
+    "jobs": LazyGroup("lake.jobs:app", "List, watch and cancel background jobs."),
+    "queries": LazyGroup("lake.activity:queries_app", "Manage queries, which are leases on snapshots."),
+    "events": LazyGroup("lake.activity:events_app", "List and watch the changes of the account."),
+    "webhooks": LazyGroup("lake.activity:webhooks_app", "Send events to other systems over HTTP."),
+    "mcp": LazyGroup("server:mcp_app", "Serve the lake to assistants over MCP."),
+    "setup": LazyGroup("lake.setup:app", "Export, plan and apply the configuration as a file."),
+    "stats": LazyGroup("lake.snapshots:stats_app", "Show and compute statistics of tables and files."),
 }
 
 
@@ -114,7 +111,7 @@ app.add_typer(tokens, name="tokens")
 def main() -> None:
     """Run the command line. A `SkiwayError` is printed as one sentence, with exit code 1; wrong usage exits with 2."""
     prepare_grpc()  # before any command imports gRPC, which reads its environment then
-    completion.prepare()
+    options.prepare_completion()
     prepare_terminal()
     try:
         match sys.argv[1:]:
@@ -208,9 +205,9 @@ def demo(
 
     It prints the statements to type into DuckDB. The first run creates the lake and profiles its tables with Spark.
     """
-    from skiway.cli import demo as demonstration
+    from skiway.cli import server as demonstration
 
-    demonstration.run(home.expanduser(), once=once, grpc=grpc, http=http)
+    demonstration.run_demo(home.expanduser(), once=once, grpc=grpc, http=http)
 
 
 @app.command()
@@ -349,14 +346,14 @@ def show_config(
 
 @app.command("completion")
 def show_completion(
-    shell: Annotated[completion.Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    shell: Annotated[options.Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print the script that completes commands, options and names of tables in a shell.
 
     bash: eval "$(skiway completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit; fish: skiway
     completion fish > ~/.config/fish/completions/skiway.fish
     """
-    typer.echo(completion.script(shell))
+    typer.echo(options.completion_script(shell))
 
 
 @tokens.command("new")

@@ -1,4 +1,4 @@
-"""Commands that call a server: how they connect, print their results and explain errors."""
+"""Commands that call a server: how they connect, show progress, print results and explain errors."""
 
 from __future__ import annotations
 
@@ -7,28 +7,105 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
 
-from skiway.cli import completion
+from skiway.cli import options
 from skiway.cli.options import HOME, Account, OutputOption, Server, Token, prepare_grpc
 from skiway.cli.output import Output
-from skiway.cli.progress import collected
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
 
-__all__ = ["DEFAULT_ACCOUNT", "READY_FILE", "TIMEOUT_S", "Call", "command", "group", "run_command", "suggestion"]
+T = TypeVar("T")
+QUIET_S: Final = 2.0
+"""How long a command may take before it shows that it works."""
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Bar]:
+    """Show that the block works, if it takes longer than two seconds.
+
+    The bar is on stderr, only on a terminal, and disappears at the end of the block. End it before you print.
+    """
+    shown = Bar(label)
+    timer = threading.Timer(QUIET_S, shown.begin)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield shown
+    finally:
+        timer.cancel()
+        shown.end()
+
+
+def collected(label: str, items: Iterable[T]) -> list[T]:
+    """All items, with their number as progress."""
+    found: list[T] = []
+    with progress(label) as bar:
+        for each in items:
+            found.append(each)
+            bar.count(len(found))
+    return found
+
+
+class Bar:
+    """A bar that moves without an end, since the amount of work is not known."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._done, self._is_over = label, 0, False
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._update: Callable[[str], None] | None = None
+
+    def begin(self) -> None:
+        """Show the bar, unless it has ended."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from skiway.cli.rendering import console
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+        with self._lock:
+            if self._is_over:
+                return
+            bar = Progress(
+                *columns,
+                console=console(stderr=True),
+                transient=True,
+                redirect_stdout=False,  # it would send the result to stderr
+                redirect_stderr=False,
+            )
+            self._stack.enter_context(bar)
+            task = bar.add_task(self._text(), total=None)
+            self._update = lambda text: bar.update(task, description=text)
+
+    def count(self, done: int) -> None:
+        """Set the number of things that are done."""
+        self._done = done
+        if (update := self._update) is not None:
+            update(self._text())
+
+    def end(self) -> None:
+        """Remove the bar. It does not come back."""
+        with self._lock:
+            self._is_over, self._update = True, None
+            self._stack.close()
+
+    def _text(self) -> str:
+        return f"{self._label}, {self._done:,} so far" if self._done else self._label
+
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
 DEFAULT_ACCOUNT: Final = "default"
@@ -216,8 +293,8 @@ def _complete_names(parameters: Iterable[inspect.Parameter]) -> None:
     """Let shells complete the names of what the server has."""
     for each in parameters:
         for info in getattr(each.annotation, "__metadata__", ()):
-            if isinstance(info, ParameterInfo) and (names := completion.NAMES.get(info.metavar or "")):
-                info.autocompletion = completion.completer(names, _connected)
+            if isinstance(info, ParameterInfo) and (names := options.COMPLETIONS.get(info.metavar or "")):
+                info.autocompletion = options.completer(names, _connected)
 
 
 def _connected(ctx: Any) -> Metastore:
@@ -226,7 +303,7 @@ def _connected(ctx: Any) -> Metastore:
         ctx.params.get(name) or os.environ.get(f"SKIWAY_{name.upper()}") or None
         for name in ("server", "token", "account")
     )
-    return Call(server, token, account).metastore(timeout_s=completion.TIMEOUT_S)
+    return Call(server, token, account).metastore(timeout_s=options.COMPLETION_TIMEOUT_S)
 
 
 def _address_in(home: Path) -> str | None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from skiway.config import Settings
 
-__all__ = ["Target", "run"]
 
 COLORS: Final = {
     State.ok: typer.colors.GREEN,
@@ -114,7 +113,7 @@ def _settings(home: Path, file: Path | None, given: Sequence[str]) -> tuple[Sett
 
 
 def _spark(settings: Settings) -> Callable[[], SparkSession]:
-    from skiway.runtime.spark import spark_place
+    from skiway.runtime.lake import spark_place
 
     return spark_place(settings.reconciler.spark).session
 

@@ -1,24 +1,37 @@
-"""`skiway login` and `skiway logout`: get a token once, and use it in all commands."""
+"""`skiway login` and `skiway logout`: get a token once, and use it in all commands and in DuckDB.
+
+DuckDB itself stores its persistent secrets, in a process of its own: the format of its files is its own affair, and a secret of
+type `airport` needs the extension. Statements go to its standard input, because other users can see the arguments of a process.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
-from skiway.cli.command import TIMEOUT_S, Call, command, group
-from skiway.cli.progress import progress
+from skiway.cli.command import TIMEOUT_S, Call, command, group, progress
 from skiway.cli.stored_logins import StoredLogin, forget_login, store_login, valid_login
-from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError, Unauthorized, Unsupported
-from skiway.security.device_login import DeviceLogin, IssuedTokens
-
-__all__ = ["login_app", "logout_app"]
+from skiway.errors import (
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    SkiwayError,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+)
+from skiway.security.identity_provider import DeviceLogin, IssuedTokens
 
 PASTE: Final = "store one with: skiway login --token-file -"
 MAX_TOKEN_BYTES: Final = 65_536
@@ -71,8 +84,6 @@ def login(
     store_login(stored)
     secret = None
     if duckdb:
-        from skiway.cli.duckdb_secrets import store_secret
-
         with progress("storing the secret of DuckDB"):
             secret = store_secret(location, stored.token)
     record = LoginRecord(location, stored.issuer or None, stored.expires_at, bool(stored.refresh_token), secret)
@@ -88,8 +99,6 @@ def logout(
     location = call.location
     existed, found = forget_login(location)
     if duckdb:
-        from skiway.cli.duckdb_secrets import drop_secret
-
         drop_secret(location)
     if not existed and not duckdb:
         raise NotFound(f"you are not logged in to {location}")
@@ -221,3 +230,75 @@ def _summary(record: LoginRecord) -> str:
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
+
+
+DUCKDB_TIMEOUT_S: Final = 120.0
+"""The first run downloads the extension."""
+LOADS: Final = (["LOAD airport;"], ["INSTALL airport FROM community;", "LOAD airport;"])
+RUNNER: Final = """
+import sys, duckdb
+try:
+    duckdb.connect().execute(sys.stdin.read())
+except duckdb.Error as error:
+    sys.exit(str(error))
+"""
+MAX_QUOTED: Final = 300
+
+
+def secret_name(location: str) -> str:
+    """The name of the secret for a server. It is part of a file name."""
+    parts = urlsplit(location)
+    return f"skiway_{re.sub('[^A-Za-z0-9.-]', '_', parts.netloc or parts.path)}"
+
+
+def store_secret(location: str, token: str) -> str:
+    """Store the token for all calls of DuckDB to a server, in the place of an earlier one. Returns the secret's name."""
+    from skiway.airport.wire.duckdb_sql import secret_statement  # which imports pyarrow
+
+    name = secret_name(location)
+    create = secret_statement(location, token, persistent_name=name)
+    problem = ""
+    for program in _programs():
+        for load in LOADS:
+            problem = _problem(program, [*load, create], hidden=token)
+            if not problem:
+                return name
+    raise Unavailable(
+        f"you are logged in, but DuckDB could not store its secret: {problem}; where DuckDB has its airport extension, run "
+        "skiway login --duckdb again, or the statements of skiway attach --show-token",
+        key="duckdb.secret",
+    )
+
+
+def drop_secret(location: str) -> None:
+    """Remove the secret for a server, if there is one. This works without the extension."""
+    from skiway.airport.wire.duckdb_sql import identifier
+
+    statement = f"DROP PERSISTENT SECRET IF EXISTS {identifier(secret_name(location))};"
+    problem = ""
+    for program in _programs():
+        problem = _problem(program, [statement])
+        if not problem:
+            return
+    raise Unavailable(f"DuckDB could not remove its secret: {problem}", key="duckdb.secret")
+
+
+def _programs() -> Iterator[list[str]]:
+    """The `duckdb` on the path, which most likely has the extension, then the installed Python package."""
+    if own := shutil.which("duckdb"):
+        yield [own, "-batch", "-bail", "-init", "/dev/null"]
+    yield [sys.executable, "-c", RUNNER]
+
+
+def _problem(program: Sequence[str], statements: Sequence[str], *, hidden: str = "") -> str:
+    """What went wrong when the program ran the statements; "" if nothing did. DuckDB's errors may quote a statement."""
+    try:
+        done = subprocess.run(  # noqa: S603 - DuckDB, with statements of ours
+            program, input="\n".join(statements), capture_output=True, text=True, timeout=DUCKDB_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program[0]} does not run: {type(error).__name__}"
+    if not done.returncode:
+        return ""
+    said = " ".join((done.stderr or done.stdout).split()) or f"it ended with exit code {done.returncode}"
+    return (said.replace(hidden, "****") if hidden else said)[:MAX_QUOTED]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from skiway.cli.command import progress
 from skiway.cli.options import load_settings, require_home
 from skiway.cli.output import Output
-from skiway.cli.progress import progress
 from skiway.cli.rendering import write_record, write_records
 from skiway.metastore.maintenance import Checker, Defect, restore_backup, write_backup
 from skiway.metastore.migrations import STEPS, pending_steps, store_format
@@ -21,8 +21,6 @@ from skiway.runtime.stores import secrets_of, stores_of
 
 if TYPE_CHECKING:
     from skiway.config import Settings
-
-__all__ = ["back_up", "check", "migrate", "restore"]
 
 
 def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, repair: bool, output: Output) -> None:

@@ -1,4 +1,4 @@
-"""The formats of `--output`, for all commands: table, CSV, JSON, NDJSON, YAML and Markdown.
+"""What commands print: tables, CSV, JSON, NDJSON, YAML and Markdown, in symbols that the terminal can show.
 
 A result has named columns and two forms of each row: cells of text for tables, CSV and Markdown, and a JSON object for JSON,
 NDJSON and YAML. Rows are written as they arrive, so a result of any size needs little memory.
@@ -6,6 +6,7 @@ NDJSON and YAML. Rows are written as they arrive, so a result of any size needs 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import os
@@ -18,21 +19,63 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
-from skiway.cli.terminal import shown_symbols
+SYMBOLS: Final = {
+    **dict(zip("▁▂▃▄▅▆▇█", ".:-=+*#@", strict=True)),
+    "…": "~",
+    "≈": "~",
+    "±": "+-",
+    "≤": "<=",
+    "⊂": "in ",
+    "–": "-",
+    "·": "*",
+    "×": "x",
+}
+"""ASCII for the symbols that our output uses."""
+_TABLE: Final = str.maketrans(SYMBOLS)
+HANDLER: Final = "skiway.symbols"
 
-__all__ = [
-    "Cells",
-    "Column",
-    "Output",
-    "Row",
-    "TableWriter",
-    "has_colors",
-    "one_line",
-    "write_columns",
-    "write_documents",
-    "write_texts",
-    "yaml_lines",
-]
+
+def is_ascii() -> bool:
+    """Whether the output shows only ASCII: a terminal in the locale C or POSIX, or another encoding than UTF-8.
+
+    Python writes UTF-8 in these locales, which is right for files and pipes; a terminal may not show it.
+    """
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
+    if not encoding.startswith("utf"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("LC_ALL") in ("C", "POSIX")
+
+
+def shown_symbols(text: str) -> str:
+    """The text with symbols in ASCII, where the output shows only ASCII."""
+    return text if text.isascii() or not is_ascii() else text.translate(_TABLE)
+
+
+def prepare_terminal() -> None:
+    """Write characters that the output cannot show as ASCII symbols or escapes, instead of failing."""
+    codecs.register_error(HANDLER, _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if not hasattr(stream, "reconfigure"):
+            continue
+        if is_ascii() and codecs.lookup(stream.encoding).name.startswith("utf"):
+            stream.reconfigure(encoding="ascii", errors=HANDLER)
+        else:
+            stream.reconfigure(errors=HANDLER)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(SYMBOLS.get(char) or char.encode("ascii", "backslashreplace").decode() for char in text), error.end
+
+
+def discard_output() -> None:
+    """Write the rest of the output nowhere, or else the exit of the process would report it as lost."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
 
 Row = Sequence[str | None]
 """The cells of a row; None is NULL."""

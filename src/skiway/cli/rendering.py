@@ -20,29 +20,17 @@ from skiway.cli.output import (
     Column,
     Output,
     has_colors,
+    shown_symbols,
     write_columns,
     write_documents,
     write_texts,
     yaml_lines,
 )
-from skiway.cli.terminal import shown_symbols
-from skiway.presentation.sizes import format_size
+from skiway.presentation.tables import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "UNKNOWN",
-    "console",
-    "fields_of",
-    "format_value",
-    "json_text",
-    "write_fields",
-    "write_note",
-    "write_record",
-    "write_records",
-    "write_rows",
-]
 
 UNFOLDED: Final = 100_000
 UNKNOWN: Final = "-"

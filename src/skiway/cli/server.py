@@ -1,4 +1,4 @@
-"""Commands that run or administer a server: `serve`, `worker`, `gc` and `config`.
+"""Commands that run or administer a server: `serve`, `worker`, `demo`, `mcp`, `gc` and `config`.
 
 The modules of the server are imported by the commands that need them, after `prepare_grpc`.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -20,17 +23,20 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from skiway import __version__
-from skiway.cli.command import READY_FILE
+from skiway.cli.command import READY_FILE, Call, command, group, progress
 from skiway.cli.options import key_values, load_settings, prepare_grpc, prepare_memory, require_home
 from skiway.cli.output import Output
-from skiway.cli.progress import progress
 from skiway.cli.rendering import write_records
 from skiway.config import FILE_NAME, Settings, shown
+from skiway.config.loading import from_environment, from_file, from_flags
 from skiway.config.settings import SHORT_FORMS
-from skiway.config.sources import from_environment, from_file, from_flags
 from skiway.errors import InvalidArgument, SkiwayError
+from skiway.foundation import extras
 
-__all__ = ["collect_garbage", "serve", "show_settings", "work"]
+if TYPE_CHECKING:
+    from skiway.demo.home import DemoHome
+    from skiway.demo.output import Poster
+    from skiway.runtime.process import Process
 
 AUTH = {
     "dev": "dev: every caller can do everything",
@@ -221,3 +227,126 @@ def _origins(home: Path, file: Path | None, given: Sequence[str]) -> dict[str, s
         from_flags(key_values(given, "--set")),
     )
     return {SHORT_FORMS.get(each.key, each.key): each.origin for each in chain.from_iterable(sources)}
+
+
+INTERRUPTED: Final = 130
+"""The exit code of programs that were interrupted by Ctrl-C."""
+
+
+def run_demo(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
+    """Create the demo in `home` if it does not exist; then serve it until a signal, or with `once` run three queries."""
+    prepare_grpc()
+    from skiway.demo.home import DemoHome
+    from skiway.demo.output import Poster
+    from skiway.runtime.lifecycle import remove_stale
+    from skiway.runtime.process import running
+
+    demo_home, poster = DemoHome.at(home), Poster()
+    remove_stale(demo_home.path / READY_FILE)
+    if not demo_home.is_complete:
+        extras.require("datasketches", "pyspark", extra="spark", purpose="building the demo lake")
+    settings = _demo_settings(demo_home.path, grpc, http, once=once)
+    poster.greet()
+    for number in (signal.SIGINT, signal.SIGTERM):  # even if the parent process ignores them
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with _redirect_java(demo_home.path / "spark.log"), running(settings, demo_home.path) as process:
+            _create_demo(demo_home, process, poster)
+            _run_queries(demo_home, process, poster) if once else _serve_demo(demo_home, process, poster)
+    except KeyboardInterrupt:
+        sys.stderr.write("skiway: stopped; the next run continues from here\n")
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)  # a normal exit would wait for Spark to finish
+
+
+@contextmanager
+def _redirect_java(file: Path) -> Iterator[None]:
+    """Redirect stderr of child processes to a file for the duration of the block; our own stderr is unchanged."""
+    own, saved = sys.stderr, os.dup(2)
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    sys.stderr = os.fdopen(os.dup(saved), "w", buffering=1)
+    try:
+        yield
+    finally:
+        sys.stderr.close()
+        os.dup2(saved, 2)
+        os.close(saved)
+        sys.stderr = own
+
+
+def _demo_settings(home: Path, grpc: str | None, http: str | None, *, once: bool) -> Settings:
+    """The settings of the demo, which ignore the environment: the demo is the same everywhere."""
+    from skiway.config import load
+
+    addresses = {"server.grpc.address": grpc, "server.http.address": http}
+    if once:  # nobody connects, so any port will do
+        addresses = {key: address or "127.0.0.1:0" for key, address in addresses.items()}
+    given = {key: address for key, address in addresses.items() if address is not None}
+    return load(home, flags={"log.level": "ERROR", "pipelines.enabled": "true", **given})
+
+
+def _create_demo(demo_home: DemoHome, process: Process, poster: Poster) -> None:
+    from skiway.demo.build import make, warm_spark
+
+    if demo_home.is_complete:
+        return
+    with demo_home.making(), poster.making() as watcher:
+        warm_spark()
+        make(demo_home, rpc=process.addresses["rpc"], airport=process.addresses["airport"], watcher=watcher)
+        demo_home.completed()
+
+
+def _serve_demo(demo_home: DemoHome, process: Process, poster: Poster) -> None:
+    from skiway.client import AirportClient
+    from skiway.demo.build import CATALOG
+    from skiway.demo.output import contents
+    from skiway.runtime.lifecycle import StopSignals, announced
+
+    with StopSignals() as signals, announced(demo_home.path / READY_FILE, process.addresses):
+        with AirportClient(process.addresses["airport"], CATALOG) as db:
+            poster.lake(contents(db))
+        poster.invitation(process.addresses, demo_home.path)
+        signals.wait()
+
+
+def _run_queries(demo_home: DemoHome, process: Process, poster: Poster) -> None:
+    from skiway.client import AirportClient
+    from skiway.demo.build import CATALOG
+    from skiway.demo.output import QUERIES, answer, contents
+
+    with AirportClient(process.addresses["airport"], CATALOG) as db:
+        poster.lake(contents(db))
+        for number, query in enumerate(QUERIES, start=1):
+            poster.answered(number, query, answer(db, query.sql))
+    poster.goodbye(demo_home.path)
+
+
+mcp_app = group("mcp", None)
+
+
+@command(mcp_app, "mcp")
+def mcp(
+    call: Call,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Serve over HTTP at a loopback address; each request has its own token."
+        ),
+    ] = None,
+) -> None:
+    """Serve the lake to assistants with the Model Context Protocol.
+
+    By default, it serves one client on standard input and output, with your token.
+    """
+    if call.account not in (None, "", "default"):
+        raise InvalidArgument("MCP uses the account of the token: give --token, and leave out --account")
+    location = call.location  # prepares gRPC, before the import
+    from skiway.mcp import serve_http, serve_stdio
+
+    if http is None:
+        serve_stdio(location, call.renewed_token)
+        return
+    if call.token is not None:
+        raise InvalidArgument("with --http, clients send their own tokens: leave out --token and SKIWAY_TOKEN")
+    serve_http(location, http, ready=lambda url: typer.echo(f"MCP server at {url}", err=True))

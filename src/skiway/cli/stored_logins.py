@@ -21,9 +21,8 @@ import msgspec
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 
 if TYPE_CHECKING:
-    from skiway.security.device_login import DeviceLogin, IssuedTokens
+    from skiway.security.identity_provider import DeviceLogin, IssuedTokens
 
-__all__ = ["LoginToken", "StoredLogin", "find_login", "forget_login", "store_login", "valid_login"]
 
 MARGIN: Final = timedelta(seconds=30)
 """A token that expires sooner is renewed before a command uses it."""
@@ -60,7 +59,7 @@ class StoredLogin(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def provider(self) -> DeviceLogin:
         """The issuer of the token."""
-        from skiway.security.device_login import DeviceLogin  # which imports httpx, and few commands renew a token
+        from skiway.security.identity_provider import DeviceLogin  # which imports httpx, and few commands renew a token
 
         return DeviceLogin(self.issuer, self.client_id, scopes=self.scopes)
 
@@ -146,14 +145,14 @@ def forget_login(server: str) -> tuple[bool, StoredLogin | None]:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     # Imported here, as in `_write`, because every command reads logins and few change them.
-    from skiway.security.private_files import changing
+    from skiway.foundation.files import changing
 
     with changing(path, WHAT):
         yield
 
 
 def _write(login: StoredLogin) -> None:
-    from skiway.security.private_files import replace_file
+    from skiway.foundation.files import replace_file
 
     replace_file(_path(login.server), msgspec.json.encode(login))
 

@@ -16,14 +16,12 @@ from skiway.cli.rendering import write_record, write_records
 from skiway.config import Settings, store_urls
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.platform import AccountDirectory, forget_token, token_uses
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.runtime.authentication import roles as known_roles
 from skiway.runtime.stores import stores_of
 from skiway.security import Roles, TokenEntry, TokenFile, new_token
-from skiway.security.token_changes import add_token, remove_token, token_id
+from skiway.security.tokens import add_token, remove_token, token_id
 from skiway.storage import Stores
-
-__all__ = ["create_token", "list_tokens", "revoke_token"]
 
 
 @dataclass(frozen=True, slots=True)

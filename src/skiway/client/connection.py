@@ -19,23 +19,9 @@ import grpc
 import grpc.experimental
 from google.protobuf.message import DecodeError, Message
 
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.client.errors import airport_error
 from skiway.errors import Cancelled, Internal, InvalidArgument, PermissionDenied
-
-__all__ = [
-    "Channel",
-    "Connection",
-    "Duplex",
-    "Location",
-    "Outbox",
-    "Stream",
-    "TlsOptions",
-    "Token",
-    "current_token",
-    "parse_message",
-    "split_url",
-]
 
 Token: TypeAlias = str | Callable[[], str | None] | None
 """A token, or a function that returns it, which is called for every call: tokens expire, and can be renewed."""
@@ -312,7 +298,7 @@ class Connection(Channel):
 
     def call(self, method: str, request: Message, metadata: Metadata) -> bytes:
         """Make a unary call and return the response."""
-        invoke: Any = self.open().unary_unary(f"/{headers.SERVICE}/{method}")
+        invoke: Any = self.open().unary_unary(f"/{protocol.SERVICE}/{method}")
         try:
             return cast(bytes, invoke(request.SerializeToString(), **self._call_options(metadata)))
         except grpc.RpcError as error:
@@ -320,14 +306,14 @@ class Connection(Channel):
 
     def stream(self, method: str, request: Message, metadata: Metadata) -> Stream:
         """Make a call with one request and a stream of responses."""
-        invoke: Any = self.open().unary_stream(f"/{headers.SERVICE}/{method}")
+        invoke: Any = self.open().unary_stream(f"/{protocol.SERVICE}/{method}")
         return self._watched(
             Stream(invoke(request.SerializeToString(), **self._call_options(metadata)), self.location.text)
         )
 
     def exchange(self, method: str, metadata: Metadata) -> Duplex:
         """Open a bidirectional call."""
-        invoke: Any = self.open().stream_stream(f"/{headers.SERVICE}/{method}")
+        invoke: Any = self.open().stream_stream(f"/{protocol.SERVICE}/{method}")
         return self._watched(Duplex(invoke, self.location.text, **self._call_options(metadata)))
 
     def _watched(self, call: C) -> C:
@@ -351,7 +337,7 @@ class Connection(Channel):
 
     def _call_options(self, metadata: Metadata) -> dict[str, Any]:
         for name, value in metadata:
-            if not headers.can_carry(value):
+            if not protocol.can_carry(value):
                 # The message leaves out the value, which may be a secret.
                 raise InvalidArgument(
                     f"header {name} contains characters other than printable ASCII, which gRPC cannot send",

@@ -21,11 +21,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from skiway import errors
-from skiway.airport.wire import headers
-from skiway.airport.wire.payloads import TypedError
+from skiway.airport.wire import protocol
+from skiway.airport.wire.protocol import TypedError
 from skiway.model import v1
-
-__all__ = ["BY_CODE", "BY_STATUS", "airport_error", "blame_server", "metastore_error"]
 
 BY_STATUS: Final[Mapping[grpc.StatusCode, type[errors.SkiwayError]]] = {
     grpc.StatusCode.UNAUTHENTICATED: errors.Unauthorized,
@@ -92,8 +90,8 @@ def airport_error(failed: grpc.RpcError, location: str) -> errors.SkiwayError:
     """Return the error of a failed Airport call."""
     call: Any = failed  # grpcio raises the call object itself, whose type it does not export
     trailers: dict[str, Any] = dict(call.trailing_metadata() or ())
-    details = trailers.get(headers.ERROR_DETAILS, b"")
-    facts, typed = _json_details(trailers.get(headers.ERROR_FACTS, details)), _typed_error(details)
+    details = trailers.get(protocol.ERROR_DETAILS, b"")
+    facts, typed = _json_details(trailers.get(protocol.ERROR_FACTS, details)), _typed_error(details)
     kind = _named_class(trailers) or _class_by_status(call.code(), facts, typed)
     error = kind(_airport_message(call, trailers, typed, location), key=facts.pop("key", ""))
     facts.pop("code", None)
@@ -103,7 +101,7 @@ def airport_error(failed: grpc.RpcError, location: str) -> errors.SkiwayError:
 
 def _named_class(trailers: dict[str, Any]) -> type[errors.SkiwayError] | None:
     """The class that a Skiway server names in a trailer."""
-    name = trailers.get(headers.ERROR_CLASS)
+    name = trailers.get(protocol.ERROR_CLASS)
     return getattr(errors, name) if name in errors.__all__ else None
 
 
@@ -123,8 +121,8 @@ def _class_by_status(
 def _airport_message(call: Any, trailers: dict[str, Any], typed: TypedError | None, location: str) -> str:
     if typed is not None:
         return typed.message
-    if headers.ARROW_MESSAGE in trailers:
-        return str(trailers[headers.ARROW_MESSAGE].decode("utf-8", "replace"))
+    if protocol.ARROW_MESSAGE in trailers:
+        return str(trailers[protocol.ARROW_MESSAGE].decode("utf-8", "replace"))
     details = _ARROW_NOISE.sub("", call.details() or "")
     if call.code() is grpc.StatusCode.UNAVAILABLE and not trailers:
         return f"cannot reach {location}: {details or 'the connection failed'}; check that the server is running"
@@ -161,7 +159,7 @@ def metastore_error(failed: grpc.RpcError, target: str, correlation_id: str) -> 
     """Return the error of a failed metastore call; `params["correlation_id"]` finds it in the server's log."""
     call: Any = failed  # grpcio raises the call object itself, whose type it does not export
     trailers = dict(call.trailing_metadata() or ())
-    details = _error_details(trailers.get(headers.ERROR_DETAILS))
+    details = _error_details(trailers.get(protocol.ERROR_DETAILS))
     message = details.message if details and details.message else _metastore_message(call, target)
     error = _class_by_code(call.code(), details)(message)
     if details is not None:

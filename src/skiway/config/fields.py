@@ -17,39 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, dataclass_transform, get_args
 from urllib.parse import urlsplit
 
-from skiway.durations import SYNTAX, duration_text, parse_duration
-
-__all__ = [
-    "ADDRESS",
-    "COUNT",
-    "DURATION",
-    "FLAG",
-    "MASK",
-    "MILLIS",
-    "PATH",
-    "PREFIX",
-    "SECONDS",
-    "SECRET",
-    "TEXT",
-    "WEB_URL",
-    "Kind",
-    "Secret",
-    "Setting",
-    "as_text",
-    "build",
-    "choice",
-    "is_loopback",
-    "listed",
-    "number",
-    "pairs",
-    "pattern",
-    "section",
-    "setting",
-    "settings_of",
-    "store_url",
-    "values_of",
-    "whole",
-]
+from skiway.foundation.clock import DURATION_SYNTAX, duration_text, parse_duration
 
 PREFIX = "SKIWAY__"
 """The prefix of environment variables that hold settings."""
@@ -347,7 +315,7 @@ FLAG = Kind("true or false", _flag)
 COUNT = whole(at_least=1)
 MILLIS = whole(at_least=0, of=" of milliseconds")
 SECONDS = number(of=" of seconds")
-DURATION = Kind(SYNTAX, parse_duration)
+DURATION = Kind(DURATION_SYNTAX, parse_duration)
 ADDRESS = Kind("host:port, such as 127.0.0.1:50051 or [::1]:0", _address)
 WEB_URL = Kind("a URL such as https://host/path, without a user or password in it", _web_url)
 PATH = Kind("a path", lambda value: Path(_text(value)), path=True)

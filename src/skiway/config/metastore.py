@@ -23,29 +23,7 @@ from skiway.config.fields import (
     setting,
     whole,
 )
-from skiway.config.sql import MEMORY
-
-__all__ = [
-    "Events",
-    "Gc",
-    "Idempotency",
-    "JobStore",
-    "Maintenance",
-    "MaintenanceSpark",
-    "Metadata",
-    "Metrics",
-    "PipelinePython",
-    "Pipelines",
-    "Profiles",
-    "Quality",
-    "Query",
-    "Reconciler",
-    "Seed",
-    "Spark",
-    "StorageUsage",
-    "System",
-    "Webhooks",
-]
+from skiway.config.server import MEMORY
 
 # A blob may be written, or found to exist, up to ten seconds before a pointer refers to it.
 MIN_AGE = whole(at_least=10_000, of=" of milliseconds")

@@ -1,4 +1,4 @@
-"""Settings of the servers and of authentication."""
+"""Settings of the servers, authentication, quotas, and SQL of callers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from skiway.config.fields import (
     choice,
     listed,
     number,
+    pairs,
     pattern,
     section,
     setting,
     whole,
 )
-
-__all__ = ["Auth", "Client", "Errors", "Grpc", "Http", "Interceptor", "Oidc", "Server", "Session", "Tls"]
 
 AuthMode = Literal["dev", "token", "oidc"]
 
@@ -309,3 +308,107 @@ class Errors:
         False, FLAG, "Include the stack trace of an error in the response; for development only."
     )
     max_detail_chars: int = setting(512, whole(at_least=64), "Maximum length of an error message in a response.")
+
+
+CALLS = "Open calls of all kinds that are not listed here."
+SCANS = "Open scans."
+EXCHANGES = "Open exchanges: INSERT, UPDATE, DELETE and functions over rows."
+HANDSHAKES = "Open handshakes."
+QUERIES = "Open calls about queries: planning, and reading scan bundles."
+PER_SECOND = "Calls per second of all kinds; twice as many at once after a pause."
+BYTES = "Bytes per second, received and sent. They count when a call ends; calls are rejected while too many were used."
+AMOUNT = whole(at_least=0)
+RATE = number(at_least=0)
+
+
+@section
+class Quota:
+    """What a caller may use of each server process; 0 means no limit."""
+
+    calls: int = setting(64, AMOUNT, CALLS)
+    scans: int = setting(48, AMOUNT, SCANS)
+    exchanges: int = setting(48, AMOUNT, EXCHANGES)
+    handshakes: int = setting(4, AMOUNT, HANDSHAKES)
+    queries: int = setting(64, AMOUNT, QUERIES)
+    per_second: float = setting(5000.0, RATE, PER_SECOND)
+    bytes_per_second: int = setting(0, AMOUNT, BYTES)
+
+
+@section
+class AccountQuota(Quota):
+    """What all callers of an account together may use of each server process; 0 means no limit."""
+
+    calls: int = setting(128, AMOUNT, CALLS)
+    scans: int = setting(56, AMOUNT, SCANS)
+    exchanges: int = setting(56, AMOUNT, EXCHANGES)
+    handshakes: int = setting(6, AMOUNT, HANDSHAKES)
+    queries: int = setting(128, AMOUNT, QUERIES)
+    per_second: float = setting(10_000.0, RATE, PER_SECOND)
+    bytes_per_second: int = setting(0, AMOUNT, BYTES)
+
+
+@section
+class Quotas:
+    """The quotas of each caller, and of all callers of an account together, in each server process."""
+
+    caller: Quota = Quota()
+    account: AccountQuota = AccountQuota()
+
+
+MEMORY = pattern(r"\d+(\.\d+)?\s*([KMG]i?B)", "an amount of memory, such as 512MB or 1GiB")
+
+
+@section
+class SparkSql:
+    """Queries that the server runs on Spark for callers (`skiway.query` with `engine => 'spark'`), each in a process of its own."""
+
+    enabled: bool = setting(False, FLAG, "Run queries on Spark. Read docs/spark-queries.md first.")
+    master: str = setting("local[2]", TEXT, "Spark master: this machine, or a cluster such as spark://host:7077.")
+    conf: tuple[str, ...] = setting(
+        (),
+        pairs("spark.driver.memory=2g"),
+        "Spark configuration of queries. Callers can read it, so it must contain no secrets.",
+    )
+    queries: int = setting(2, COUNT, "Queries that run at a time; one account may use all but one of them.")
+    timeout_seconds: float = setting(
+        600.0,
+        number(at_least=1, of=" of seconds"),
+        "How long a query may take, including the start of Spark and the transfer of its rows.",
+    )
+    max_rows: int = setting(10_000_000, COUNT, "Rows that a query may return.")
+    memory_limit: str = setting("4GB", MEMORY, "Memory of all processes of a query on this machine.")
+    confined: bool = setting(
+        True, FLAG, "Confine the processes with Linux' Landlock. Turn it off only if sql.spark.command isolates them."
+    )
+    unprotected_attributes: bool = setting(
+        False,
+        FLAG,
+        "Accept that code on Spark can change permissions, owners, times and extended attributes of files of the server's user, "
+        "on systems without user namespaces.",
+    )
+    command: str = setting(
+        "", TEXT, "The command that starts Python for a query, such as one with sudo or docker; by default this Python."
+    )
+    location: str | None = setting(
+        None,
+        TEXT,
+        "Where Spark reaches this server, such as grpc+tls://lake.example.org:50051; by default on loopback.",
+    )
+    root_certificates: Path | None = setting(
+        None, PATH, "PEM file that Spark trusts the certificate of this server with."
+    )
+
+
+@section
+class Sql:
+    """Queries that the server runs for callers (`skiway.query`), each in a worker process."""
+
+    workers: int = setting(4, COUNT, "Queries that run at a time; one account may use all but one of them.")
+    memory_limit: str = setting("1GB", MEMORY, "Memory of a query. A query that needs more fails.")
+    timeout_seconds: float = setting(
+        300.0,
+        number(at_least=0.001, of=" of seconds"),
+        "How long a query may take, including the transfer of its rows.",
+    )
+    threads: int = setting(2, COUNT, "Threads of a query.")
+    spark: SparkSql = SparkSql()

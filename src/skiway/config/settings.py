@@ -24,23 +24,10 @@ from skiway.config.metastore import (
     System,
     Webhooks,
 )
-from skiway.config.quotas import Quotas
-from skiway.config.server import Auth, Client, Errors, Interceptor, Server
+from skiway.config.server import Auth, Client, Errors, Interceptor, Quotas, Server, Sql
 from skiway.config.source_access import Sources
-from skiway.config.sql import Sql
 from skiway.config.storage import Blob, Kv, Secrets, Storage, Warehouse
 from skiway.config.telemetry import Audit, Log, Telemetry
-
-__all__ = [
-    "SHORT_FORMS",
-    "Settings",
-    "describe",
-    "known",
-    "page_with_reference",
-    "replaced",
-    "shown",
-    "without_effect",
-]
 
 SHORT_FORMS: Mapping[str, str] = MappingProxyType(
     {section: f"{section}.backend" for section in ("kv", "blob", "secrets", "reconciler.job_store")}

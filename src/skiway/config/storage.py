@@ -23,9 +23,6 @@ from skiway.config.fields import (
     whole,
 )
 
-__all__ = ["Blob", "Kv", "Secrets", "Storage", "Vending", "Warehouse"]
-
-
 KvBackend = Literal["memory", "sqlite", "postgresql", "dynamodb"]
 BlobBackend = Literal["memory", "file", "s3"]
 SecretsBackend = Literal["file", "aws", "memory"]

@@ -12,8 +12,6 @@ from skiway.config.loading import problems
 from skiway.config.settings import Settings
 from skiway.errors import InvalidArgument
 
-__all__ = ["StoreUrls", "store_urls"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoreUrls:

@@ -22,8 +22,6 @@ from skiway.config.fields import (
     whole,
 )
 
-__all__ = ["Audit", "Log", "Otlp", "Rotation", "Telemetry"]
-
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogFormat = Literal["auto", "json", "text"]
 

@@ -8,6 +8,6 @@ queries     three example queries, answered over Airport
 output      the text that the demo prints
 """
 
-import skiway.extras.lake  # noqa: F401 - names the extra to install
+import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
 
 __all__: list[str] = []

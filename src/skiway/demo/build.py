@@ -1,24 +1,218 @@
 """Build the demo lake through the public APIs of its server, as any user would.
 
-Every step skips what already exists, so that running it again completes a demo whose build was interrupted.
+The systems of the company store their tables in different formats:
+
+    lift-operations   Iceberg in a SQL catalog: rides by month, lifts
+    ticket-desk       Delta: tickets, prices
+    mountain-data     Parquet: weather in folders by resort and month, trails as GeoParquet
+
+Each system is a folder. A file next to it marks it as complete; an incomplete folder is written again. The pipeline `reports`
+derives tables from the tickets. Every step skips what already exists, so that running it again completes a demo whose build was
+interrupted.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from skiway.client import AirportClient, Metastore
-from skiway.demo import dataset, reports
+from skiway.demo import dataset
+from skiway.demo.dataset import PRICES, PRICES_RAISED, Winter
 from skiway.demo.home import DemoHome
-from skiway.demo.sources import SOURCES, Written, written
-from skiway.errors import AlreadyExists, PreconditionFailed
+from skiway.errors import AlreadyExists, PreconditionFailed, SkiwayError
 from skiway.model import v1
 
-__all__ = ["CATALOG", "CREWS", "STEPS", "Step", "Watcher", "make", "warm_spark"]
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+ICEBERG_CATALOG: Final = "operations"
+OPENING: Final = "opening-month"
+_GEO: Final = {
+    "version": "1.1.0",
+    "primary_column": "route",
+    "columns": {"route": {"encoding": "WKB", "geometry_types": ["LineString"]}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """A system: its name, connector kind, description, tables by schema, and the function that writes it."""
+
+    name: str
+    kind: str
+    about: str
+    tables: Mapping[str, tuple[str, ...]]
+    write: Callable[[Path, Winter], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A source that has been written. `uri` and `properties` are for its connector."""
+
+    source: SourceKind
+    folder: Path
+
+    @cached_property
+    def uri(self) -> str:
+        return f"sqlite:///{self.folder}/catalog.db" if self.source.kind == "iceberg" else str(self.folder)
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        if self.source.kind != "iceberg":
+            return {}
+        return {"catalog-name": ICEBERG_CATALOG, "warehouse": str(self.folder / "warehouse")}
+
+
+def written(folder: Path) -> Iterator[Written]:
+    """The sources in `folder`, one after the other; missing ones are written."""
+    winter = Winter.generate()
+    for source in SOURCES:
+        here, done = folder / source.name, folder / f"{source.name}.done"
+        if not done.exists():
+            shutil.rmtree(here, ignore_errors=True)
+            here.mkdir(parents=True)
+            source.write(here, winter)
+            done.touch()
+        yield Written(source, here)
+
+
+def lift_operations(folder: Path, winter: Winter) -> None:
+    """Write a snapshot per month; from February on, with waiting times."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.transforms import MonthTransform
+    from pyiceberg.types import IntegerType
+
+    (folder / "warehouse").mkdir()
+    rides = dataset.rides(winter)
+    months = _by_month(rides, "scanned_at")
+    with SqlCatalog(ICEBERG_CATALOG, uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder / "warehouse")) as to:
+        to.create_namespace("lifts")
+        table = to.create_table("lifts.rides", dataset.RIDES.remove(5))
+        with table.update_spec() as spec:
+            spec.add_field("scanned_at", MonthTransform(), "month")
+        for number, rows in enumerate(months):
+            if number == 2:
+                with table.update_schema() as change:
+                    change.add_column("wait_s", IntegerType(), doc="seconds in the queue before the gate")
+            table.append(rows if number >= 2 else rows.drop(["wait_s"]))
+            if number == 0:
+                _tag(table, OPENING)
+        to.create_table("lifts.lifts", dataset.lifts().schema).append(dataset.lifts())
+
+
+def _tag(table: IcebergTable, name: str) -> None:
+    current = table.current_snapshot()
+    assert current is not None
+    table.manage_snapshots().create_tag(current.snapshot_id, name).commit()
+
+
+def ticket_desk(folder: Path, winter: Winter) -> None:
+    """Write the tickets by month, then the refunds of the stormiest day; and prices before and after an increase."""
+    from deltalake import DeltaTable, write_deltalake
+
+    tickets = folder / "sales" / "tickets"
+    for rows in _by_month(dataset.tickets(winter), "sold_on"):
+        write_deltalake(str(tickets), rows, mode="append")
+    resort, day = winter.worst_day
+    DeltaTable(str(tickets)).update(
+        predicate=f"resort = '{resort}' AND sold_on = date '{day}'", updates={"refunded": "true"}
+    )
+    for prices in (PRICES, PRICES_RAISED):
+        write_deltalake(str(folder / "sales" / "prices"), dataset.price_list(prices), mode="overwrite")
+
+
+def mountain_data(folder: Path, winter: Winter) -> None:
+    """Write the weather by resort and month, and the trails with their geometries."""
+    import pyarrow.parquet as pq
+
+    to = folder / "weather" / "readings"
+    pq.write_to_dataset(
+        dataset.weather(winter),
+        str(to),
+        partition_cols=["resort", "month"],
+        basename_template="readings-{i}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+    )
+    (folder / "maps" / "trails").mkdir(parents=True)
+    trails = dataset.trails().replace_schema_metadata({"geo": json.dumps(_GEO)})
+    pq.write_table(trails, folder / "maps" / "trails" / "trails.parquet")
+
+
+def _by_month(rows: pa.Table, column: str) -> list[pa.Table]:
+    months = pc.strftime(rows[column].cast(pa.timestamp("us")), "%Y-%m")
+    return [rows.filter(pc.equal(months, month)) for month in sorted(pc.unique(months).to_pylist())]
+
+
+SOURCES: Final = (
+    SourceKind("lift-operations", "iceberg", "lift gates", {"lifts": ("lifts", "rides")}, lift_operations),
+    SourceKind("ticket-desk", "delta", "ticket sales", {"sales": ("prices", "tickets")}, ticket_desk),
+    SourceKind(
+        "mountain-data",
+        "parquet",
+        "weather stations and maps",
+        {"maps": ("trails",), "weather": ("readings",)},
+        mountain_data,
+    ),
+)
+
+
+PIPELINE: Final = "reports"
+
+PIPELINE_FILES: Final = {
+    "pipeline.yml": """\
+name: reports
+catalog: lake
+namespace: reports
+description: How well the resorts sell
+""",
+    "daily_sales.sql": """\
+-- @description: Tickets and money by resort and day
+SELECT resort, sold_on AS day, count(*) AS tickets, sum(amount) AS sold
+FROM sales.tickets
+WHERE NOT refunded
+GROUP BY resort, sold_on
+""",
+    "best_days.sql": """\
+-- @description: The three best days of each resort
+SELECT resort, day, sold
+FROM (SELECT *, row_number() OVER (PARTITION BY resort ORDER BY sold DESC, day) AS place FROM daily_sales)
+WHERE place <= 3
+""",
+}
+DERIVED: Final = ("best_days", "daily_sales")
+
+
+def write_pipeline(folder: Path) -> None:
+    """Write the files of the pipeline, unless there are some already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in PIPELINE_FILES.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(text)
+
+
+def derive(lake: Metastore, *, timeout_s: float) -> str:
+    """Create the pipeline unless it exists, run it, and say what came out. A failure is not one of the demo: the rest works."""
+    with suppress(AlreadyExists):
+        lake.pipelines.create(PIPELINE_FILES)
+    try:
+        job = lake.jobs.wait(lake.pipelines.start(PIPELINE), timeout_s=timeout_s, every_s=0.2)
+    except SkiwayError as error:
+        return f"not derived: {error.message}"
+    if job.state != "succeeded":
+        return f"not derived: {job.message.message}"
+    return f"{len(DERIVED)} tables"
+
 
 CATALOG: Final = "lake"
 CREWS: Final = ("planning", "crews")
@@ -75,8 +269,8 @@ def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
                 found.append(f"{rows:,} rows")
     with _part(managed, ".".join(CREWS), watcher) as found:
         found.append(f"{_managed(airport):,} rows")
-    with _part(derived, reports.NAME, watcher) as found, Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
-        reports.write_files(home.pipeline)
+    with _part(derived, PIPELINE, watcher) as found, Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
+        write_pipeline(home.pipeline)
         found.append(_derived(lake))
 
 
@@ -87,7 +281,7 @@ def warm_spark() -> None:
     """
 
     def start() -> None:
-        from skiway.pipeline.session import session
+        from skiway.spark_jobs.session import session
 
         with suppress(Exception):
             session("skiway")
@@ -141,8 +335,8 @@ def _checked(answer: v1.SyncCaptureResponse, what: str) -> v1.SyncCaptureRespons
 def _derived(lake: Metastore) -> str:
     """Run the pipeline of the demo, and return what came out."""
     with suppress(AlreadyExists):
-        lake.namespaces.create(f"{CATALOG}.{reports.NAME}", description="tables of the pipeline reports")
-    return reports.derive(lake, timeout_s=TIMEOUT_S)
+        lake.namespaces.create(f"{CATALOG}.{PIPELINE}", description="tables of the pipeline reports")
+    return derive(lake, timeout_s=TIMEOUT_S)
 
 
 def _managed(airport: str) -> int:

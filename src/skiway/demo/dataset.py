@@ -18,21 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "PRICES",
-    "PRICES_RAISED",
-    "RESORTS",
-    "RIDES",
-    "Winter",
-    "crews",
-    "lifts",
-    "price_list",
-    "rides",
-    "tickets",
-    "trails",
-    "weather",
-]
-
 Numbers: TypeAlias = npt.NDArray[Any]
 
 SEED: Final = 20_251_201

@@ -17,8 +17,6 @@ from typing import Final
 
 from skiway.errors import PreconditionFailed, Unavailable
 
-__all__ = ["LAYOUT", "DemoHome"]
-
 LAYOUT: Final = 1
 """The version of the demo's content. A demo with another version can be neither served nor completed."""
 

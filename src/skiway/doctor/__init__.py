@@ -3,9 +3,7 @@
 Each check finds evidence, and says what to do if something is wrong. No check changes anything.
 """
 
-from skiway.doctor.findings import Check, Finding, Problem, State, examine
-from skiway.doctor.home import home_checks
-from skiway.doctor.machine import machine_checks
+from skiway.doctor.checks import Check, Finding, Problem, State, examine, home_checks, machine_checks
 from skiway.doctor.server import ServerAddress, server_checks
 
 __all__ = [

@@ -14,14 +14,13 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway import __version__
-from skiway.doctor.findings import MAX_SKEW_S, Check, Problem, State
+from skiway.doctor.checks import MAX_SKEW_S, Check, Problem, State
 
 if TYPE_CHECKING:
     import grpc
     import httpx
     from google.protobuf.message import Message
 
-__all__ = ["ServerAddress", "server_checks"]
 
 TIMEOUT_S: Final = 10.0
 MAX_MESSAGE_BYTES: Final = 4 << 20
@@ -153,12 +152,12 @@ def rpc_calls(server: ServerAddress) -> str:
 def airport_actions(server: ServerAddress) -> str:
     """The server has every action of Airport."""
     from skiway.airport.server.actions import ACTIONS
-    from skiway.airport.wire import headers
+    from skiway.airport.wire import protocol
     from skiway.model import flight_pb2 as flight
 
     def status(channel: grpc.Channel, action: str) -> str:
         data = flight.Action(type=action, body=UNDECODABLE).SerializeToString()
-        return _status(channel, f"{FLIGHT}/DoAction", data, [*_metadata(server), (headers.ACTION_NAME, action)])
+        return _status(channel, f"{FLIGHT}/DoAction", data, [*_metadata(server), (protocol.ACTION_NAME, action)])
 
     with _channel(server) as channel:
         _require_all((action, status(channel, action)) for action in ACTIONS)
@@ -167,7 +166,7 @@ def airport_actions(server: ServerAddress) -> str:
 
 def rest_routes(server: ServerAddress) -> str:
     """The server has every route of the Iceberg REST catalog."""
-    from skiway.rest.routes import ROUTES
+    from skiway.rest.app import ROUTES
 
     def status(method: str, path: str) -> str:
         segments = [NOWHERE if each.startswith("{") else each for each in path.split("/")]
@@ -200,7 +199,7 @@ def _flight_sql_rows(server: ServerAddress, channel: grpc.Channel, what: str, co
     import grpc
 
     from skiway.airport.wire.frames import BatchReader
-    from skiway.flightsql.messages import encode
+    from skiway.flightsql.protocol import encode
     from skiway.model import flight_pb2 as flight
 
     asked = flight.FlightDescriptor(type=flight.FlightDescriptor.CMD, cmd=encode(command)).SerializeToString()

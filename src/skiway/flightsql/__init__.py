@@ -9,7 +9,7 @@ server with the same key accepts them.
 - `protocol` answers the calls
 """
 
-from skiway.flightsql.engine import BoundSql, SqlEngine, SqlResult
+from skiway.flightsql.metadata import BoundSql, SqlEngine, SqlResult
 from skiway.flightsql.protocol import COMPONENT, READING, FlightSql
 
 __all__ = ["COMPONENT", "READING", "BoundSql", "FlightSql", "SqlEngine", "SqlResult"]

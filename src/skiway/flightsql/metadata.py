@@ -1,26 +1,133 @@
-"""Listings of catalogs, schemas, tables and their columns. Callers see what a listing of Airport shows them."""
+"""What Flight SQL needs from an engine, and the listings of catalogs, schemas, tables and their columns.
+
+Callers see what a listing of Airport shows them. GetSqlInfo tells clients about the server itself; its numbers are those of
+Flight SQL's `SqlInfo`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from google.protobuf.message import Message
 
+from skiway import __version__
 from skiway.airport import Schema, Table
 from skiway.airport.request import Request, authorize
-from skiway.airport.scan import find_rowid_column
-from skiway.airport.server.bindings import as_plain
 from skiway.airport.server.host import Host
+from skiway.airport.server.tickets import as_plain
 from skiway.airport.table_refs import TableRef
+from skiway.airport.tables import find_rowid_column
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.errors import NotFound
-from skiway.flightsql.engine import SqlEngine
-from skiway.flightsql.sql_info import SQL_INFO, sql_info
 from skiway.model import flight_sql_pb2 as sql
 
-__all__ = ["columns_of", "rows_of"]
+
+@dataclass(frozen=True, slots=True)
+class SqlResult:
+    """The columns and the rows of a query that runs."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSql:
+    """A query with constants instead of its parameters, and the names of these in their order."""
+
+    sql: str
+    parameters: Sequence[str]
+
+
+class SqlEngine(ABC):
+    """Runs queries. Methods are called from many threads, and may call `current_request()` to see who is calling.
+
+    `catalog` is the name that the client sent in the header `airport-catalog`; it may be empty.
+    """
+
+    @abstractmethod
+    def caller(self) -> str:
+        """A text that identifies the caller: statements belong to the caller who prepared or planned them."""
+
+    @abstractmethod
+    def columns(self, sql: str, catalog: str) -> pa.Schema:
+        """The columns of a query, without running it."""
+
+    @abstractmethod
+    def run(self, sql: str, catalog: str) -> AbstractContextManager[SqlResult]:
+        """Run a query within the block. The query must end with the block."""
+
+    @abstractmethod
+    def bind(self, sql: str, values: pa.Table | None) -> BoundSql:
+        """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+
+    def table_type(self, schema: Schema, table: Table | TableRef) -> str:  # noqa: ARG002 - for engines that distinguish
+        """The type of a table in listings, one of `table_types`."""
+        return "TABLE"
+
+    @property
+    def table_types(self) -> Sequence[str]:
+        """All types of tables."""
+        return ("TABLE",)
+
+
+_VALUE: Final = pa.dense_union(
+    [
+        pa.field("string_value", pa.string()),
+        pa.field("bool_value", pa.bool_()),
+        pa.field("bigint_value", pa.int64()),
+        pa.field("int32_bitmask", pa.int32()),
+        pa.field("string_list", pa.list_(pa.field("string_data", pa.string()))),
+        pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.field("$data$", pa.int32())))),
+    ]
+)
+_STRING, _BOOL, _INT32, _STRINGS = 0, 1, 3, 4
+
+SQL_INFO: Final = pa.schema(
+    [pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", _VALUE, nullable=False)]
+)
+
+_INFO: Final[dict[int, tuple[int, Any]]] = {
+    0: (_STRING, "Skiway"),
+    1: (_STRING, __version__),
+    2: (_STRING, pa.__version__),
+    3: (_BOOL, True),  # read-only
+    4: (_BOOL, True),  # SQL
+    5: (_BOOL, False),  # Substrait
+    8: (_INT32, 0),  # no transactions
+    9: (_BOOL, False),  # CancelQuery: clients cancel the call instead
+    500: (_BOOL, False),  # CREATE and DROP of catalogs
+    501: (_BOOL, False),  # of schemas
+    502: (_BOOL, False),  # of tables
+    503: (_INT32, 1),  # identifiers are case-insensitive
+    504: (_STRING, '"'),
+    505: (_INT32, 1),  # quoted ones, too
+    506: (_BOOL, True),  # all listed tables can be selected from
+    507: (_INT32, 3),  # NULL comes last
+    508: (_STRINGS, ["ASOF", "PIVOT", "QUALIFY", "SAMPLE", "UNPIVOT"]),
+}
+
+
+def sql_info(numbers: Collection[int]) -> pa.RecordBatch:
+    """The values of these numbers, or of all. Unknown numbers are left out."""
+    wanted = [number for number in _INFO if not numbers or number in numbers]
+    kinds: Sequence[int] = [_INFO[number][0] for number in wanted]
+    children = [[_INFO[n][1] for n in wanted if _INFO[n][0] == kind] for kind in range(_VALUE.num_fields)]
+    offsets = [kinds[:place].count(kind) for place, kind in enumerate(kinds)]
+    values = pa.UnionArray.from_dense(
+        pa.array(kinds, pa.int8()),
+        pa.array(offsets, pa.int32()),
+        [pa.array(child, _VALUE.field(kind).type) for kind, child in enumerate(children)],
+        [_VALUE.field(kind).name for kind in range(_VALUE.num_fields)],
+    )
+    return pa.RecordBatch.from_arrays(
+        [pa.array(wanted, pa.uint32()), values.cast(_VALUE) if values.type != _VALUE else values], schema=SQL_INFO
+    )
+
 
 _BATCH: Final = 1000
 """Tables in a batch: schemas of all tables of a large lake would need much memory."""

@@ -10,22 +10,23 @@ A table that cannot be read correctly raises an error. Libraries that take long 
 their kind is opened.
 """
 
-import skiway.extras.lake  # noqa: F401 - names the extra to install
+import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import FileCache, Found
-from skiway.formats.opened import OpenedTable
-from skiway.formats.opening import open_source
-from skiway.formats.parquet.reading import MatchingPart
-from skiway.formats.rewriting import Packed, RewritableTable, SizedFile
-from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
+from skiway.formats.opening import OpenedTable, open_source
+from skiway.formats.readers.parquet import MatchingPart
+from skiway.formats.readers.scanning import FILE_ORDINAL, ROW_POSITION
 from skiway.formats.schemas import TableSchema, element_leaves, field_id, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
     Content,
     Format,
     Namespace,
+    Packed,
     PartitionField,
     PartitionSpec,
+    RewritableTable,
+    SizedFile,
     Snapshot,
     Source,
     TableHandle,

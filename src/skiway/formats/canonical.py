@@ -20,9 +20,6 @@ import pyarrow.compute as pc
 from skiway.formats.schemas import Leaf, leaves
 from skiway.formats.source import PartitionSpec
 
-__all__ = ["canonical_columns", "logical_type", "partition_json"]
-
-
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _COUNTS: Final = ("value_count", "null_count", "nan_count")

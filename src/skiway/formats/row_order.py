@@ -22,9 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.layouts import empty_rows, plain_array
-
-__all__ = ["RowOrder", "SortKey", "SortedBy", "ZOrdered", "in_order"]
+from skiway.airport.conversion import empty_rows, plain_array
 
 SortKey: TypeAlias = tuple[str, str, str]
 """A column, `ascending` or `descending`, and the place of NULLs: `at_start` or `at_end`."""

@@ -15,23 +15,9 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from skiway.airport.layouts import is_list
+from skiway.airport.conversion import is_list
 from skiway.errors import Unsupported
-from skiway.formats.geometry import EXTENSION, coordinate_system, geometry_type_name
-
-__all__ = [
-    "Leaf",
-    "Path",
-    "TableSchema",
-    "element_leaves",
-    "field_id",
-    "leaves",
-    "path_id",
-    "schema_json",
-    "type_name",
-    "with_id",
-    "with_ids",
-]
+from skiway.formats.extension_types import EXTENSION, coordinate_system, geometry_type_name
 
 Path: TypeAlias = tuple[str, ...]
 

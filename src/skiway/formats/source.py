@@ -10,9 +10,9 @@ nothing else: files are pruned by filtering it, and `read` takes the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Final, TypeAlias
@@ -23,28 +23,56 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.files import Files
-from skiway.formats.parquet.footers import file_columns
-from skiway.formats.parquet.reading import MatchingPart, matching_part, open_file
-from skiway.formats.parquet.shapes import FileShape, read_shape
-from skiway.formats.pruning import pruned
-from skiway.formats.reading import read_rows
-from skiway.formats.scanning import DataFile, IdAssigner, Scan
+from skiway.formats.readers.footers import file_columns
+from skiway.formats.readers.parquet import FileShape, MatchingPart, matching_part, open_file, read_shape
+from skiway.formats.readers.reading import read_rows
+from skiway.formats.readers.scanning import DataFile, IdAssigner, Scan
 from skiway.formats.schemas import TableSchema, field_id
+from skiway.formats.statistics import pruned
 
-__all__ = [
-    "FILE_COLUMNS",
-    "Content",
-    "Format",
-    "Namespace",
-    "PartitionField",
-    "PartitionSpec",
-    "Snapshot",
-    "Source",
-    "TableHandle",
-    "TableName",
-    "WholeFile",
-    "data_files",
-]
+
+@dataclass(frozen=True, slots=True)
+class SizedFile:
+    """A file, and how large it is."""
+
+    location: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """How many files became how many, and their sizes."""
+
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class RewritableTable(ABC):
+    """A table whose files can be packed, and whose unused files can be removed."""
+
+    @abstractmethod
+    def check_rewritable(self) -> None:
+        """Raise `PermissionDenied` if the operator does not allow it, and `Unsupported` if the table needs what cannot be kept."""
+
+    @abstractmethod
+    def packable(self, target_bytes: int) -> list[SizedFile]:
+        """The files that `pack` would rewrite: small ones of partitions that have several."""
+
+    @abstractmethod
+    def pack(self, *, target_bytes: int = 0, z_order: Sequence[str] = ()) -> Packed:
+        """Pack small files, or rewrite all in a z-order. Raise `Conflict` if other writers were faster."""
+
+    @abstractmethod
+    def remove_unused(
+        self, *, older_than: timedelta | None, keep: Collection[int], dry_run: bool = True
+    ) -> list[SizedFile]:
+        """Delete files that neither the current snapshot nor those in `keep` use, and that were not used or written since an age.
+
+        Without an age, it is that of the table. In a dry run, they are only listed.
+        """
+
 
 Namespace: TypeAlias = tuple[str, ...]
 """The path of a namespace; the empty path is the root of a folder."""

@@ -3,9 +3,9 @@
 Tables of connectors can be read, managed tables can be read and written.
 """
 
-import skiway.extras.lake  # noqa: F401 - names the extra to install
+import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
 from skiway.lake.catalog import LakeCatalogs
-from skiway.lake.opened_tables import Handles, Sources
+from skiway.lake.reading.opened_tables import Handles, Sources
 from skiway.lake.service import airport_service, signing_key
 
 __all__ = ["Handles", "LakeCatalogs", "Sources", "airport_service", "signing_key"]

@@ -17,21 +17,19 @@ from skiway.airport import (
     current_request,
 )
 from skiway.airport.request import call_of
-from skiway.cache import Cache
 from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
-from skiway.lake.commits import check_auto_commit, check_managed
+from skiway.foundation.cache import Cache
+from skiway.foundation.resources import namespace_path
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SystemSchema
 from skiway.lake.transactions import LakeTransactions
+from skiway.lake.writing.commits import check_auto_commit, check_managed
 from skiway.metastore import Realm, catalogs, managed, namespaces
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.resources.hierarchy import relation_count
 from skiway.model import v1
-from skiway.schema_names import namespace_path
-
-__all__ = ["LakeCatalog", "LakeCatalogs"]
 
 
 class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, DynamicCatalog):

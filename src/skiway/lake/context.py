@@ -1,35 +1,228 @@
-"""What all catalogs of a server share: the caller, opened tables, pinned snapshots, and the state of each account."""
+"""What all catalogs of a server share: the caller, opened tables, pinned snapshots, and the state of each account.
+
+`UsageLog` collects what statements read and write, and stores it every few seconds.
+
+A table is written from others if they were read in the transaction, or in the call, of the write. DuckDB has a transaction
+for each statement outside of BEGIN … COMMIT, so these are the tables of INSERT … SELECT and CREATE TABLE … AS.
+
+DuckDB runs CREATE TABLE … AS as CREATE TABLE, and then INSERT. It neither announces the rows nor undoes the creation if
+they fail. So if the INSERT fails, the table is dropped, provided that
+
+- the client that created it inserts (its binding says so), in a transaction that began before the table existed, and
+- the table is as it was created: without rows, and nobody has altered it.
+
+The client lists the dropped table until it attaches again. If it now runs CREATE TABLE … AS with the same name, it sends no
+rows, because it believes that the table exists: the result would be an empty table. So the server remembers such tables
+(`FailedCreations`), and asks the client to drop them first.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from functools import cached_property
 from hashlib import blake2b
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Final
 
 import pyarrow as pa
-from cachetools import LRUCache, TTLCache
+from cachetools import FIFOCache, LRUCache, TTLCache
 
-from skiway.cache import Cache
+from skiway.airport import Request, Statement, current_request
+from skiway.airport.request import call_of
 from skiway.config import Settings
-from skiway.lake.callers import Callers
-from skiway.lake.columns import Columns
-from skiway.lake.creating import FailedCreations
-from skiway.lake.lookups import Lookups
-from skiway.lake.opened_tables import Handles
-from skiway.lake.scans import MAX_PARTS, PART_BYTES, PlanLog
-from skiway.lake.spark_sql import SparkSql
-from skiway.lake.statistics import StatisticsCache
+from skiway.errors import PreconditionFailed, SkiwayError
+from skiway.foundation.cache import Cache
+from skiway.lake.callers import Callers, Lookups
+from skiway.lake.reading.columns import Columns
+from skiway.lake.reading.opened_tables import Handles
+from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES, PlanLog
+from skiway.lake.reading.statistics import StatisticsCache
 from skiway.lake.transactions import LakeTransactions
-from skiway.lake.usage import UsageLog
 from skiway.metastore import Realm
 from skiway.metastore.resources.hierarchy import state_digest
+from skiway.metastore.usage import Usage, add_usage
+from skiway.security import Principal, utc_now
+from skiway.security.signed_tokens import QueryTokens
+from skiway.spark_queries.engine import SparkEngine
 from skiway.sql import QueryEngine
 
-__all__ = ["MAX_LISTED_AT_ONCE", "Context", "QueryShapes", "Versions"]
+
+@dataclass(frozen=True, slots=True)
+class SparkSql:
+    """The engine, the tokens with which its processes read tables, and where they reach this server."""
+
+    engine: SparkEngine
+    tokens: QueryTokens = field(repr=False)
+    location: Callable[[], str]
+    lifetime_s: float = 600.0
+    root_certificates: str = ""
+
+    def token_of(self, principal: Principal) -> str:
+        """A token with which a query reads what this caller may read, for as long as it may take."""
+        return self.tokens.issue(principal, self.lifetime_s)
+
+
+log = logging.getLogger("skiway.lake")
+
+EVERY_S: Final = 5.0
+_TRANSACTIONS: Final = 10_000
+_MAX_SOURCES: Final = 100
+
+
+def unit_of_work(request: Request) -> str:
+    """What identifies the reads and writes that belong together: the transaction or, without one, the call."""
+    return request.transaction_id or call_of(request).correlation_id
+
+
+class UsageLog:
+    """Collects the use of tables by the statements of this server. A crash loses the last seconds."""
+
+    def __init__(self, *, every_s: float = EVERY_S, clock: Callable[[], datetime] = utc_now) -> None:
+        self._every_s, self._clock = every_s, clock
+        self._lock = Lock()
+        self._pending: dict[tuple[str, str, date], tuple[Realm, Usage]] = {}
+        self._read_in: LRUCache[str, set[str]] = LRUCache(_TRANSACTIONS)  # tables by unit of work
+        self._thread: Thread | None = None
+        self._closing = Event()
+
+    def read(
+        self, realm: Realm, table_id: str, *, caller: str, unit: str, columns: Sequence[str], size_bytes: int
+    ) -> None:
+        """Record a scan."""
+        with self._lock:
+            usage = self._usage(realm, table_id)
+            usage.reads += 1
+            usage.bytes_read += size_bytes
+            usage.columns.update(columns)
+            usage.callers[caller] += 1
+            if unit:
+                tables: set[str] = self._read_in.setdefault(unit, set())
+                if len(tables) < _MAX_SOURCES:
+                    tables.add(table_id)
+
+    def written(self, realm: Realm, table_id: str, *, caller: str, unit: str) -> None:
+        """Record a commit."""
+        with self._lock:
+            usage = self._usage(realm, table_id)
+            usage.writes += 1
+            usage.callers[caller] += 1
+            usage.sources.update(self._read_in.get(unit, set()) - {table_id})
+
+    def flush(self) -> None:
+        """Store what was collected. What cannot be stored is lost: it must not fill the memory."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for (_, table_id, day), (realm, usage) in pending.items():
+            try:
+                add_usage(realm, table_id, day, usage)
+            except SkiwayError:
+                log.warning("the use of table %s could not be stored", table_id, exc_info=True)
+
+    def close(self) -> None:
+        """Store what was collected, and end the thread."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.flush()
+
+    def _usage(self, realm: Realm, table_id: str) -> Usage:
+        if self._thread is None and not self._closing.is_set():
+            self._thread = Thread(target=self._run, name="usage", daemon=True)
+            self._thread.start()
+        key = (realm.account_id, table_id, self._clock().date())
+        return self._pending.setdefault(key, (realm, Usage()))[1]
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._every_s):
+            self.flush()
+
+
+class FirstInsert(Statement):
+    """An INSERT after which `undo` is called, once, unless it succeeds."""
+
+    def __init__(self, start: Callable[[], Statement], undo: Callable[[], None]) -> None:
+        self._undo: Callable[[], None] | None = undo
+        try:
+            self._statement = start()
+        except BaseException:
+            self._failed()
+            raise
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Write rows."""
+        return self._statement.apply(rows)
+
+    def commit(self) -> int:
+        """Commit the rows."""
+        try:
+            return self._statement.commit()
+        except BaseException:
+            self._failed()
+            raise
+
+    def abort(self) -> None:
+        """Discard the rows, and undo the creation of the table."""
+        try:
+            self._statement.abort()
+        finally:
+            self._failed()
+
+    def _failed(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is None:
+            return
+        try:
+            undo()
+        except SkiwayError:  # the error of the statement is the one to report
+            log.warning("the table of a failed CREATE TABLE … AS could not be dropped", exc_info=True)
+
+
+class FailedCreations:
+    """The tables that clients list but that were dropped when a CREATE TABLE … AS failed; the oldest are forgotten first.
+
+    A client is known by the session id that it sends with every call. Names are those of tables in a namespace.
+    """
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._lock = Lock()
+        self._known: FIFOCache[tuple[str, str, str], bool] = FIFOCache(size)
+
+    def add(self, session_id: str, namespace_id: str, name: str) -> None:
+        """Remember a table that a session still lists."""
+        if not session_id:
+            return
+        with self._lock:
+            self._known[session_id, namespace_id, name.casefold()] = True
+
+    def check(self, namespace_id: str, name: str) -> None:
+        """Raise if the caller still lists such a table."""
+        with self._lock:
+            known = (current_request().session_id, namespace_id, name.casefold()) in self._known
+        if known:
+            raise PreconditionFailed(
+                f"table {name!r} cannot be created yet: this client still lists the table of its CREATE TABLE … AS that "
+                "failed, and would send no rows; run DROP TABLE, or DETACH and ATTACH, and then create it again",
+                key="table.creation_failed",
+                table=name,
+            )
+
+    def dropped(self, namespace_id: str, name: str) -> bool:
+        """Forget such a table of the caller, which drops it; whether there was one."""
+        with self._lock:
+            key = (current_request().session_id, namespace_id, name.casefold())
+            return self._known.pop(key, False)
+
+    def attached(self) -> None:
+        """Forget all tables of the caller, which loads a new listing."""
+        with self._lock:
+            session = current_request().session_id
+            for key in [key for key in self._known if key[0] == session]:
+                del self._known[key]
+
 
 MAX_COLUMNS: Final = 500_000
 """How many columns of tables are kept as clients know them."""

@@ -1,4 +1,4 @@
-"""The rows of a table or view that policies leave for a caller.
+"""The rows of a table or view that policies leave for a caller, and the checks of policies before they are stored.
 
 The policies run in the sandbox as a query of their own, over the original rows, before anything of the caller's statement
 does: neither its filters nor its expressions ever meet a row or a value that policies hide, so no error and no count can tell
@@ -11,34 +11,26 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from skiway.airport import ScanOptions, Statement, Table, filters
-from skiway.airport.conversion import to_column
-from skiway.airport.scan import find_rowid_column
+from skiway.airport.conversion import empty_rows, to_column
+from skiway.airport.tables import find_rowid_column
 from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import Cancelled, Conflict, InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
-from skiway.lake.columns import ROWID
 from skiway.lake.context import Context
-from skiway.metastore.records.policies import Restriction
+from skiway.lake.reading.columns import ROWID, columns_of
+from skiway.metastore.records.policies import Restriction, Subject, column_matches
+from skiway.metastore.resources.policies import Relation
 from skiway.model import v1
 from skiway.sandbox.relations import Expression
-from skiway.sql import Find, Query, including
-from skiway.sql.merge import MERGE_ROWID
-
-__all__ = [
-    "ConcealedChange",
-    "OriginalRows",
-    "RestrictedRows",
-    "masked_columns",
-    "may_be_shown",
-    "pruning_filter",
-    "with_optional",
-]
+from skiway.sql import Find, Query, QueryEngine, including
+from skiway.sql.queries import MERGE_ROWID
 
 log = logging.getLogger("skiway.policies")
 
@@ -294,3 +286,70 @@ class RestrictedRows:
     def _log(self, cause: Exception) -> None:
         names = ", ".join(self.restriction.policies)
         log.warning("policies %s on %s failed: %s", names, self.restriction.name, cause)
+
+
+_NAME: Final = ("checked", "main_", "rows")
+
+
+class PolicyChecks:
+    """Compiles the expressions of a policy, and binds them to the columns of tables and views, which reads no rows."""
+
+    def __init__(self, engine: QueryEngine) -> None:
+        self._engine = engine
+
+    def __call__(self, policy: v1.Policy, relations: Sequence[Relation]) -> Sequence[str]:
+        """The columns that the policy reads; `InvalidArgument` if an expression is not valid."""
+        text = policy.row_filter.predicate if policy.HasField("row_filter") else policy.mask.expression
+        if not text:
+            return []
+        try:
+            (expression,) = self._engine.expressions([text], Subject().values)
+            for on in relations:
+                schema = self._columns(on)
+                if schema is not None:
+                    self._bind(policy, expression, schema)
+        except SkiwayError as error:
+            if error.key != "sql.invalid":
+                raise
+            raise InvalidArgument(
+                f"the expression {text[:200]!r} cannot be used in policy {policy.display_name}: {error.message}",
+                key="policy.expression",
+            ) from error
+        return expression.columns
+
+    def _columns(self, on: Relation) -> pa.Schema | None:
+        """The columns of a table or view; None if they are not known."""
+        if isinstance(on, v1.Table):
+            try:
+                return columns_of(on.schema_json).announced
+            except ValueError:
+                return None
+        if not on.output_columns:
+            return None
+        nulls = ", ".join(f"CAST(NULL AS {each.logical_type}) AS {identifier(each.name)}" for each in on.output_columns)
+        return self._engine.columns(Query(f"SELECT {nulls}", lambda *_: None, catalog=_NAME[0]))
+
+    def _bind(self, policy: v1.Policy, expression: Expression, schema: pa.Schema) -> None:
+        if policy.HasField("row_filter"):
+            shown = [f"CAST(({expression.sql}) AS BOOLEAN)"]
+        else:
+            masked = [field for field in schema if column_matches(policy.mask.columns, field.name)]
+            shown = [f"CAST({expression.sql} AS {kind})" for kind in sorted(set(map(castable_type, masked)))]
+        text = f"SELECT {', '.join(chain(shown, ['1']))} FROM {'.'.join(map(identifier, _NAME))}"  # noqa: S608 - quoted
+        self._engine.columns(Query(text, lambda *_: _NoRows(schema), catalog=_NAME[0]))
+
+
+class _NoRows(Table):
+    name, comment = "rows", ""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns to check expressions with."""
+        return self._schema
+
+    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
+        """No rows."""
+        return empty_rows(self._schema)

@@ -9,27 +9,26 @@ import pyarrow as pa
 
 from skiway.airport import CreateTable, DynamicSchema, LazyListing, ScanOptions, Schema, Table
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
-from skiway.formats.iceberg.commits import Replacement, replacing
+from skiway.formats.iceberg.changes.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema, schema_json
-from skiway.lake.client_scans import scan_mode
-from skiway.lake.columns import ROWID, Columns, columns_in, columns_of
-from skiway.lake.commits import Changes, check_auto_commit, check_managed
+from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
-from skiway.lake.inserting import PendingCreate, PendingTable, Target
-from skiway.lake.view_tables import ViewTable, view_table
-from skiway.lake.writable import WritableTable
+from skiway.lake.reading.columns import ROWID, Columns, columns_in, columns_of
+from skiway.lake.reading.table import scan_mode
+from skiway.lake.views import ViewTable, view_table
+from skiway.lake.writing.commits import Changes, check_auto_commit, check_managed
+from skiway.lake.writing.inserting import PendingCreate, PendingTable, Target
+from skiway.lake.writing.writable import WritableTable
 from skiway.metastore import managed, tables, views
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.names import exact_name
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.schema_names import schema_name
 from skiway.sql import Find
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-__all__ = ["SYSTEM_SCHEMA", "LakeSchema"]
 
 SYSTEM_SCHEMA: Final = "skiway"
 

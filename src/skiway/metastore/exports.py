@@ -37,7 +37,6 @@ from skiway.storage import ABSENT, Pointer
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["Export", "export", "exports_of", "find_export", "forget_export", "is_exportable", "may_be_exported"]
 
 FORMATS: Final = (v1.TF_DELTA, v1.TF_PARQUET)
 _NAMES: Final = UUID("6f8a4c1e-52b7-4f0b-9c55-0d7a3b1e9f42")

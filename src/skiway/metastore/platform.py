@@ -23,22 +23,6 @@ from skiway.metastore.records.updates import delete_plain
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, Clock, Pointer, Stores, blob_uri, utc_now
 
-__all__ = [
-    "AccountDirectory",
-    "EndedSessions",
-    "TokenUses",
-    "account_ids",
-    "account_quotas",
-    "blob_sizes",
-    "forget_token",
-    "move_signing_key",
-    "pointer_count",
-    "signing_key",
-    "store_checks",
-    "token_uses",
-    "visit_accounts",
-]
-
 REFERENCE: Final = "in-secrets"
 SIGNING: Final = "signing"
 OWNER: Final = "platform"

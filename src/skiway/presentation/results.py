@@ -1,23 +1,85 @@
-"""Rows of tables and queries: the first ones of a result, and their values as JSON has them."""
+"""Queries of callers: a client for each caller, the first rows of a result, and values as JSON has them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from cachetools import LRUCache
 
-from skiway.client import AirportClient
+from skiway.client import AirportClient, Metastore
 
 if TYPE_CHECKING:
     from duckdb.sqltypes import DuckDBPyType
 
-__all__ = ["TEXTS", "first_rows", "json_values", "shown_rows", "with_texts", "with_whole_numbers"]
+MAX_CLIENTS: Final = 200
+TIMEOUT_S: Final = 60.0
+
+
+class OpenClients:
+    """Opens clients of the server at a location, and keeps them for the next call of the same caller."""
+
+    def __init__(self, location: str) -> None:
+        self._metastores = _Opened[str, Metastore](
+            lambda token: Metastore(location, token=token or None, timeout_s=TIMEOUT_S)
+        )
+        self._catalogs = _Opened[tuple[str, str], AirportClient](
+            lambda named: AirportClient(location, named[1], token=named[0] or None, timeout_s=TIMEOUT_S)
+        )
+        self._versions: WeakKeyDictionary[AirportClient, int] = WeakKeyDictionary()
+
+    def metastore(self, token: str) -> Metastore:
+        """The metastore, as the caller with the token may see it. Without authentication, the token is empty."""
+        return self._metastores.of(token)
+
+    def airport(self, token: str, catalog: str) -> AirportClient:
+        """A catalog as it is now: clients keep what they know about tables."""
+        client = self._catalogs.of((token, catalog))
+        now = client.version().version
+        if self._versions.get(client) != now:
+            client.reload()
+            self._versions[client] = now
+        return client
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+K = TypeVar("K")
+C = TypeVar("C", bound=_Closes)
+
+
+class _Opened(Generic[K, C]):
+    """Clients that are kept open for the next call. The ones that were not used for longest are closed."""
+
+    def __init__(self, connect: Callable[[K], C]) -> None:
+        self._connect = connect
+        self._lock = Lock()
+        self._known: _Closing[K, C] = _Closing(MAX_CLIENTS)
+
+    def of(self, key: K) -> C:
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._connect(key)
+            return found
+
+
+class _Closing(LRUCache[K, C]):
+    def popitem(self) -> tuple[K, C]:
+        key, client = super().popitem()
+        client.close()
+        return key, client
+
 
 MAX_INT64: Final = 2**63 - 1
 TEXTS: Final = (

@@ -3,7 +3,7 @@
 `RestApp(access, observers, warehouse=…)` is an ASGI app, usually mounted at `/iceberg`. `routes` lists what it serves.
 """
 
-import skiway.extras.lake  # noqa: F401 - names the extra to install
+import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rest.app import RestApp, RestOptions
 from skiway.rest.calls import Mirrors, TokenIssuer
 

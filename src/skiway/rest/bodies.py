@@ -1,26 +1,142 @@
-"""Request bodies, decoded strictly: an invalid body is rejected with the name of the invalid field."""
+"""Bodies of requests: read with limits on their size and on the time that they take, and decoded strictly.
+
+Callers are admitted before the server reads a body of more than 64 KiB. Forms contain the credentials of a caller, so the
+server reads them first. They must be small and arrive quickly, and a stranger who sends forms slowly does not block those of
+others.
+
+An invalid body is rejected with the name of the invalid field.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect, Request
 
-from skiway.doors import require_at_most
-from skiway.errors import InvalidArgument
+from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, TimedOut
+from skiway.foundation.doors import require_at_most
 
-__all__ = [
-    "CreateNamespace",
-    "Identifier",
-    "Registration",
-    "Renaming",
-    "UpdateProperties",
-    "at_most",
-    "decoded",
-    "fields_of",
-]
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+SMALL_BYTES: Final = 64 * 1024
+SOON_S: Final = 0.02
+"""Some clients send the body as a packet of its own. To change threads twice would take 0.3 ms longer than to wait for it."""
+MAX_FORM_BYTES: Final = 64 * 1024
+FORM_S: Final = 10.0
+
+
+class Body:
+    """The body of a request, which must be JSON if there is one. Close it in the end.
+
+    A small body arrives together with the headers, or right after them. `arrived` reads it before the caller is admitted, so
+    that the call changes threads only once. `size` is the number of bytes received, even if the body is rejected.
+    """
+
+    def __init__(self, request: Request, *, max_bytes: int, seconds: float) -> None:
+        self._request, self._max_bytes, self._seconds = request, max_bytes, seconds
+        self._reading: asyncio.Task[bytes] | None = None
+        self.size = 0
+
+    async def arrived(self) -> bool:
+        """Whether the whole body is here. If it is small and does not arrive soon, reading goes on in the background."""
+        announced = self._request.headers.get("content-length", "")
+        if not announced.isdecimal() or int(announced) > SMALL_BYTES:
+            return False
+        self._reading = asyncio.create_task(self._read())
+        await asyncio.sleep(0)  # the task runs until it has to wait for the client
+        if not self._reading.done():
+            await asyncio.wait((self._reading,), timeout=SOON_S)
+        return self._reading.done()
+
+    async def read(self) -> bytes:
+        """The body, once it is here."""
+        return await (self._read() if self._reading is None else self._reading)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._reading is not None and not self._reading.cancel() and not self._reading.cancelled():
+            self._reading.exception()  # retrieved, so that asyncio does not log it: the caller was refused for another reason
+
+    def _count(self, size: int) -> None:
+        self.size += size
+
+    async def _read(self) -> bytes:
+        async with _deadline(self._seconds):
+            received = await _received(self._request, self._max_bytes, self._count)
+        _check_media(self._request.headers.get("content-type", ""), received, JSON)
+        return received
+
+
+class Forms:
+    """The forms that are being read. If `most` are open, the next one ends the one that was opened first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[asyncio.Timeout, None] = {}  # in the order in which they were opened
+
+    async def read(self, request: Request, *, seconds: float) -> bytes:
+        """The form in the body of a caller who is not authenticated yet."""
+        async with _deadline(min(seconds, FORM_S)) as deadline:
+            if len(self._open) >= self._most:
+                first = next(iter(self._open))
+                del self._open[first]
+                first.reschedule(asyncio.get_running_loop().time())
+            self._open[deadline] = None
+            try:
+                received = await _received(request, MAX_FORM_BYTES)
+            finally:
+                self._open.pop(deadline, None)
+        _check_media(request.headers.get("content-type", ""), received, FORM)
+        return received
+
+
+@asynccontextmanager
+async def _deadline(seconds: float) -> AsyncIterator[asyncio.Timeout]:
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            yield deadline
+    except TimeoutError:
+        raise TimedOut(
+            f"the body did not arrive within {seconds:g} s: send it faster, or less at a time", key="body.late"
+        ) from None
+
+
+async def _received(request: Request, limit: int, count: Callable[[int], None] = lambda _: None) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > limit:
+        raise _too_large(limit)
+    received = bytearray()
+    try:
+        async for part in request.stream():
+            received += part
+            count(len(part))
+            if len(received) > limit:
+                raise _too_large(limit)
+    except ClientDisconnect:
+        raise Cancelled("the client went away while it sent the body", key="client.gone") from None
+    return bytes(received)
+
+
+def _check_media(given: str, body: bytes, wanted: str) -> None:
+    """Pages in a browser can send forms and plain text to any server without asking it, but no JSON."""
+    media = given.partition(";")[0].strip().lower()
+    if body and media != wanted:
+        what = "JSON" if wanted == JSON else "a form"
+        raise InvalidArgument(
+            f"the body is of type {media[:100] or 'none'}: send {what}, with the header content-type: {wanted}",
+            key="body.media",
+        )
+
+
+def _too_large(limit: int) -> LimitExceeded:
+    return LimitExceeded(f"the body has more than {limit} bytes: send less at a time", key="body.too_large")
+
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -29,33 +145,33 @@ MAX_VALUES: Final = 200_000
 """How many values a body may have. More take seconds to decode, however small they are."""
 
 
-class _Body(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, populate_by_name=False)
 
 
-class Identifier(_Body):
+class Identifier(_FrozenModel):
     """The namespace and name of a table."""
 
     namespace: tuple[str, ...] = Field(min_length=1)
     name: str
 
 
-class CreateNamespace(_Body):
+class CreateNamespace(_FrozenModel):
     namespace: tuple[str, ...] = Field(min_length=1)
     properties: dict[str, str] | None = None
 
 
-class UpdateProperties(_Body):
+class UpdateProperties(_FrozenModel):
     removals: tuple[str, ...] | None = None
     updates: dict[str, str] | None = None
 
 
-class Renaming(_Body):
+class Renaming(_FrozenModel):
     source: Identifier
     destination: Identifier
 
 
-class Registration(_Body):
+class Registration(_FrozenModel):
     """A table or view to be created from an existing metadata file; `overwrite` replaces an existing table."""
 
     name: str

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from skiway import errors
-from skiway.doors import disclosed, internal_error, status_in
 from skiway.errors import SkiwayError
+from skiway.foundation.doors import disclosed, internal_error, status_in
 from skiway.rest.calls import RestResponse, json_response
-
-__all__ = ["BY_CLASS", "BY_KEY", "MISSING", "failed", "message_for", "status_of"]
 
 _MESSAGES: Final = {
     "namespace.by.path.missing": "Namespace does not exist: {path}",  # clients expect exactly this

@@ -23,30 +23,6 @@ from skiway.model import v1
 from skiway.rest.bodies import Identifier, Renaming
 from skiway.rest.calls import Lake, Mirrors, RestRequest
 
-__all__ = [
-    "SEPARATOR",
-    "catalog",
-    "check_identifier",
-    "claiming",
-    "find_table",
-    "format_name",
-    "is_served",
-    "levels",
-    "named_catalog",
-    "namespace",
-    "namespace_at",
-    "opened",
-    "renaming",
-    "require_free",
-    "require_managed",
-    "require_served",
-    "table",
-    "table_at",
-    "view",
-    "view_at",
-    "writable",
-]
-
 
 def is_served(table: v1.Table, *, mirrors: Mirrors | None) -> bool:
     """Whether Iceberg clients can read the table, unless it cannot be exported."""

@@ -4,7 +4,7 @@
 method calls and who may call it.
 """
 
-import skiway.extras.lake  # noqa: F401 - names the extra to install
+import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
 from skiway.rpc.door import Door
 from skiway.rpc.methods import Method, Rule, Service
 from skiway.rpc.services import all_services

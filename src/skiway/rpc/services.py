@@ -23,9 +23,8 @@ from skiway.metastore import (
     webhooks,
 )
 from skiway.metastore.pipelines import api as pipelines
-from skiway.metastore.pipelines.inputs import PipelineArea
-from skiway.metastore.pipelines.owners import CurrentRoles
-from skiway.metastore.planning import scan_bundles
+from skiway.metastore.pipelines.inputs import CurrentRoles, PipelineArea
+from skiway.metastore.planning import scans
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
@@ -41,7 +40,7 @@ from skiway.metastore.resources import (
     tables,
     views,
 )
-from skiway.metastore.resources.policy_expressions import SandboxedExpressions
+from skiway.metastore.resources.policies import SandboxedExpressions
 from skiway.metastore.search import SearchIndexes
 from skiway.metastore.system import objects
 from skiway.metastore.system.objects import EngineCatalogs
@@ -69,8 +68,6 @@ from skiway.model.v1 import (
 from skiway.rpc.methods import Service, changes, reads, service_of
 from skiway.security import MemorySecrets, SecretsStore
 from skiway.telemetry.context import current_call
-
-__all__ = ["all_services"]
 
 CreateTable: TypeAlias = Callable[[Realm, v1.CreateTableRequest], v1.CreateTableResponse]
 
@@ -207,7 +204,7 @@ def queries_of(rules: QueryRules, planner: Planner) -> Service:
             "EndQuery": changes(partial(queries.end, rules=rules), "catalog.read"),
             "GetQuery": reads(partial(queries.get, rules=rules), "catalog.read"),
             "ListQueries": reads(queries.list_, "catalog.read"),
-            "FetchScanBundle": changes(partial(scan_bundles.fetch, planner=planner, rules=rules), "catalog.read"),
+            "FetchScanBundle": changes(partial(scans.fetch, planner=planner, rules=rules), "catalog.read"),
         },
     )
 

@@ -1,4 +1,6 @@
-"""The lake in a process: the warehouse of managed tables, and the catalogs over Airport and Iceberg REST."""
+"""The lake in a process: the warehouse of managed tables, the catalogs over Airport and Iceberg REST, vended credentials, and
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -10,59 +12,161 @@ from functools import partial
 
 import pyarrow as pa
 
-from skiway import extras
 from skiway.airport import AirportService, Limits
 from skiway.airport.wire.frames import check_names
 from skiway.airport.wire.sizes import check_stream, check_values
 from skiway.config import Settings
-from skiway.config.server import Grpc, Http
-from skiway.config.sql import SparkSql as SparkSqlSettings
-from skiway.config.sql import Sql
-from skiway.errors import PreconditionFailed
+from skiway.config.fields import Secret
+from skiway.config.metastore import Spark
+from skiway.config.server import Grpc, Http, Sql
+from skiway.config.server import SparkSql as SparkSqlSettings
+from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.lake import Handles, Sources, airport_service, signing_key
-from skiway.lake.spark_sql import SparkSql
+from skiway.formats.object_stores import AzureStorage, GcsStorage
+from skiway.foundation import extras
+from skiway.lake import Handles, Sources, airport_service
+from skiway.lake import signing_key as ticket_key
+from skiway.lake.context import SparkSql
 from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.jobs.queue import is_running
+from skiway.metastore.platform import signing_key
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.metastore.transactions import StagingArea, decode_rows, malformed_rows
-from skiway.pipeline.session import settings_for
-from skiway.requests import Access, Observers
+from skiway.request_path import Access, Observers
 from skiway.rest import RestApp, RestOptions, TokenIssuer
 from skiway.runtime.authentication import token_headers
-from skiway.runtime.spark import job_tokens
 from skiway.sandbox.processes import memory_bytes
 from skiway.sandbox.queries import Queries
-from skiway.security import IssuedTokenAuthenticator, SecretsStore
-from skiway.security.query_tokens import QueryTokens, ReadOnlyAuthorizer
+from skiway.security import IssuedTokenAuthenticator, JobTokens, SecretsStore
+from skiway.security.signed_tokens import QueryTokens, ReadOnlyAuthorizer
 from skiway.security.source_access import SourceAccess
-from skiway.spark_queries.confinement import (
-    NEEDED_ABI,
-    can_protect_attributes,
-    landlock_abi,
-    unconfinable,
-    unprotected,
-)
-from skiway.spark_queries.engine import SparkEngine, SparkLimits, SparkPlacement
-from skiway.spark_queries.functions import SparkFunctions
+from skiway.spark_jobs.optimizer import SparkOptimizer
+from skiway.spark_jobs.session import SparkPlace, settings_for
+from skiway.spark_queries.engine import SparkEngine, SparkFunctions, SparkLimits, SparkPlacement
+from skiway.spark_queries.supervisor import NEEDED_ABI, can_protect_attributes, landlock_abi, unconfinable, unprotected
 from skiway.sql import QueryEngine
 from skiway.storage import Stores
-from skiway.vending import Vending
+from skiway.vending import CredentialsProvider, S3Keys, S3Service, Signer, StagedTables, StaticKeys, Vending
 
-__all__ = [
-    "functions_of",
-    "handles_of",
-    "iceberg_rest",
-    "lake_over_airport",
-    "on_loopback",
-    "opener_of",
-    "queries_of",
-    "spark_placement",
-    "spark_queries_of",
-    "staging_area",
-    "warehouse_of",
-]
+
+def spark_place(settings: Spark) -> SparkPlace:
+    """The location and configuration of the Spark session."""
+    conf = dict(each.split("=", 1) for each in settings.conf)
+    return SparkPlace(settings.master, settings.remote or "", conf, settings.fetch_jars)
+
+
+def job_tokens(stores: Stores, secrets: SecretsStore) -> JobTokens:
+    """The tokens of jobs. All servers and workers of a store accept those of the others."""
+    return JobTokens(partial(signing_key, stores, secrets), runs=partial(is_running, stores))
+
+
+def optimizer_of(
+    settings: Settings, stores: Stores, secrets: SecretsStore, own_uri: Callable[[], str] | None = None
+) -> SparkOptimizer:
+    """Optimization on Spark. `own_uri` returns the address of the REST door of this process, if it has one."""
+
+    def rest_uri() -> str:
+        if settings.maintenance.spark.rest_uri:
+            return settings.maintenance.spark.rest_uri.rstrip("/")
+        if own_uri is None or settings.reconciler.spark.remote:
+            raise PreconditionFailed(
+                "Spark needs the address of an Iceberg REST door to optimize tables, and there is none: set "
+                "maintenance.spark.rest_uri, for example to http://10.0.0.1:8181/iceberg, or optimize with --engine process",
+                key="maintenance.spark.rest_uri",
+            )
+        return own_uri()
+
+    place = spark_place(settings.reconciler.spark)
+    return SparkOptimizer(
+        place.session_with_iceberg,
+        rest_uri,
+        job_tokens(stores, secrets).issue,
+        settings.maintenance.spark.from_bytes,
+        fetch_jars=place.fetch_jars,
+    )
+
+
+def vending_of(settings: Settings, key: Callable[[], bytes], properties: Mapping[str, str]) -> Vending:
+    """How clients get access to files in object stores.
+
+    `key` returns the key that signs tokens of this server. `properties` are those of the warehouse.
+    """
+    wanted, aws = settings.warehouse.vending, settings.storage.aws
+    if not wanted.remote_signing:
+        return Vending(_providers(settings, properties))
+    signer = Signer(_server_keys(settings), S3Service(aws.s3.endpoint or ""))
+    return Vending(_providers(settings, properties), signer, StagedTables(key()))
+
+
+def _providers(settings: Settings, properties: Mapping[str, str]) -> dict[str, CredentialsProvider]:
+    """The providers of credentials by the scheme of locations."""
+    vending, found = settings.warehouse.vending, dict[str, CredentialsProvider]()
+    if (for_s3 := _s3_provider(settings)) is not None:
+        found["s3"] = for_s3
+    if vending.gcs.enabled:
+        from skiway.vending.gcs_tokens import GcsTokens
+
+        source = GcsStorage(properties).token
+        assert source is not None, "settings without credentials are rejected when they are loaded"
+        found["gs"] = GcsTokens(source, endpoint=vending.gcs.token_endpoint)
+    if vending.azure.enabled:
+        from skiway.vending.azure_sas import AzureSignatures
+
+        found["abfss"] = AzureSignatures(AzureStorage(properties), lifetime_s=vending.azure.duration_seconds)
+    return found
+
+
+def _s3_provider(settings: Settings) -> CredentialsProvider | None:
+    wanted, aws = settings.warehouse.vending, settings.storage.aws
+    match wanted.credentials:
+        case "sts":
+            from skiway.vending.sts import StsCredentials, StsRole, sts_client
+
+            endpoint = wanted.sts.endpoint or aws.s3.endpoint
+            client = sts_client(region=aws.region, endpoint=endpoint, keys=_own_keys(settings))
+            role = StsRole(wanted.sts.role_arn or "", wanted.sts.duration_seconds, wanted.sts.external_id or "")
+            return StsCredentials(client, role)
+        case "static":
+            keys = wanted.static
+            return StaticKeys(
+                accounts=keys.accounts,
+                read=_pair(keys.read_access_key_id, keys.read_secret_access_key),
+                write=_pair(keys.write_access_key_id, keys.write_secret_access_key),
+            )
+        case "off":
+            return None
+
+
+def _server_keys(settings: Settings) -> Callable[[], S3Keys]:
+    """The keys of the server: those that are configured, or those that boto3 finds and renews."""
+    own = _own_keys(settings)
+    if own is not None:
+        return lambda: own
+    with extras.needed("aws", "remote signing with the default credentials of AWS"):
+        import boto3
+
+    session = boto3.session.Session(region_name=settings.storage.aws.region)
+
+    def current() -> S3Keys:
+        found = session.get_credentials()
+        if found is None:
+            raise Unavailable("the server has no credentials for S3: ask the operator", key="vending.unavailable")
+        frozen = found.get_frozen_credentials()
+        return S3Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+    return current
+
+
+def _own_keys(settings: Settings) -> S3Keys | None:
+    aws = settings.storage.aws
+    token = aws.session_token.reveal() if aws.session_token else ""
+    return _pair(aws.access_key_id, aws.secret_access_key, token)
+
+
+def _pair(key_id: Secret | None, secret: Secret | None, token: str = "") -> S3Keys | None:
+    return None if key_id is None or secret is None else S3Keys(key_id.reveal(), secret.reveal(), token)
 
 
 def warehouse_of(settings: Settings) -> Warehouse:
@@ -106,7 +210,7 @@ def lake_over_airport(
         idle_s=grpc.idle_seconds,
         decoded_bytes=grpc.max_decoded_bytes,
     )
-    key = signing_key(Realm(stores, PLATFORM), secrets)
+    key = ticket_key(Realm(stores, PLATFORM), secrets)
     tokens = QueryTokens(key)
     if spark is not None:  # other doors do not accept the tokens of queries
         access = replace(

@@ -13,21 +13,17 @@ from urllib.parse import unquote, urlsplit
 from skiway.config import Settings, store_urls
 from skiway.config.server import Server
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
-from skiway.lake.opened_tables import Handles
-from skiway.memory_budget import MemoryBudget, available_bytes
+from skiway.foundation.memory_budget import MemoryBudget, available_bytes
+from skiway.lake.reading.opened_tables import Handles
 from skiway.metastore import Realm
 from skiway.metastore.migrations import watching_format
 from skiway.metastore.platform import AccountDirectory, TokenUses, account_quotas, signing_key
 from skiway.metastore.reconcile.reconciler import Reconciler
-from skiway.metastore.seeding.catalog import seed_demo, seed_home
-from skiway.metastore.seeding.iceberg import seed_iceberg
-from skiway.metastore.seeding.mirror import seed_mirror
-from skiway.requests import Access, Lanes, Observers, Quotas
-from skiway.runtime.authentication import authenticator, authorizer, credential_headers, with_jobs
-from skiway.runtime.lake import handles_of, warehouse_of
-from skiway.runtime.operators import Operators
+from skiway.metastore.seeding import seed_demo, seed_home, seed_iceberg, seed_mirror
+from skiway.request_path import Access, Lanes, Observers, Quotas
+from skiway.runtime.authentication import Operators, authenticator, authorizer, credential_headers, with_jobs
+from skiway.runtime.lake import handles_of, job_tokens, warehouse_of
 from skiway.runtime.source_access import source_access_of
-from skiway.runtime.spark import job_tokens
 from skiway.runtime.stores import secrets_of, stores_of
 from skiway.runtime.telemetry import observing
 from skiway.runtime.workers import reconciler_of
@@ -35,8 +31,6 @@ from skiway.security import SecretsStore
 from skiway.security.source_access import SourceAccess
 from skiway.storage import Stores
 from skiway.telemetry.metrics import observe_caches
-
-__all__ = ["REFUSAL_S", "Parts", "access_of", "opened_parts", "seed"]
 
 REALMS: Final = 1000
 REFUSAL_S: Final = 0.25

@@ -29,32 +29,22 @@ from skiway.config import Settings
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.platform import EndedSessions
-from skiway.requests import Observers
+from skiway.request_path import Observers
 from skiway.rest import RestApp
 from skiway.runtime.authentication import issuer
-from skiway.runtime.automatic_profiles import profile_sweep
-from skiway.runtime.browsers import LocalOnly
-from skiway.runtime.call_processes import CallProcesses
-from skiway.runtime.explorer import explorer_of, socket_file
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
-from skiway.runtime.grpc_services import grpc_services, serving_calls
-from skiway.runtime.http_door import HttpDoor, health_door, web_app
-from skiway.runtime.lake import functions_of, iceberg_rest
+from skiway.runtime.gc.sweeps import maintenance_sweep, profile_sweep, quality_sweep
+from skiway.runtime.grpc.services import CallProcesses, grpc_services, serving_calls
+from skiway.runtime.http.door import HttpDoor, LocalOnly, explorer_of, health_door, socket_file, web_app
+from skiway.runtime.lake import functions_of, iceberg_rest, optimizer_of, vending_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, end_soon, opened
 from skiway.runtime.parts import Parts, opened_parts
-from skiway.runtime.quality import quality_sweep
-from skiway.runtime.spark import optimizer_of
 from skiway.runtime.stores import stores_in_memory
-from skiway.runtime.table_maintenance import maintenance_sweep
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage
-from skiway.runtime.vending import vending_of
-from skiway.runtime.webhooks import delivering
-from skiway.runtime.workers import working
+from skiway.runtime.workers import delivering, working
 from skiway.security import SecretsStore
 from skiway.storage import PointerStore, Stores
-
-__all__ = ["Process", "running", "serve"]
 
 GC_STOP_S: Final = 30.0
 

@@ -8,14 +8,12 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from skiway.config import Settings, store_urls
-from skiway.config.addresses import AddressRule
 from skiway.config.fields import values_of
+from skiway.config.source_access import AddressRule
 from skiway.demo.home import DemoHome
 from skiway.errors import InvalidArgument
 from skiway.security.source_access import SourceAccess, location
 from skiway.security.source_access.policy import EVERY_ADDRESS, is_of_system
-
-__all__ = ["source_access_of"]
 
 PUBLIC: Final = (AddressRule.parsed("public"),)
 OLD_LEVELS: Final = {"public": PUBLIC, "private": EVERY_ADDRESS, "any": EVERY_ADDRESS}

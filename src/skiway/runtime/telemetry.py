@@ -11,24 +11,13 @@ from skiway.config.metastore import StorageUsage
 from skiway.metastore import platform
 from skiway.metastore.jobs.attempts import Attempt
 from skiway.metastore.jobs.queue import JobQueue
-from skiway.requests import Observers
+from skiway.request_path import Observers
 from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.storage import Stores
 from skiway.telemetry import definitions, logs
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.metrics import Metrics, Stored, observe_usage
 from skiway.telemetry.traces import Traces
-
-__all__ = [
-    "GcMetrics",
-    "count_attempts",
-    "count_deliveries",
-    "logging_as_configured",
-    "measure_queue",
-    "measure_usage",
-    "measuring",
-    "observing",
-]
 
 log = logging.getLogger("skiway.runtime")
 

@@ -11,6 +11,6 @@ DuckDB extensions, it has none of the server's environment, and it is killed whe
 All sandboxes of a process with the same memory limit share their workers.
 """
 
-from skiway.sandbox.pool import Sandbox
+from skiway.sandbox.processes import Sandbox
 
 __all__ = ["Sandbox"]

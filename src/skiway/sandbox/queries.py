@@ -23,14 +23,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.causes import invalid_values
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
-from skiway.sandbox.messages import FILES_AT_ONCE, KEPT, SEND_FILES, encode_table, file_identity
-from skiway.sandbox.processes import WorkerProcess, memory_bytes
-from skiway.sandbox.relations import BoundQuery, Expression, NamedTable, Parsed, Relation, StoredQuery
-from skiway.sandbox.scan_server import ScanServer
-
-__all__ = ["Queries", "QueryProcess"]
+from skiway.foundation.causes import invalid_values
+from skiway.sandbox.processes import (
+    FILES_AT_ONCE,
+    KEPT,
+    SEND_FILES,
+    WorkerProcess,
+    encode_table,
+    file_identity,
+    memory_bytes,
+)
+from skiway.sandbox.relations import BoundQuery, Expression, NamedTable, Parsed, Relation, ScanServer, StoredQuery
 
 WORKER: Final = "skiway.sandbox.query_worker"
 _INSIDE: Final = "\0inside"

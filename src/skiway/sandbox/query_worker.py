@@ -16,14 +16,19 @@ from typing import Any, BinaryIO, Final
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.expressions import RefusedExpression, compiled
-from skiway.sandbox.messages import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
-from skiway.sandbox.query_databases import Databases
-from skiway.sandbox.query_parsing import RefusedQuery, parsed, with_values
-from skiway.sandbox.syntax import cast_columns, type_ids, type_with
+from skiway.sandbox.databases import Databases
+from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
+from skiway.sandbox.syntax import (
+    RefusedExpression,
+    RefusedQuery,
+    cast_columns,
+    compiled_expressions,
+    parsed_query,
+    type_ids,
+    type_with,
+    with_values,
+)
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
-
-__all__ = ["main"]
 
 _BATCH_ROWS: Final = 16_384
 _MAX_DESCRIPTORS: Final = 4096
@@ -70,11 +75,11 @@ def main(arguments: Sequence[str]) -> None:
 def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> None:
     try:
         if "parse" in header:
-            found: Any = parsed(databases.parser, header["parse"], header["prefix"])
+            found: Any = parsed_query(databases.parser, header["parse"], header["prefix"])
         elif "bind" in header:
             found = with_values(databases.parser, header["bind"], decode_table(parts[0]) if parts else None)
         elif "expressions" in header:
-            found = compiled(databases.parser, header["expressions"], header["claims"])
+            found = compiled_expressions(databases.parser, header["expressions"], header["claims"])
         else:
             _run(databases, header, parts, responses)
             return

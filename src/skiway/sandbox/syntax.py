@@ -1,14 +1,21 @@
-"""DuckDB's SQL as text and as syntax trees, which DuckDB itself makes and turns into text again."""
+"""SQL as syntax trees, which DuckDB itself makes and turns into text again: queries, and expressions over the columns of one row.
+
+Of a query, the tree shows which tables it names, and its parameters become values. An expression, such as the condition or the mask of a
+policy, may read columns and constants, and call scalar functions. DuckDB parses the text, and DuckDB writes the checked tree as
+SQL again, so
+no part of the original text reaches a query. `caller('name')` is replaced in the tree by a constant.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
-
-__all__ = ["cast_columns", "literal", "nodes", "quoted", "single_value", "type_ids", "type_with"]
 
 _NESTED: Final = ("array", "list", "map", "struct", "union")
 
@@ -89,3 +96,274 @@ def cast_columns(relation: duckdb.DuckDBPyRelation, types: Sequence[str]) -> duc
             for number, (name, kind, wanted) in enumerate(columns, 1)
         )
     )
+
+
+_TABLE_FUNCTIONS: Final = frozenset(
+    {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree", "regexp_split_to_table"}
+)
+"""The table functions that a query may call: they read nothing but their arguments."""
+
+
+_MAX_PARAMETERS: Final = 1000
+
+
+class RefusedQuery(Exception):
+    """The query is not one that may run here."""
+
+
+def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[str, Any]:
+    """The tables that a query names, with the points in time that it reads, and the query with a name for each of these.
+
+    These names begin with `prefix`.
+    """
+    tree = _query_tree(database, sql)
+    for node in nodes(tree):
+        if node.get("type") == "TABLE_FUNCTION":
+            name = str(node.get("function", {}).get("function_name", "")).lower()
+            if name not in _TABLE_FUNCTIONS:
+                raise RefusedQuery(f"table function {name} cannot be used here: queries read tables of the lake")
+    tables: list[dict[str, Any]] = []
+    defined = {str(each["key"]).lower() for node in nodes(tree) for each in (node.get("cte_map") or {}).get("map", ())}
+    for node in nodes(tree):
+        if node.get("type") == "BASE_TABLE":
+            is_defined = not node.get("schema_name") and node["table_name"].lower() in defined
+            found: dict[str, Any] = {
+                "name": [node.get("catalog_name") or "", node.get("schema_name") or "", node["table_name"]],
+                "is_defined": is_defined,
+            }
+            if node.get("at_clause"):
+                found |= {"unit": node["at_clause"]["unit"], "value": _value(database, node["at_clause"]["expr"])}
+                node["alias"] = node.get("alias") or node["table_name"]
+                node["at_clause"] = None
+                found["as"] = node["table_name"] = f"{prefix} {len(tables)}"
+                node["catalog_name"], node["schema_name"] = "memory", "main"
+            tables.append(found)
+    rewritten = any("as" in each for each in tables)
+    text = single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)) if rewritten else sql
+    return {"tables": tables, "sql": text}
+
+
+def _query_tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """The syntax tree of a text that is exactly one query."""
+    statements = database.extract_statements(sql)
+    if len(statements) != 1:
+        raise RefusedQuery(f"expected one query, found {len(statements)} statements")
+    if statements[0].type != duckdb.StatementType.SELECT:
+        kind = str(statements[0].type).rpartition(".")[2].partition(":")[0]
+        raise RefusedQuery(f"{kind} is not a query: only SELECT can run here")
+    tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
+    if tree.get("error"):
+        if "type parameter" in str(tree.get("error_message")):  # of a parsed type that DuckDB 1.5 cannot serialize
+            raise RefusedQuery("a cast to a nested ENUM cannot be used here: cast to lists or structs of VARCHAR")
+        raise RefusedQuery(str(tree.get("error_message", "this is not a query")))
+    return tree
+
+
+def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | None) -> dict[str, Any]:
+    """The query with constants instead of its parameters, and their names. Without a row, all values are NULL.
+
+    The columns of the row are matched by name if they have the names of the parameters, else by position.
+    """
+    tree = _query_tree(database, sql)
+    found = [(str(node["identifier"]), node) for node in nodes(tree) if node.get("class") == "PARAMETER"]
+    names = sorted({name for name, _ in found}, key=_position)
+    if len(names) > _MAX_PARAMETERS:
+        raise RefusedQuery(
+            f"the query has {len(names)} parameters, the maximum is {_MAX_PARAMETERS}: put the values into a table, and join it"
+        )
+    if not names and row is None:
+        return {"sql": sql, "parameters": []}
+    columns: Sequence[str] = names if row is None else row.column_names
+    if len(columns) != len(names):
+        raise RefusedQuery(
+            f"the query has {len(names)} parameters, but {len(columns)} values were bound: bind one for each"
+        )
+    if row is not None and row.num_rows != 1:
+        raise RefusedQuery(f"{row.num_rows} rows of parameters were bound: a query takes exactly one")
+    by_name = len(set(columns)) == len(names) and set(columns) == set(names)
+    values = {
+        name: _tree_of_expression(
+            database, "NULL" if row is None else _constant_sql(database, row.column(name if by_name else number))
+        )
+        for number, name in enumerate(names)
+    }
+    columns_of_queries = {id(each) for node in nodes(tree) for each in node.get("select_list") or ()}
+    for name, node in found:
+        shown = node["alias"] or (f"${name}" if id(node) in columns_of_queries else "")  # DuckDB's own name
+        node.clear()
+        node.update(values[name], alias=shown)
+    return {"sql": single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)), "parameters": names}
+
+
+def _position(name: str) -> tuple[int, int, str]:
+    """The order of parameters: numbers first."""
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+
+
+def _constant_sql(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray) -> str:
+    """The value in a column of one row, as an expression."""
+    shown = database.from_arrow(pa.table({"value": column})).project("CAST(value AS VARCHAR), typeof(value)").fetchone()
+    assert shown is not None
+    text, kind = shown
+    if text is None:
+        return "NULL" if kind == '"NULL"' else f"CAST(NULL AS {kind})"
+    if "\0" in text:
+        raise RefusedQuery("a parameter has the character NUL, which no query can contain: encode it, or bind a BLOB")
+    return f"CAST({literal(text)} AS {kind})"
+
+
+def _tree_of_expression(database: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
+    """The syntax tree of an expression."""
+    tree = json.loads(single_value(database, "SELECT json_serialize_sql(?)", f"SELECT {text}"))
+    found: dict[str, Any] = tree["statements"][0]["node"]["select_list"][0]
+    return found
+
+
+def _value(database: duckdb.DuckDBPyConnection, expression: Any) -> str:
+    """The value of a constant expression, as text."""
+    if any(node.get("class") == "SUBQUERY" for node in nodes(expression)):
+        raise RefusedQuery("AT needs a constant, such as VERSION => 5: it cannot contain a query")
+    template = json.loads(single_value(database, "SELECT json_serialize_sql('SELECT 1')"))
+    template["statements"][0]["node"]["select_list"] = [expression]
+    return single_value(
+        database,
+        f"SELECT CAST(({single_value(database, 'SELECT json_deserialize_sql(?)', json.dumps(template))}) AS VARCHAR)",
+    )
+
+
+_CALLER: Final = "caller"
+_FORBIDDEN: Final = {
+    "SUBQUERY": "a query",
+    "WINDOW": "a window function",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "DEFAULT": "DEFAULT",
+}
+"""Kinds of expressions that read more than the columns of one row."""
+
+_NOT_ALLOWED: Final = frozenset(
+    {
+        *("current_setting", "getenv", "getvariable", "nextval", "currval"),
+        *("query", "query_table", "unnest", "unlist", "generate_subscripts", "regexp_split_to_table"),
+        *("current_query", "txid_current", "current_schemas", "write_log", "json_execute_serialized_sql"),
+        *("format_type", "get_block_size", "geomean", "geometric_mean", "wavg", "weighted_avg"),
+        *("json_group_array", "json_group_object", "json_group_structure"),
+    }
+)
+"""Functions that read settings, sequences or several rows, run SQL, or return several rows."""
+
+
+class RefusedExpression(Exception):
+    """The text is not an expression that may be used."""
+
+
+def compiled_expressions(
+    database: duckdb.DuckDBPyConnection, texts: Sequence[str], claims: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The expressions as SQL, with the values of claims, and the columns that they read."""
+    return [_compiled_expression(database, text, claims) for text in texts]
+
+
+def _compiled_expression(database: duckdb.DuckDBPyConnection, text: str, claims: Mapping[str, Any]) -> dict[str, Any]:
+    tree = _parsed_expression(database, f"SELECT {text}")
+    statements = tree.get("statements", [])
+    if len(statements) != 1:
+        raise RefusedExpression(f"expected one expression, found {len(statements)} statements")
+    node = statements[0]["node"]
+    parts = ("modifiers", "where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
+    is_alone = node.get("type") == "SELECT_NODE" and node["from_table"]["type"] == "EMPTY"
+    if not is_alone or len(node["select_list"]) != 1 or any(node.get(part) for part in parts):
+        raise RefusedExpression("expected one expression, such as region = 'EU', found more than that")
+    expression = node["select_list"][0]
+    if expression["alias"]:
+        raise RefusedExpression(f"an expression has no name: remove AS {expression['alias']}")
+    _check_expression(database, expression)
+    columns = sorted(_columns(expression) - _parameters(expression))
+    node["select_list"] = [_with_claims(database, expression, claims)]
+    written = single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
+    return {"sql": written.removeprefix("SELECT "), "columns": columns}
+
+
+def _check_expression(database: duckdb.DuckDBPyConnection, expression: Any) -> None:
+    for node in nodes(expression):
+        kind = node.get("class")
+        if kind in _FORBIDDEN:
+            raise RefusedExpression(
+                f"{_FORBIDDEN[kind]} cannot be used here: an expression reads the columns of one row"
+            )
+        if kind != "FUNCTION":
+            continue
+        name = str(node["function_name"]).lower()
+        if node.get("catalog") or node.get("schema") not in ("", "main", None):
+            raise RefusedExpression(f"function {name} cannot have a schema")
+        if name in _NOT_ALLOWED or name in _aggregates(database):
+            raise RefusedExpression(f"function {name} cannot be used here: an expression reads the columns of one row")
+        if name == _CALLER:
+            _claim_name(node)
+
+
+def _claim_name(node: Mapping[str, Any]) -> str:
+    arguments = node["children"]
+    if len(arguments) == 1 and arguments[0].get("class") == "CONSTANT":
+        value = arguments[0]["value"].get("value")
+        if isinstance(value, str):
+            return value
+    raise RefusedExpression("caller needs the name of a claim as text: write caller('subject')")
+
+
+def _columns(expression: Any) -> set[str]:
+    return {str(node["column_names"][0]) for node in nodes(expression) if node.get("class") == "COLUMN_REF"}
+
+
+def _parameters(expression: Any) -> set[str]:
+    """The parameters of lambda functions, which look like columns."""
+    return {name for node in nodes(expression) if node.get("class") == "LAMBDA" for name in _columns(node["lhs"])}
+
+
+def _with_claims(database: duckdb.DuckDBPyConnection, node: Any, claims: Mapping[str, Any]) -> Any:
+    """The tree with constants in place of the calls of `caller`."""
+    if isinstance(node, list):
+        return [_with_claims(database, each, claims) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("class") == "FUNCTION" and str(node["function_name"]).lower() == _CALLER:
+        return _constant_tree(database, claims.get(_claim_name(node)))
+    return {key: _with_claims(database, value, claims) for key, value in node.items()}
+
+
+def _constant_tree(database: duckdb.DuckDBPyConnection, value: Any) -> Any:
+    """The tree of a constant: a text, a number, a truth value, a list of texts, or NULL."""
+    match value:
+        case None:
+            return _expression_tree(database, "NULL")
+        case bool():
+            return _expression_tree(database, "TRUE" if value else "FALSE")
+        case list():
+            made = _expression_tree(database, "CAST(list_value('') AS VARCHAR[])")
+            made["child"]["children"] = [_constant_tree(database, str(each)) for each in value]
+            return made
+        case int() | float():
+            made = _expression_tree(database, "CAST('' AS BIGINT)" if isinstance(value, int) else "CAST('' AS DOUBLE)")
+            made["child"]["value"]["value"] = str(value)
+            return made
+    made = _expression_tree(database, "''")
+    made["value"]["value"] = str(value)
+    return made
+
+
+def _expression_tree(database: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    return _parsed_expression(database, f"SELECT {sql}")["statements"][0]["node"]["select_list"][0]
+
+
+def _parsed_expression(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
+    if tree.get("error"):
+        raise RefusedExpression(str(tree.get("error_message", "this is not an expression")))
+    return tree
+
+
+@cache
+def _aggregates(database: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    """The names of the functions that read several rows."""
+    found = database.execute("SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'")
+    return frozenset(str(name).lower() for (name,) in found.fetchall())

@@ -18,7 +18,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.messages import (
+from skiway.sandbox.processes import (
     OUT_OF_MEMORY,
     READY,
     decode_table,
@@ -27,17 +27,6 @@ from skiway.sandbox.messages import (
     read_message,
     write_message,
 )
-
-__all__ = [
-    "NO_MEMORY",
-    "REQUEST_BYTES",
-    "SETTINGS",
-    "end_with_server",
-    "limit_process",
-    "main",
-    "run_worker",
-    "shown_error",
-]
 
 NO_MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError)
 """The errors of Python, DuckDB and Arrow if memory is not sufficient."""

@@ -5,14 +5,25 @@ An `Authenticator` turns the headers of a call into a `Principal`, an `Authorize
 `skiway.security.oidc`, `skiway.security.secrets.files`, `skiway.security.secrets.aws`.
 """
 
-from skiway.clock import Clock, utc_now
-from skiway.security.access_tokens import AccessTokens
-from skiway.security.authentication import Authenticator, DevAuthenticator, IssuedTokenAuthenticator, TokenHeaders
-from skiway.security.job_tokens import JobTokens, LeasedJob
-from skiway.security.principals import NOBODY, PLATFORM, Accounts, Authorizer, PermissionAuthorizer, Principal, Roles
-from skiway.security.redaction import MASK, Redacted
+from skiway.config.fields import MASK
+from skiway.foundation.clock import Clock, utc_now
+from skiway.security.authentication import (
+    NOBODY,
+    PLATFORM,
+    Accounts,
+    Authenticator,
+    Authorizer,
+    DevAuthenticator,
+    IssuedTokenAuthenticator,
+    PermissionAuthorizer,
+    Principal,
+    Roles,
+    TokenHeaders,
+)
+from skiway.security.redaction import Redacted
 from skiway.security.secrets.opening import open_secrets
 from skiway.security.secrets.store import MemorySecrets, SecretsStore, secret_key
+from skiway.security.signed_tokens import AccessTokens, JobTokens, LeasedJob
 from skiway.security.tokens import NewToken, TokenAuthenticator, TokenEntry, TokenFile, new_token, roles_of_user
 
 __all__ = [

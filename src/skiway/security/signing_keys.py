@@ -34,8 +34,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 from skiway.security.identity_provider import check_url, get_json, metadata_of, unavailable
 
-__all__ = ["PublicKey", "PublishedKeys", "SigningKey", "SigningKeys", "StaticKey", "keys_by_discovery", "keys_by_url"]
-
 log = logging.getLogger(__name__)
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey

@@ -6,12 +6,11 @@ file into declarations and report mistakes with their lines. `exporting` reads t
 """
 
 from skiway.setup.applying import apply
-from skiway.setup.checking import checked
 from skiway.setup.declarations import Setup
 from skiway.setup.exporting import Actual, export, read_actual, read_rules
+from skiway.setup.forms import schema_text, write
 from skiway.setup.planning import Change, FieldChange, Plan, make_plan, only
-from skiway.setup.reading import InvalidSetup, Loaded, read
-from skiway.setup.writing import schema_text, write
+from skiway.setup.reading import InvalidSetup, Loaded, checked, read
 
 __all__ = [
     "Actual",

@@ -14,11 +14,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client import Metastore
 from skiway.client.metastore import Id
-from skiway.client.metastore.names import segments
+from skiway.client.metastore.calls import segments
 from skiway.config.fields import DURATION
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.model import v1
-from skiway.setup.column_types import schema_of
 from skiway.setup.declarations import (
     CHECKS,
     Account,
@@ -41,13 +40,9 @@ from skiway.setup.declarations import (
     Tags,
     View,
 )
-from skiway.setup.named import described, described_values
-from skiway.setup.normal_form import object_kind, object_name
+from skiway.setup.forms import described, described_values, object_kind, object_name, plain, schema_of
 from skiway.setup.planning import Change, Plan
 from skiway.setup.secrets import credentials_of, secret_of
-from skiway.setup.writing import plain
-
-__all__ = ["apply"]
 
 Report = Callable[[str], None]
 

@@ -8,46 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from skiway.resources import WEBHOOK, Resource
-
-__all__ = [
-    "CHECKS",
-    "DESCRIBED",
-    "SECTIONS",
-    "Account",
-    "Auth",
-    "Catalog",
-    "Column",
-    "ColumnType",
-    "Connector",
-    "Copy",
-    "Credentials",
-    "Declaration",
-    "Described",
-    "Destination",
-    "Grant",
-    "ListType",
-    "MapType",
-    "Mask",
-    "Namespace",
-    "Object",
-    "Pipeline",
-    "Policy",
-    "Quota",
-    "Quotas",
-    "Rule",
-    "Schedule",
-    "SecretRef",
-    "Setup",
-    "Source",
-    "StructType",
-    "Table",
-    "TableCopy",
-    "TableDestination",
-    "Tags",
-    "View",
-    "ViewColumn",
-]
+from skiway.foundation.resources import WEBHOOK, Resource
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

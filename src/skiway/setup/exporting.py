@@ -20,12 +20,11 @@ from skiway.client.metastore import Policy as StoredPolicy
 from skiway.client.metastore import Rule as StoredRule
 from skiway.client.metastore import Table as StoredTable
 from skiway.client.metastore import View as StoredView
-from skiway.client.metastore.names import segments
+from skiway.client.metastore.calls import segments
 from skiway.config.fields import as_text
 from skiway.errors import NotFound, PreconditionFailed
+from skiway.foundation.resources import Resource
 from skiway.model import v1
-from skiway.resources import Resource
-from skiway.setup.column_types import columns_of
 from skiway.setup.declarations import (
     CHECKS,
     DESCRIBED,
@@ -56,11 +55,8 @@ from skiway.setup.declarations import (
     View,
     ViewColumn,
 )
-from skiway.setup.named import declaration_of
-from skiway.setup.normal_form import normal
+from skiway.setup.forms import columns_of, declaration_of, normal
 from skiway.setup.secrets import default_reference, default_variable
-
-__all__ = ["Actual", "export", "read_actual", "read_rules"]
 
 MASKS: Final = ("null", "hash", "partial")
 COMMENT: Final = "comment"

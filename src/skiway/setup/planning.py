@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from skiway.client.metastore.names import dotted, segments
+from skiway.client.metastore.calls import dotted, segments
 from skiway.setup.declarations import (
     SECTIONS,
     Account,
@@ -22,12 +22,8 @@ from skiway.setup.declarations import (
     View,
 )
 from skiway.setup.exporting import Actual
-from skiway.setup.named import described
-from skiway.setup.normal_form import object_kind, object_name, title
+from skiway.setup.forms import described, object_kind, object_name, plain, title
 from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
-from skiway.setup.writing import plain
-
-__all__ = ["Action", "Change", "FieldChange", "Plan", "make_plan", "only"]
 
 Action = Literal["create", "update", "delete"]
 

@@ -15,8 +15,6 @@ from skiway.errors import InvalidArgument
 from skiway.model import v1
 from skiway.setup.declarations import Credentials, SecretRef
 
-__all__ = ["auth_from_text", "credentials_of", "default_reference", "default_variable", "secret_of"]
-
 AUTH_SCHEMES: Final = {
     "bearer": "oauth2",
     "client": "oauth2",

@@ -17,8 +17,6 @@ from pyspark.sql.types import StructField, StructType
 
 from skiway.errors import Unsupported
 
-__all__ = ["arrow_target", "converted", "spark_schema"]
-
 _LARGER: Final[dict[pa.DataType, pa.DataType]] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

@@ -19,11 +19,8 @@ import pyarrow as pa
 
 from skiway.airport.wire.sizes import check_message, check_values
 from skiway.errors import InvalidArgument, LimitExceeded, Unavailable
-from skiway.sandbox.messages import read_until
-from skiway.spark_queries.confinement import unprotected
-from skiway.spark_queries.supervisor import MOST_PROCESSES, OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED
-
-__all__ = ["QueryProcess"]
+from skiway.sandbox.processes import read_until
+from skiway.spark_queries.supervisor import MOST_PROCESSES, OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED, unprotected
 
 _MAX_MESSAGE: Final = 1 << 30
 _END_S: Final = 20.0

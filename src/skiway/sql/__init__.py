@@ -5,9 +5,8 @@ nothing else can be read. DuckDB reads Parquet files of tables itself if it read
 scans everything else.
 """
 
-from skiway.sql.metadata_queries import simple_view
 from skiway.sql.queries import Query, QueryEngine
-from skiway.sql.relations import CountsRows, DirectFiles, Find, SqlView, including, unknown_column
+from skiway.sql.relations import CountsRows, DirectFiles, Find, SqlView, including, simple_view, unknown_column
 
 __all__ = [
     "CountsRows",

@@ -17,8 +17,6 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from skiway.client.airport.predicates import Between, Column, Comparison, In, IsNull, Op, Predicate, literal
 from skiway.errors import SkiwayError
 
-__all__ = ["pushdown_filter"]
-
 OPERATORS: Final[Mapping[type[exp.Expr], Op]] = {
     exp.EQ: Op.EQUAL,
     exp.NEQ: Op.NOT_EQUAL,

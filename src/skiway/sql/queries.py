@@ -1,4 +1,8 @@
-"""Queries of callers, which run in the sandbox."""
+"""Queries of callers, which run in the sandbox, and MERGE as such a query.
+
+DuckDB's client rejects MERGE on tables of a server, so the server gets its parts: a target, a source, a condition, and the
+WHEN clauses of SQL. The query has one row for each target row to change and for each row to insert.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
 
 from skiway.airport import current_request
-from skiway.cache import Cache
-from skiway.doors import require_at_most
+from skiway.airport.wire.duckdb_sql import identifier
+from skiway.errors import InvalidArgument
+from skiway.foundation.cache import Cache
+from skiway.foundation.doors import require_at_most
 from skiway.sandbox.queries import Queries, QueryProcess
 from skiway.sandbox.relations import BoundQuery, Expression, Parsed, Relation, StoredQuery, TableName
-from skiway.sql.metadata_queries import row_count
-from skiway.sql.relations import CountsRows, Find, names_in, resolved
-
-__all__ = ["Query", "QueryEngine"]
+from skiway.sql.relations import CountsRows, Find, names_in, resolved, row_count, unknown_column
 
 MAX_SQL: Final = 1 << 20
 """The characters of a query."""
@@ -234,3 +239,212 @@ class QueryEngine:
             )
         finally:
             _is_inside.reset(before)
+
+
+DEFAULT_CLAUSES: Final = "WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT"
+
+MERGE_ROWID: Final = "$rowid"
+"""The column with the row id of the target row; NULL for rows to insert."""
+
+MERGE_ACTION: Final = "$action"
+"""The column with the action: `update`, `delete` or `insert`."""
+
+_PRESENT: Final = "$present"
+_CLAUSE: Final = "$clause"
+
+Side = Literal["both", "source", "target"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    """A WHEN clause: for which rows it is, its condition, and the values of columns. Without values it uses the source's."""
+
+    side: Side
+    condition: exp.Expr | None
+    action: str
+    values: Mapping[str, exp.Expr] | None = None
+
+
+class MergeQuery:
+    """The parts of a MERGE, checked against the columns of the target, which are names and types of DuckDB.
+
+    `on`, the conditions and the values call the tables `target` and `source`.
+    """
+
+    def __init__(self, columns: dict[str, str], source: str, on: str, clauses: str = "") -> None:
+        self._columns, self._source, self._on = columns, source, on
+        self._clauses = [self._clause(each) for each in _parsed(clauses.strip() or DEFAULT_CLAUSES)]
+        for reached, clause in enumerate(self._clauses):
+            if any(each.condition is None and each.side == clause.side for each in self._clauses[:reached]):
+                raise _invalid("a clause after one without a condition is never reached: order the clauses differently")
+
+    def sql(self, target: str, source_columns: Sequence[str]) -> str:
+        """The query. `target` is the name of a relation that has the columns of the table and its row ids."""
+        clauses = [self._qualified(self._with_values(each, source_columns), source_columns) for each in self._clauses]
+        join = "FULL" if any(each.side == "target" for each in clauses) else "LEFT"
+        columns = ", ".join(
+            f"{self._value(name, type_, clauses)} AS {identifier(name)}" for name, type_ in self._columns.items()
+        )
+        action = "CASE " + " ".join(
+            f"WHEN {identifier(_CLAUSE)} = {number} THEN '{each.action}'" for number, each in enumerate(clauses)
+        )
+        return (
+            f"SELECT target.{identifier(MERGE_ROWID)} AS {identifier(MERGE_ROWID)}, "  # noqa: S608 - in the sandbox
+            f"CASE {' '.join(_chosen(clauses))} END AS {identifier(_CLAUSE)}, "
+            f"{action} END AS {identifier(MERGE_ACTION)}, {columns} "
+            f"FROM (SELECT *, true AS {identifier(_PRESENT)} FROM ({self._source}\n)) AS source "
+            f"{join} JOIN {target} AS target ON ({self._on}\n) WHERE {identifier(_CLAUSE)} IS NOT NULL"
+        )
+
+    def _value(self, name: str, type_: str, clauses: Sequence[_Clause]) -> str:
+        """The new value of a column, by clause."""
+        cases = []
+        for number, each in enumerate(clauses):
+            values = each.values or {}
+            if name in values:
+                cases.append(f"WHEN {identifier(_CLAUSE)} = {number} THEN CAST({_sql(values[name])} AS {type_})")
+            elif each.action in ("update", "delete"):
+                cases.append(f"WHEN {identifier(_CLAUSE)} = {number} THEN target.{identifier(name)}")
+        return f"CASE {' '.join(cases)} END" if cases else f"CAST(NULL AS {type_})"
+
+    def _with_values(self, clause: _Clause, source_columns: Sequence[str]) -> _Clause:
+        if clause.values is not None or clause.action not in ("update", "insert"):
+            return clause
+        found = {name.casefold(): name for name in source_columns}
+        named = {name: found[name.casefold()] for name in self._columns if name.casefold() in found}
+        unknown = [name for name in source_columns if name.casefold() not in map(str.casefold, self._columns)]
+        if unknown:
+            raise _invalid(
+                f"the source has a column {unknown[0]!r}, which the table has not: leave it out, or write "
+                f"{clause.action.upper()} with the columns to set"
+            )
+        return replace(
+            clause, values={name: exp.column(its, table="source", quoted=True) for name, its in named.items()}
+        )
+
+    def _qualified(self, clause: _Clause, source_columns: Sequence[str]) -> _Clause:
+        """The clause with names of its only table, as they are in SQL: without a match there is no other."""
+        if clause.side == "both":
+            return clause
+        known = {name.casefold() for name in (source_columns if clause.side == "source" else self._columns)}
+
+        def qualified(node: exp.Expr) -> exp.Expr:
+            if isinstance(node, exp.Column) and not node.table and node.name.casefold() in known:
+                return exp.column(node.this, table=clause.side)
+            return node
+
+        condition = None if clause.condition is None else clause.condition.transform(qualified)
+        values = {name: value.transform(qualified) for name, value in (clause.values or {}).items()}
+        return replace(clause, condition=condition, values=values)
+
+    def _clause(self, when: exp.When) -> _Clause:
+        side: Side = "both" if when.args.get("matched") else "target" if when.args.get("source") else "source"
+        condition, then = when.args.get("condition"), when.args.get("then")
+        if isinstance(then, exp.Update):
+            if side == "source":
+                raise _invalid("WHEN NOT MATCHED can only INSERT or DO NOTHING: there is no row to update")
+            action, values = "update", self._assigned(then)
+            if values is None and side == "target":
+                raise _invalid("WHEN NOT MATCHED BY SOURCE needs UPDATE SET: there is no source row to copy")
+            return _Clause(side, condition, action, values)
+        if isinstance(then, exp.Insert):
+            if side != "source":
+                raise _invalid("only WHEN NOT MATCHED can INSERT")
+            return _Clause(side, condition, "insert", self._inserted(then))
+        word = then.name.upper() if isinstance(then, exp.Var) else ""
+        if word == "DELETE" and side == "source":
+            raise _invalid("WHEN NOT MATCHED can only INSERT or DO NOTHING: there is no row to delete")
+        if word not in ("DELETE", "DO NOTHING"):
+            raise _invalid(f"{_sql(when)} is not supported: use UPDATE, INSERT, DELETE or DO NOTHING")
+        return _Clause(side, condition, "delete" if word == "DELETE" else "nothing")
+
+    def _assigned(self, then: exp.Update) -> Mapping[str, exp.Expr] | None:
+        values = {}
+        for each in then.expressions:
+            if isinstance(each, exp.Star):
+                return None
+            if not (isinstance(each, exp.EQ) and isinstance(each.this, exp.Column)):
+                raise _invalid(f"{_sql(each)} is not an assignment: write column = value")
+            values[self._column(each.this.name)] = each.expression
+        return values or None
+
+    def _inserted(self, then: exp.Insert) -> Mapping[str, exp.Expr] | None:
+        names, given = then.this, then.expression
+        if isinstance(names, exp.Star) or not given:
+            if isinstance(names, exp.Tuple):
+                chosen = [self._column(each.name) for each in names.expressions]
+                return {name: exp.column(name, table="source", quoted=True) for name in chosen}
+            return None
+        columns = [each.name for each in names.expressions] if isinstance(names, exp.Tuple) else list(self._columns)
+        values = given.expressions if isinstance(given, exp.Tuple) else [given]
+        if len(columns) != len(values):
+            raise _invalid(f"INSERT has {len(columns)} columns and {len(values)} values")
+        return {self._column(name): value for name, value in zip(columns, values, strict=True)}
+
+    def _column(self, name: str) -> str:
+        for known in self._columns:
+            if known.casefold() == name.casefold():
+                return known
+        raise unknown_column("the table", name, self._columns)
+
+
+def _chosen(clauses: Sequence[_Clause]) -> Iterator[str]:
+    """The cases that select the clause of a row; rows without one, or with DO NOTHING, have none."""
+    source, target = f"source.{identifier(_PRESENT)}", f"target.{identifier(MERGE_ROWID)}"
+    is_side = {
+        "both": f"{source} AND {target} IS NOT NULL",
+        "source": f"{target} IS NULL",
+        "target": f"{source} IS NULL",
+    }
+    for number, each in enumerate(clauses):
+        condition = f" AND ({_sql(each.condition)})" if each.condition is not None else ""
+        yield f"WHEN {is_side[each.side]}{condition} THEN {'NULL' if each.action == 'nothing' else number}"
+
+
+def _parsed(clauses: str) -> list[exp.When]:
+    # DuckDB's own short forms, which sqlglot knows as those with a star.
+    try:
+        statement = parse_one(f"MERGE INTO target USING source ON true {_spelled_out(clauses)}", dialect="duckdb")
+    except (SqlglotError, RecursionError) as error:
+        raise _invalid(f"they cannot be parsed: {str(error).partition(chr(10))[0]}") from error
+    whens = statement.args.get("whens") if isinstance(statement, exp.Merge) else None
+    if whens is None or not whens.expressions:
+        raise _invalid("there is no WHEN clause")
+    return list(whens.expressions)
+
+
+def _spelled_out(clauses: str) -> str:
+    """The clauses with `UPDATE SET *` for UPDATE and `INSERT *` for INSERT or INSERT BY NAME."""
+    from sqlglot.dialects.duckdb import DuckDB
+    from sqlglot.tokenizer_core import TokenType
+
+    try:
+        tokens = DuckDB().tokenize(clauses)
+    except SqlglotError as error:
+        raise _invalid(f"they cannot be parsed: {str(error).partition(chr(10))[0]}") from error
+    made, end = [], 0
+    for number, token in enumerate(tokens):
+        following = [each.text.upper() for each in tokens[number + 1 : number + 3]]
+        previous = tokens[number - 1].token_type if number else None
+        if previous != TokenType.THEN:
+            continue
+        is_last = not following or following[0] == "WHEN"
+        by_name = following == ["BY", "NAME"]
+        if token.token_type == TokenType.UPDATE and (is_last or by_name):
+            made.append(f"{clauses[end : token.start]}UPDATE SET *")
+        elif token.token_type == TokenType.INSERT and (is_last or by_name):
+            made.append(f"{clauses[end : token.start]}INSERT *")
+        else:
+            continue
+        end = tokens[number + 2].end + 1 if by_name else token.end + 1
+    return "".join([*made, clauses[end:]])
+
+
+def _sql(expression: exp.Expr) -> str:
+    return expression.sql(dialect="duckdb", comments=False)
+
+
+def _invalid(reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the clauses of merge are invalid: {reason}. An example is '{DEFAULT_CLAUSES}'", key="merge.clauses"
+    )

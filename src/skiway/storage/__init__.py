@@ -8,12 +8,10 @@
 b'a table'
 """
 
-from skiway.clock import Clock, utc_now
+from skiway.foundation.clock import Clock, utc_now
 from skiway.storage.blobs.store import BlobHead, BlobStore, blob_digest, blob_uri
-from skiway.storage.calls import CallCounter, OnCall, StoreCall
-from skiway.storage.format import FORMAT_VERSION, StoreFormat
+from skiway.storage.calls import FORMAT_VERSION, CallCounter, OnCall, Page, StoreCall, StoreFormat
 from skiway.storage.opening import Stores, open_blobs, open_pointers, open_stores
-from skiway.storage.paging import Page
 from skiway.storage.pointers.store import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, require
 
 __all__ = [

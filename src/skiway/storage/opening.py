@@ -11,21 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self, cast
 
-from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument
-from skiway.plugins import opener_for_url, url_scheme
+from skiway.foundation.clock import Clock, utc_now
+from skiway.foundation.plugins import opener_for_url, url_scheme
 from skiway.storage.blobs.store import BlobStore
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.store import PointerStore
-
-__all__ = [
-    "OpenBlobs",
-    "OpenPointers",
-    "Stores",
-    "open_blobs",
-    "open_pointers",
-    "open_stores",
-]
 
 POINTER_STORES = "skiway.pointer_stores"
 BLOB_STORES = "skiway.blob_stores"

@@ -16,10 +16,8 @@ from skiway.config.telemetry import Audit
 from skiway.errors import Internal, Unavailable
 from skiway.telemetry.context import CallContext, call_facts, current_call
 from skiway.telemetry.definitions import AUDIT_ERRORS
-from skiway.telemetry.line_files import LineFile
+from skiway.telemetry.logs import LineFile
 from skiway.telemetry.metrics import Metrics
-
-__all__ = ["CATEGORIES", "AuditEntry", "AuditLog"]
 
 CATEGORIES = (
     "account",

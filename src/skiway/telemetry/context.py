@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from skiway.errors import Cancelled
 
-__all__ = ["CallContext", "call_facts", "current_call", "enter", "require_active", "serving"]
-
 FACTS = ("correlation_id", "query_id", "account_id", "subject", "engine_kind", "engine_version", "operation")
 
 

@@ -19,8 +19,6 @@ from urllib.parse import quote
 from skiway.config.fields import MASK
 from skiway.telemetry.logs import TextFormatter, redacted_text
 
-__all__ = ["MAX_BYTES", "CollectedLog", "RecentLines", "collecting", "conceal", "current_log", "on_behalf_of"]
-
 MAX_BYTES: Final = 200 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024
 MIN_SECRET: Final = len(MASK)

@@ -15,23 +15,12 @@ from itertools import islice
 from threading import Lock
 from typing import Protocol, Self
 
-from skiway.cache import CacheStats
 from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
+from skiway.foundation.cache import CacheStats
 from skiway.telemetry import definitions
-from skiway.telemetry.definitions import Metric
-from skiway.telemetry.series import Distribution, Family, Observation, Point, Series
-
-__all__ = [
-    "Metrics",
-    "StoreCall",
-    "Stored",
-    "Usage",
-    "observe_caches",
-    "observe_usage",
-    "store_calls",
-]
+from skiway.telemetry.definitions import Distribution, Family, Metric, Observation, Point, Series
 
 log = logging.getLogger(__name__)
 

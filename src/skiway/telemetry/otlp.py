@@ -26,9 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from skiway import __version__
 from skiway.config.telemetry import Otlp, Telemetry
-from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
-
-__all__ = ["MetricsExport", "resource", "span_exporter"]
+from skiway.telemetry.definitions import BOUNDS, Distribution, Family, Point
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 

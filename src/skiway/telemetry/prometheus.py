@@ -9,10 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
-from skiway.telemetry.definitions import Metric, prometheus_name
-from skiway.telemetry.series import BOUNDS, Distribution, Family, Point
-
-__all__ = ["text"]
+from skiway.telemetry.definitions import BOUNDS, Distribution, Family, Metric, Point, prometheus_name
 
 
 def text(sources: Mapping[str, Iterable[Family]], *, label: str = "") -> str:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OpenSpan
     from opentelemetry.trace import SpanContext, Tracer
 
-__all__ = ["Span", "Traces", "current_span_ids", "traceparent"]
-
 
 class Span:
     """A span that is open; without a tracer, calls on it do nothing."""

@@ -19,12 +19,17 @@ Both are limited to reading unless the caller may write the table, and both are 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from skiway.vending.access import TableAccess, table_access
-from skiway.vending.credentials import Credentials, CredentialsProvider, S3Keys
-from skiway.vending.s3_requests import S3Request, S3Service
-from skiway.vending.signing import Signer
-from skiway.vending.staged_tables import StagedTable, StagedTables
-from skiway.vending.static_keys import StaticKeys
+from skiway.vending.credentials import (
+    Credentials,
+    CredentialsProvider,
+    S3Keys,
+    StagedTable,
+    StagedTables,
+    StaticKeys,
+    TableAccess,
+    table_access,
+)
+from skiway.vending.signing import S3Request, S3Service, Signer
 
 __all__ = [
     "Credentials",

@@ -12,17 +12,15 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final
 
-from skiway import extras
-from skiway.clock import Clock, utc_now
 from skiway.formats.object_stores import AzureStorage, azure_account
-from skiway.vending.access import TableAccess
-from skiway.vending.credentials import Sessions, TemporaryCredentials, not_issued
+from skiway.foundation import extras
+from skiway.foundation.clock import Clock, utc_now
+from skiway.vending.credentials import Sessions, TableAccess, TemporaryCredentials, not_issued
 
 with extras.needed("azure", "vended credentials for Azure"):
     from azure.core.exceptions import AzureError
     from azure.storage.filedatalake import DataLakeServiceClient, generate_directory_sas
 
-__all__ = ["AzureSignatures", "delegation_client"]
 
 _READ: Final = "rl"  # read, list
 _WRITE: Final = "racwdl"  # also add, create, write, delete

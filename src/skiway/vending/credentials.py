@@ -1,20 +1,76 @@
-"""Credentials that clients receive, and the interface of what issues them."""
+"""Which access a caller has to the files of a table, and the credentials that clients receive for it.
+
+`CredentialsProvider` is the interface of what issues them. `StaticKeys` is the simplest one: keys that the operator
+configured, for stores without STS. They are not limited to a table: whoever has them can read, or write, everything that the
+store permits them to. So only callers who may do the same with all tables of their account, and whom no policy restricts,
+receive them, and only in the accounts that the operator names.
+
+A client writes the first files of a staged table before it commits it, when no record names its folder. To have its requests
+signed, it sends a token that names the folder. Only the caller that staged the table can use it, for a limited time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
+import msgspec
 from cachetools import LRUCache
 
-from skiway.clock import Clock
-from skiway.errors import Unavailable
-from skiway.vending.access import TableAccess
+from skiway.errors import PermissionDenied, Unavailable
+from skiway.formats import Location, location
+from skiway.foundation.clock import Clock, utc_now
+from skiway.metastore import Realm
+from skiway.metastore.records.access import AccessDecision
+from skiway.model import v1
+from skiway.security.signed_tokens import SignedText
 
-__all__ = ["Credentials", "CredentialsProvider", "S3Keys", "Sessions", "TemporaryCredentials", "not_issued"]
+
+@dataclass(frozen=True, slots=True)
+class TableAccess:
+    """Access of one caller to the folder of one table: to read its files and, if `writes`, to add and delete files.
+
+    `everywhere` tells whether the caller has the same access to all tables of the account.
+    """
+
+    account_id: str
+    caller: str
+    folder: Location
+    writes: bool
+    everywhere: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """The start of the locations of all files in the folder."""
+        return f"{self.folder}/"
+
+    @property
+    def word(self) -> str:
+        """The access in one word, for the audit trail."""
+        return "write" if self.writes else "read"
+
+
+def table_access(realm: Realm, decision: AccessDecision | None, table: v1.Table, folder: str) -> TableAccess | None:
+    """The access of the caller to the files in `folder`, which are those of `table`; None if they are on a disk.
+
+    Raises `PermissionDenied` if the caller may not read the table, or if a policy restricts what it sees of it.
+    Without a decision the caller is the server itself, which may do everything.
+    """
+    realm.require_unrestricted(table)
+    if decision is not None:
+        decision.require("table.read", table)
+    place = location(folder)
+    if place.scheme == "file":
+        return None
+    writes = decision is None or decision.may("table.write", table)
+    permission = "table.write" if writes else "table.read"
+    unrestricted = realm.policies is None or not realm.policies.restrict_anything
+    everywhere = unrestricted and (decision is None or decision.everywhere(permission))
+    return TableAccess(realm.account_id, realm.caller, place, writes, everywhere)
+
 
 MAX_SESSIONS: Final = 1000
 
@@ -114,4 +170,63 @@ def not_issued(service: str, error: Exception) -> Unavailable:
         "in the log of the server",
         key="vending.unavailable",
         detail=f"{service}: {error}",
+    )
+
+
+class StaticKeys:
+    """Hands out one pair of keys to readers, and another one to writers. A writer without a pair gets that of readers."""
+
+    lifetime_s: Final = None
+
+    def __init__(self, *, accounts: Iterable[str], read: S3Keys | None, write: S3Keys | None) -> None:
+        self._accounts, self._read, self._write = frozenset(accounts), read, write
+
+    def issue(self, access: TableAccess) -> S3Keys | None:
+        """See `CredentialsProvider`."""
+        if access.account_id not in self._accounts or not access.everywhere:
+            return None
+        return (self._write or self._read) if access.writes else self._read
+
+
+STAGED_VALID: Final = timedelta(hours=12)
+
+
+class StagedTable(msgspec.Struct, array_like=True, frozen=True):
+    """A staged table: its caller, the ids of its namespace and its own, its folder, and until when its token is valid."""
+
+    account_id: str
+    caller: str
+    namespace_id: str
+    table_id: str
+    folder: str
+    valid_until: float = 0.0
+
+
+class StagedTables:
+    """Makes and reads tokens, signed with a key that all servers share."""
+
+    def __init__(self, key: bytes, *, clock: Clock = utc_now) -> None:
+        self._signed, self._clock = SignedText(key, "staged tables"), clock
+
+    def token(self, staged: StagedTable) -> str:
+        """The token of a staged table."""
+        dated = msgspec.structs.replace(staged, valid_until=(self._clock() + STAGED_VALID).timestamp())
+        return self._signed.seal(msgspec.json.encode(dated))
+
+    def read(self, token: str, realm: Realm) -> StagedTable:
+        """The table that a token names; raises `PermissionDenied` if it is not a token of this caller, or has expired."""
+        found = self._signed.open(token)
+        if found is None:
+            raise _refused()
+        staged = msgspec.json.decode(found, type=StagedTable)
+        is_own = (staged.account_id, staged.caller) == (realm.account_id, realm.caller)
+        if not is_own or self._clock().timestamp() >= staged.valid_until:
+            raise _refused()
+        return staged
+
+
+def _refused() -> PermissionDenied:
+    return PermissionDenied(
+        "the token of the staged table is not valid for this caller, or has expired: stage the table again",
+        key="signing.staged",
     )

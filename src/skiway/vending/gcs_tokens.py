@@ -10,18 +10,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from skiway import extras
-from skiway.clock import Clock, utc_now
-from skiway.formats.google_tokens import GoogleToken
-from skiway.vending.access import TableAccess
-from skiway.vending.credentials import Sessions, TemporaryCredentials, not_issued
+from skiway.formats.object_stores import GoogleToken
+from skiway.foundation import extras
+from skiway.foundation.clock import Clock, utc_now
+from skiway.vending.credentials import Sessions, TableAccess, TemporaryCredentials, not_issued
 
 with extras.needed("gcs", "vended credentials for Google Cloud Storage"):
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
     from google.oauth2.sts import Client
 
-__all__ = ["TOKEN_ENDPOINT", "GcsTokens", "access_boundary"]
 
 TOKEN_ENDPOINT: Final = "https://sts.googleapis.com/v1/token"  # noqa: S105 - an address
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"

@@ -18,15 +18,23 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from skiway import errors
-from skiway.doors import bearer_token, disclosed, require_at_most, status_in
 from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
-from skiway.web.logins import CALLBACK, Login, call_back, log_in, login_address, login_page, send_to_provider
+from skiway.foundation.doors import bearer_token, disclosed, require_at_most, status_in
+from skiway.web.logins import (
+    CALLBACK,
+    COOKIE,
+    Ended,
+    Login,
+    Sessions,
+    call_back,
+    log_in,
+    login_address,
+    login_page,
+    send_to_provider,
+)
 from skiway.web.pages import PAGES
 from skiway.web.rendering import json_text, rendered
-from skiway.web.sessions import COOKIE, Ended, Sessions
 from skiway.web.visits import Clients, Page, Redirect, Visit, Visitor
-
-__all__ = ["Explorer"]
 
 log = logging.getLogger("skiway.web")
 

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from skiway.presentation.table_records import numeric_position
-
-__all__ = ["bars", "flow", "graph", "histogram", "labelled_bars", "labelled_line", "line", "share"]
+from skiway.presentation.tables import numeric_position
 
 WIDTH: Final = 240
 HEIGHT: Final = 48

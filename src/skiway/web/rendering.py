@@ -13,10 +13,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from skiway.presentation.results import json_values
-from skiway.presentation.sizes import format_size
+from skiway.presentation.tables import format_size
 from skiway.web import charts
-
-__all__ = ["json_text", "path_to", "rendered"]
 
 MAX_CELL: Final = 200
 AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))

@@ -10,9 +10,7 @@ from typing import Any, Final
 from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import Incomplete
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized
-from skiway.schema_names import schema_name
-
-__all__ = ["WAIT_S", "Clients", "Page", "Redirect", "TablePath", "Visit", "Visitor", "incomplete_data", "optional"]
+from skiway.foundation.resources import schema_name
 
 WAIT_S: Final = 0.5
 """How long a page waits for an index that is being built. Then it shows what is known, and says that it is not everything."""
@@ -129,3 +127,12 @@ def optional(read: Callable[[], Any]) -> tuple[Any, str]:
 def incomplete_data(found: Incomplete | None) -> dict[str, Any] | None:
     """Why a page may lack something, as pages show it."""
     return None if found is None else {"reason": found.reason, "is_temporary": found.is_temporary}
+
+
+def system_rows(visit: Visit, table: str) -> list[dict[str, Any]]:
+    """The rows of a system table that is the same in all catalogs; none if the visitor sees no catalog."""
+    catalog = next(iter(visit.lake.catalogs(page_size=1)), None)
+    if catalog is None:
+        return []
+    rows: list[dict[str, Any]] = visit.airport(catalog.name).scan(("skiway", table)).read_all().to_pylist()
+    return rows

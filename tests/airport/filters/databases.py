@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 
 from airport.filters.recorded import COLUMNS, Oracle, table_of
-from skiway.airport.filters.times import date_text, time_text, timestamp_text
+from skiway.airport.filters.translation import date_text, time_text, timestamp_text
 
 Convert = Callable[[Any], Any]
 

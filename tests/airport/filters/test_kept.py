@@ -9,7 +9,7 @@ from pyiceberg.expressions import AlwaysTrue
 
 from airport.filters.recorded import HERE, WITH_FILTER
 from skiway.airport import filters
-from skiway.formats.iceberg.filters import to_iceberg
+from skiway.formats.iceberg.planning.filters import to_iceberg
 
 KEPT = json.loads((HERE / "kept.json").read_text())
 FLOORS = {"sql": 0.90, "arrow": 0.60, "iceberg": 0.40, "postgres": 0.60, "sqlite": 0.40, "generic": 0.35}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from airport.filters.recorded import WITH_FILTER, random_rows, special_rows
 from skiway.airport import filters
-from skiway.airport.filters.masks import row_mask
+from skiway.airport.filters.arrow import row_mask
 
 SCHEMA = special_rows(1).schema
 PAIRS = [(each.predicate, filters.to_arrow(each.filter, SCHEMA), row_mask(each.filter, SCHEMA)) for each in WITH_FILTER]

@@ -35,7 +35,7 @@ from skiway.airport.filters import ColumnRef, Compare, Comparison, Constant, Fil
 from skiway.airport.filters.nodes import walk
 from skiway.airport.filters.parsing import MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_TOTAL_NODES
 from skiway.errors import InvalidArgument
-from skiway.formats.iceberg.filters import to_iceberg
+from skiway.formats.iceberg.planning.filters import to_iceberg
 
 
 def only(sent: str) -> filters.Node:

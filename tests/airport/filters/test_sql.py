@@ -27,8 +27,8 @@ from airport.filters.building import (
 from airport.filters.recorded import WITH_FILTER
 from skiway.airport import filters
 from skiway.airport.filters import Constant, Interval, LogicalType
-from skiway.airport.filters.logic import Inexpressible
 from skiway.airport.filters.sql import literal
+from skiway.airport.filters.translation import Inexpressible
 
 S = column(1, "VARCHAR")
 X = compare(S, "EQUAL", constant("VARCHAR", "x"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
 from skiway.airport.request import Request, enter
-from skiway.airport.writing import DmlOptions, Operation, Statement, Write
+from skiway.airport.tables import DmlOptions, Operation, Statement, Write
 
 PEOPLE = pa.schema({"id": pa.int64(), "name": pa.string()})
 NOON = dt.datetime(2025, 1, 31, 12, tzinfo=dt.UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from airport.memory.tables import PEOPLE, begin, catalog_of, content, in_transaction, insert, people, update
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.scan import ScanOptions, TimePoint
+from skiway.airport.tables import ScanOptions, TimePoint
 from skiway.errors import Conflict, ConstraintViolation
 
 WRITERS = 50

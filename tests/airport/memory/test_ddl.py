@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from airport.memory.tables import PEOPLE, catalog_of, content, insert, people, update
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemorySchema, MemoryTable
-from skiway.airport.scan import TimePoint
+from skiway.airport.tables import TimePoint
 from skiway.errors import (
     AlreadyExists,
     ConstraintViolation,

@@ -11,7 +11,7 @@ from airport.filters.building import column, compare, constant
 from airport.memory.tables import content, delete, insert, people, update, write
 from skiway.airport.memory import MemoryCatalog, MemoryTable
 from skiway.airport.memory.rows import CHUNK_ROWS
-from skiway.airport.scan import ScanOptions
+from skiway.airport.tables import ScanOptions
 from skiway.errors import InvalidArgument
 
 

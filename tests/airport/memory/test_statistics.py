@@ -12,7 +12,7 @@ import pytest
 from airport.memory.tables import delete, insert, people
 from skiway.airport import ColumnStatistics
 from skiway.airport.memory import MemoryCatalog, MemoryTable
-from skiway.airport.server.statistics import can_announce, statistics_batch
+from skiway.airport.server.discovery import can_announce, statistics_batch
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.errors import NotFound
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from airport.memory.tables import NOON, PEOPLE, StillClock, catalog_of, content, delete, insert, people, update
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
-from skiway.airport.scan import ScanOptions, TimePoint
+from skiway.airport.tables import ScanOptions, TimePoint
 from skiway.errors import InvalidArgument, NotFound
 
 

@@ -19,10 +19,9 @@ from airport.memory.tables import (
     people,
     update,
 )
-from skiway.airport.catalog import TransactionStatus
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable, TransactionStatus
 from skiway.airport.memory import MemoryCatalog, MemoryTable, MemoryTransactions
-from skiway.airport.memory.snapshots import Store
+from skiway.airport.memory.transactions import Store
 from skiway.errors import Conflict, ConstraintViolation, NotFound, PreconditionFailed
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airport.memory.tables import insert, people, update
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemoryTable
-from skiway.airport.scan import ScanOptions
+from skiway.airport.tables import ScanOptions
 
 # Two values of each type that both encodings can represent.
 VALUES = {

@@ -9,7 +9,7 @@ import pytest
 
 from airport.memory.tables import begin, catalog_of, content, delete, insert, people, update, write
 from skiway.airport.memory import MemoryTable
-from skiway.airport.scan import ScanOptions
+from skiway.airport.tables import ScanOptions
 from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
 
 

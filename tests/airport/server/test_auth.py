@@ -127,7 +127,7 @@ def test_listings_may_depend_on_the_caller() -> None:
 
 
 def unsealed(body: bytes) -> bytes:
-    from skiway.airport.wire.payloads import CatalogRoot, unseal
+    from skiway.airport.wire.protocol import CatalogRoot, unseal
 
     root = unseal(body, CatalogRoot, "listing")
     assert root.schemas[0].contents.serialized is not None

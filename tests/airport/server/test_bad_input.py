@@ -22,7 +22,7 @@ from skiway.airport import BearerAuth, CatalogBuilder, ColumnStatistics, Limits,
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.server.tickets import Ticket, TicketOffice
 from skiway.airport.wire.frames import FrameWriter, metadata_frame, varint
-from skiway.airport.wire.payloads import (
+from skiway.airport.wire.protocol import (
     EndpointsRequest,
     ScanParameters,
     StatisticsRequest,

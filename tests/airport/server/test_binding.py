@@ -26,11 +26,11 @@ from skiway.airport import (
     TimePoint,
     TimeTravel,
 )
-from skiway.airport.ddl import CreateTable
+from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog, MemorySchema, MemoryTable
-from skiway.airport.server.bindings import as_listed, fingerprint
+from skiway.airport.server.tickets import as_listed, fingerprint
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.payloads import (
+from skiway.airport.wire.protocol import (
     ROWID_COLUMN,
     EndpointsRequest,
     FlightInfoRequest,

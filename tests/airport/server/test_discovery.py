@@ -27,7 +27,7 @@ from skiway.airport import (
     project_schema,
 )
 from skiway.airport.server.discovery import ListingCache, object_infos
-from skiway.airport.wire.payloads import (
+from skiway.airport.wire.protocol import (
     CatalogRequest,
     CatalogRoot,
     ObjectMetadata,

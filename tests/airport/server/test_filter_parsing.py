@@ -24,7 +24,7 @@ from skiway.airport import (
 )
 from skiway.airport.filters import parsing
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.scan import with_parsed_filter
+from skiway.airport.tables import with_parsed_filter
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 FILTER = json.dumps(

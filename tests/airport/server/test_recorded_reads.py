@@ -28,15 +28,9 @@ from airport.recorded import (
 )
 from client.recorded_catalog import KEYED, WRITTEN, RecordedCatalog, service
 from client.recorder import Recorder, recording
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.payloads import (
-    ROWID_COLUMN,
-    EndpointsRequest,
-    TransactionInfo,
-    VersionInfo,
-    decode,
-)
+from skiway.airport.wire.protocol import ROWID_COLUMN, EndpointsRequest, TransactionInfo, VersionInfo, decode
 from skiway.client import AirportClient, col
 from skiway.errors import NotFound, SkiwayError, Unauthorized, Unsupported
 from skiway.model import flight_pb2 as flight
@@ -116,9 +110,9 @@ class Replay:
 
     def answers(self, call: Call) -> tuple[str, list[bytes]]:
         metadata = [(key, self._header(key, value)) for key, value in call.headers]
-        invoke: Any = self.channel.unary_stream(f"/{headers.SERVICE}/{call.method}")
+        invoke: Any = self.channel.unary_stream(f"/{protocol.SERVICE}/{call.method}")
         if call.method == "GetFlightInfo":
-            unary: Any = self.channel.unary_unary(f"/{headers.SERVICE}/{call.method}")
+            unary: Any = self.channel.unary_unary(f"/{protocol.SERVICE}/{call.method}")
             invoke = lambda *args, **named: iter([unary(*args, **named)])  # noqa: E731
         try:
             return "OK", list(invoke(self.request(call), metadata=metadata, timeout=200))

@@ -33,16 +33,10 @@ from client.recorded_catalog import RecordedCatalog, service
 from client.recorder import Recorder, recording
 from skiway.airport import ScanOptions
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.airport.wire.frames import BatchReader, FrameWriter, parse_frame
-from skiway.airport.wire.payloads import (
-    CreateTableRequest,
-    TotalChanged,
-    TypedError,
-    binary,
-    decode,
-)
+from skiway.airport.wire.protocol import CreateTableRequest, TotalChanged, TypedError, binary, decode
 from skiway.client import AirportClient
 from skiway.model import flight_pb2 as flight
 from skiway.testing import Call, Conversation
@@ -111,11 +105,11 @@ class Replay:
         except grpc.RpcError as error:
             failed: Any = error
             answered.status = failed.code().name
-            answered.details = dict(failed.trailing_metadata()).get(headers.ERROR_DETAILS, b"")
+            answered.details = dict(failed.trailing_metadata()).get(protocol.ERROR_DETAILS, b"")
         return answered
 
     def plain_call(self, call: Call) -> None:
-        invoke: Any = self.channel.unary_stream(f"/{headers.SERVICE}/{call.method}")
+        invoke: Any = self.channel.unary_stream(f"/{protocol.SERVICE}/{call.method}")
         answers = list(invoke(self._request(call), metadata=self.metadata(call), timeout=200))
         if call.action == "endpoints":
             (part,) = decode(flight.Result.FromString(answers[0]).body, list[bytes], "")
@@ -130,7 +124,7 @@ class Replay:
 
     def metadata(self, call: Call) -> list[tuple[str, str]]:
         def value(key: str, recorded: str) -> str:
-            return "/".join(self.rename(plain(recorded.split("/"))).path) if key == headers.FLIGHT_PATH else recorded
+            return "/".join(self.rename(plain(recorded.split("/"))).path) if key == protocol.FLIGHT_PATH else recorded
 
         return [(key, value(key, recorded)) for key, recorded in call.headers]
 
@@ -141,7 +135,7 @@ class Exchange:
     def __init__(self, replay: Replay, conversation: Conversation, recorded: Call) -> None:
         self._replay, self._conversation, self._recorded = replay, conversation, recorded
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        invoke: Any = replay.channel.stream_stream(f"/{headers.SERVICE}/DoExchange")
+        invoke: Any = replay.channel.stream_stream(f"/{protocol.SERVICE}/DoExchange")
         self.call = invoke(iter(self._queue.get, None), metadata=replay.metadata(recorded), timeout=200)
         self._frames = [renamed_frame(data, replay.rename) for data in recorded.requests]
         schema = next(i for i, data in enumerate(self._frames) if parse_frame(data).header)
@@ -154,13 +148,13 @@ class Exchange:
 
     def finish(self, answered: Answered) -> None:
         """Send the batches, check the response to each, and finish the exchange."""
-        operation = self._recorded.header(headers.OPERATION)
+        operation = self._recorded.header(protocol.OPERATION)
         returned: list[pa.RecordBatch] = []
         for data in self._with_our_row_ids() if operation in ("update", "delete") else self._rows:
             self._queue.put(data)
             if operation == "table_function_in_out":
                 returned += self._chunk(answered)
-            elif self._recorded.header(headers.RETURN_CHUNKS) == "1":
+            elif self._recorded.header(protocol.RETURN_CHUNKS) == "1":
                 batch, _ = next(self._answers)
                 assert batch is not None
                 returned.append(batch)
@@ -172,7 +166,7 @@ class Exchange:
             assert nothing is None
             answered.count = decode(metadata, TotalChanged, "").total_changed
         assert list(self._answers) == []
-        if self._recorded.header(headers.RETURN_CHUNKS) == "1":
+        if self._recorded.header(protocol.RETURN_CHUNKS) == "1":
             answered.returned = pa.Table.from_batches(returned, self._schema)
 
     def _chunk(self, answered: Answered) -> Iterator[pa.RecordBatch]:
@@ -287,7 +281,7 @@ def translator(catalog: MemoryCatalog) -> Callable[[Conversation, list[int]], li
 
     def translate(conversation: Conversation, recorded: list[int]) -> list[int | None]:
         (get,) = [call for call in conversation.calls if call.method == "DoGet"]
-        _, schema, _, name = theirs(plain([get.header(headers.FLIGHT_PATH)])).path
+        _, schema, _, name = theirs(plain([get.header(protocol.FLIGHT_PATH)])).path
         table = catalog.schema(schema).table(name)  # type: ignore[union-attr]
         rows = table.scan(ScanOptions()).read_all()  # type: ignore[union-attr]
         if get.cut:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from skiway.airport import Request, ScanOptions, Table
+from skiway.airport.server.host import ScannedTables
 from skiway.airport.server.lookup import OpenedTable
-from skiway.airport.server.scanned_tables import ScannedTables
 from skiway.airport.server.tickets import ObjectPath
 from skiway.errors import NotFound
 

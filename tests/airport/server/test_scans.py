@@ -22,7 +22,7 @@ from airport.raw import Raw, code_of
 from skiway.airport import CatalogBuilder, InOutCall, ScanOptions, Server, TableInOutFunction, current_request
 from skiway.airport.results import record_batches
 from skiway.airport.wire.frames import parse_frame
-from skiway.airport.wire.payloads import ROWID_COLUMN, Progress, decode
+from skiway.airport.wire.protocol import ROWID_COLUMN, Progress, decode
 from skiway.client import AirportClient
 from skiway.errors import Internal, PreconditionFailed
 

@@ -35,7 +35,7 @@ from skiway.airport import (
     serve,
 )
 from skiway.airport.wire.frames import FrameWriter, metadata_frame
-from skiway.airport.wire.payloads import CatalogRequest, CatalogRoot, encode, unseal
+from skiway.airport.wire.protocol import CatalogRequest, CatalogRoot, encode, unseal
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, Unsupported
 from skiway.model import flight_pb2 as flight
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skiway.airport import Catalog, CatalogBuilder, Commands, ScanOptions, Schema, Server, Table
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.server.tickets import ObjectPath, Ticket, TicketOffice, object_path
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.model.flight_pb2 import FlightDescriptor
@@ -29,7 +29,7 @@ def test_object_is_found_by_its_descriptor(catalog: str, schema: str, name: str,
 
 @given(names, names)
 def test_a_path_can_be_repeated_in_a_header(schema: str, name: str) -> None:
-    assert headers.can_carry("/".join(ObjectPath("c", schema, name).descriptor().path))
+    assert protocol.can_carry("/".join(ObjectPath("c", schema, name).descriptor().path))
 
 
 def test_plain_names_form_a_readable_path() -> None:

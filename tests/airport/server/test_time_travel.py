@@ -10,7 +10,7 @@ import pytest
 
 from airport.raw import Raw, code_of, descriptor
 from skiway.airport import CatalogBuilder, ScanOptions, Server, TimePoint
-from skiway.airport.wire.payloads import FlightInfoRequest, encode, packed
+from skiway.airport.wire.protocol import FlightInfoRequest, encode, packed
 from skiway.errors import InvalidArgument
 from skiway.model import flight_pb2 as flight
 

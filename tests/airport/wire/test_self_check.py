@@ -13,7 +13,7 @@ import pytest
 from airport.raw import Raw
 from airport.wire.test_frames import TYPES, array_of, round_trip
 from skiway.airport import CatalogBuilder, Server
-from skiway.airport.wire import encoders, flatbuffers, messages, sparse
+from skiway.airport.wire import encoding, sizes
 from skiway.airport.wire.frames import FrameWriter
 from skiway.client import AirportClient
 
@@ -22,35 +22,35 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def one_piece_per_write(patch: pytest.MonkeyPatch) -> None:
     """A writer that passes on everything it wrote for a batch as one piece."""
-    take = messages._PieceSink.take
-    patch.setattr(messages._PieceSink, "take", lambda self: [b"".join(take(self))])
+    take = encoding._PieceSink.take
+    patch.setattr(encoding._PieceSink, "take", lambda self: [b"".join(take(self))])
 
 
 def more_pieces(patch: pytest.MonkeyPatch) -> None:
     """A writer that splits each piece into halves."""
-    take = messages._PieceSink.take
+    take = encoding._PieceSink.take
 
     def halves(self: Any) -> list[bytes]:
         pieces = [bytes(piece) for piece in take(self)]
         return [half for piece in pieces for half in (piece[: len(piece) // 2], piece[len(piece) // 2 :])]
 
-    patch.setattr(messages._PieceSink, "take", halves)
+    patch.setattr(encoding._PieceSink, "take", halves)
 
 
 def other_order_of_fields(patch: pytest.MonkeyPatch) -> None:
     """A header whose fields have different numbers."""
-    field = flatbuffers.field
-    patch.setattr(sparse, "_field", lambda data, table, number: field(data, table, number ^ 1))
+    field = sizes.flatbuffer_field
+    patch.setattr(encoding, "_field", lambda data, table, number: field(data, table, number ^ 1))
 
 
 def other_mark_of_uncompressed_buffers(patch: pytest.MonkeyPatch) -> None:
     """A reader that expects a different marker before uncompressed buffers."""
-    patch.setattr(sparse, "_UNCOMPRESSED", b"\xfe" * 8)
+    patch.setattr(encoding, "_UNCOMPRESSED", b"\xfe" * 8)
 
 
 def failing_kernel(patch: pytest.MonkeyPatch) -> None:
     """A pyarrow version without a function that the check needs."""
-    patch.setattr(sparse.SparseBatches, "message", lambda _, __: (_ for _ in ()).throw(AttributeError("gone")))
+    patch.setattr(encoding.SparseBatches, "message", lambda _, __: (_ for _ in ()).throw(AttributeError("gone")))
 
 
 LAYOUTS: list[Break] = [
@@ -65,8 +65,8 @@ LAYOUTS: list[Break] = [
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which the check has not run yet."""
-    monkeypatch.setattr(encoders, "self_check", encoders.SelfCheck())
-    monkeypatch.setattr(sparse, "_encoded", sparse._Encoded())
+    monkeypatch.setattr(encoding, "self_check", encoding.SelfCheck())
+    monkeypatch.setattr(encoding, "_encoded", encoding._Encoded())
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -75,23 +75,23 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.usefixtures("fresh")
 def test_self_check_passes_with_the_installed_pyarrow(caplog: pytest.LogCaptureFixture) -> None:
-    assert encoders.self_check.passes()
-    assert isinstance(encoders.message_stream(pa.schema({"a": pa.int64()}), None), messages.MessageStream)
-    assert encoders.sparse_batches(pa.schema({"a": pa.int64()}), (0,)) is not None
+    assert encoding.self_check.passes()
+    assert isinstance(encoding.message_stream(pa.schema({"a": pa.int64()}), None), encoding.MessageStream)
+    assert encoding.sparse_batches(pa.schema({"a": pa.int64()}), (0,)) is not None
     assert warnings(caplog) == []
 
 
 @pytest.mark.usefixtures("fresh")
 def test_self_check_runs_once_even_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
-    check = encoders._run_check
-    monkeypatch.setattr(encoders, "_run_check", lambda: runs.append(1) is None and check())
-    threads = [threading.Thread(target=encoders.self_check.passes) for _ in range(8)]
+    check = encoding._run_check
+    monkeypatch.setattr(encoding, "_run_check", lambda: runs.append(1) is None and check())
+    threads = [threading.Thread(target=encoding.self_check.passes) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert encoders.self_check.passes()
+    assert encoding.self_check.passes()
     assert runs == [1]
 
 
@@ -145,7 +145,7 @@ def test_every_type_round_trips_on_the_fallback_path(
         pa.record_batch([large.slice(3, 17_000)], names=["v"]),
     ]
     assert round_trip(batches, compression=compression) == batches
-    assert not encoders.self_check.passes()
+    assert not encoding.self_check.passes()
 
 
 @pytest.mark.usefixtures("fresh")

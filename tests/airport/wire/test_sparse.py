@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airport.wire.test_frames import TYPES, array_of, round_trip
-from skiway.airport.server.streams import NullColumns
-from skiway.airport.wire import sparse
+from skiway.airport.server.scans import NullColumns
+from skiway.airport.wire import encoding
+from skiway.airport.wire.encoding import SparseBatches
 from skiway.airport.wire.frames import FrameWriter
-from skiway.airport.wire.sparse import SparseBatches
 
 
 def among_nulls(column: pa.Array, rows: int) -> pa.RecordBatch:
@@ -69,9 +69,9 @@ def test_filters_leave_batches_of_any_size(rows: int) -> None:
 
 
 def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded, made, make = sparse._Encoded(), list[Any](), sparse._encoded_nulls
-    monkeypatch.setattr(sparse, "_encoded", encoded)
-    monkeypatch.setattr(sparse, "_encoded_nulls", lambda *what: made.append(what) or make(*what))
+    encoded, made, make = encoding._Encoded(), list[Any](), encoding._encoded_nulls
+    monkeypatch.setattr(encoding, "_encoded", encoded)
+    monkeypatch.setattr(encoding, "_encoded_nulls", lambda *what: made.append(what) or make(*what))
     batches = [among_nulls(pa.array([1.5, None]), rows) for rows in (60_000, 59_999, 59_000)]
     for _ in range(2):
         assert round_trip(batches, null_columns=NULLED) == batches
@@ -82,13 +82,13 @@ def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_shared_columns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = sparse._Kept[int, bytes](len)
-    monkeypatch.setattr(sparse, "_CACHED_BYTES", 100)
+    kept = encoding._Kept[int, bytes](len)
+    monkeypatch.setattr(encoding, "_CACHED_BYTES", 100)
     for number in range(20):
         assert kept.get(number, lambda: b"x" * 30) == b"x" * 30
         assert len(kept) <= 3
     assert kept.get(19, lambda: b"other") == b"x" * 30
-    monkeypatch.setattr(sparse, "_CACHED_VALUES", 2)
+    monkeypatch.setattr(encoding, "_CACHED_VALUES", 2)
     for number in range(20, 40):
         kept.get(number, lambda: b"")
         assert len(kept) <= 3

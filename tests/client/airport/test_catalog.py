@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from client.recorder import Scripted, ordinary, result, root, table_info
-from skiway.airport.wire.payloads import Contents, encode, packed, seal
+from skiway.airport.wire.protocol import Contents, encode, packed, seal
 from skiway.client import AirportClient
 from skiway.errors import Internal, NotFound
 from skiway.model import flight_pb2 as flight

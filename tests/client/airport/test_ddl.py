@@ -10,7 +10,7 @@ import pytest
 
 from skiway.airport import CatalogBuilder, Server
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.wire.payloads import AlterRequest, encode, packed
+from skiway.airport.wire.protocol import AlterRequest, encode, packed
 from skiway.client import AirportClient
 from skiway.errors import (
     AlreadyExists,

@@ -16,10 +16,10 @@ from skiway.airport import FunctionCall as ServedCall
 from skiway.airport import FunctionCallRequest, Server, TableRef
 from skiway.airport.catalog import Catalog, Schema, Table
 from skiway.airport.table_refs import ALLOWED
-from skiway.airport.wire import headers
-from skiway.airport.wire.payloads import FunctionCallUri, encode
+from skiway.airport.wire import protocol
+from skiway.airport.wire.protocol import FunctionCallUri, encode
 from skiway.client import AirportClient, Endpoint, FunctionCall, col
-from skiway.client.airport.endpoints import READERS
+from skiway.client.airport.results import READERS
 from skiway.errors import Internal, PermissionDenied, Unavailable, Unsupported
 from skiway.model import flight_pb2 as flight
 
@@ -38,7 +38,7 @@ def db(server: Scripted) -> Iterator[AirportClient]:
 
 
 def test_rows_of_all_endpoints_are_concatenated(server: Scripted, db: AirportClient) -> None:
-    server.answers["endpoints"] = endpoints(headers.REUSE_CONNECTION, headers.REUSE_CONNECTION)
+    server.answers["endpoints"] = endpoints(protocol.REUSE_CONNECTION, protocol.REUSE_CONNECTION)
     assert db.scan("s.t", columns=["a"]).read_all().column("a").to_pylist() == [1, 2, 3, 1, 2, 3]
 
 
@@ -48,7 +48,7 @@ def test_no_endpoints_give_no_rows(server: Scripted, db: AirportClient) -> None:
 
 
 def test_ticket_is_sent_back_unchanged(server: Scripted, db: AirportClient) -> None:
-    server.answers["endpoints"] = endpoints(headers.REUSE_CONNECTION, ticket=b"\xff\x00 ticket")
+    server.answers["endpoints"] = endpoints(protocol.REUSE_CONNECTION, ticket=b"\xff\x00 ticket")
     assert db.endpoints("s.t") == [Endpoint(b"\xff\x00 ticket")]
     db.scan("s.t").read_all()
     assert flight.Ticket.FromString(server.recorder.calls[-1].requests[0]).ticket == b"\xff\x00 ticket"

@@ -12,10 +12,10 @@ import pytest
 from client.recorder import Refusal, Scripted, ordinary
 from skiway import errors
 from skiway.airport import CatalogBuilder, Server
-from skiway.airport.wire.payloads import TypedError, encode
+from skiway.airport.wire.protocol import TypedError, encode
 from skiway.client import AirportClient
 from skiway.client.errors import BY_CODE, BY_STATUS
-from skiway.doors import GRPC_CODES
+from skiway.foundation.doors import GRPC_CODES
 
 EVERY_CLASS = [kind for name in errors.__all__ for kind in [getattr(errors, name)]]
 

@@ -11,7 +11,7 @@ import pytest
 
 from client.recorder import Scripted, endpoints, frames, ordinary, result, root, table_info
 from skiway.airport.wire.frames import FrameWriter, metadata_frame
-from skiway.airport.wire.payloads import Contents, encode, seal
+from skiway.airport.wire.protocol import Contents, encode, seal
 from skiway.client import AirportClient
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, TimedOut
 from skiway.model import flight_pb2 as flight

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pytest
 
 from skiway.client import Predicate, col
-from skiway.client.airport.catalog import Table
-from skiway.client.airport.filters import logical_type
-from skiway.client.airport.selection import Selection
+from skiway.client.airport.calls import Table
+from skiway.client.airport.filters import Selection, logical_type
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.testing import recordings
 

@@ -20,7 +20,7 @@ from airport.recorded import conversations, meaning, ours, theirs, without_unuse
 from client.recorded_catalog import RecordedCatalog, service
 from client.recorder import Recorder, recording
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.wire.payloads import CreateTableRequest, binary, decode, encode
+from skiway.airport.wire.protocol import CreateTableRequest, binary, decode, encode
 from skiway.client import AirportClient, Written, col
 from skiway.errors import AlreadyExists, ConstraintViolation, NotFound, SchemaNotEmpty, SkiwayError
 from skiway.model import flight_pb2 as flight

@@ -12,7 +12,7 @@ import pytest
 from client.recorder import Recorder, recording
 from skiway.airport import AirportService, CatalogBuilder, Server
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.wire.payloads import TransactionRequest, encode
+from skiway.airport.wire.protocol import TransactionRequest, encode
 from skiway.client import AirportClient, Transaction, col
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 

@@ -27,7 +27,7 @@ from skiway.airport import (
 )
 from skiway.airport.memory import MemoryCatalog
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
-from skiway.airport.wire.payloads import TotalChanged, encode
+from skiway.airport.wire.protocol import TotalChanged, encode
 from skiway.client import AirportClient, col
 from skiway.errors import (
     Conflict,

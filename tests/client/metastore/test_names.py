@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skiway.client.metastore import Id, dotted
-from skiway.client.metastore.names import segments
+from skiway.client.metastore.calls import segments
 from skiway.errors import InvalidArgument
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client.metastore import Connector, Job, TableStats
-from skiway.client.metastore.queries import Query
+from skiway.client.metastore.transactions import Query
 from skiway.model import v1
 
 FIRST, THEN = datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 1, 2, tzinfo=UTC)

@@ -15,7 +15,7 @@ import pytest
 from client.metastore_server import Act, Server, serving_metastore, wire_to
 from skiway.client import Metastore
 from skiway.client.metastore import Retries, Table
-from skiway.client.metastore.statistics import MESSAGE_BYTES
+from skiway.client.metastore.snapshots import MESSAGE_BYTES
 from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, TimedOut, Unavailable
 from skiway.metastore import Realm
 from skiway.metastore.statistics.api import STEP

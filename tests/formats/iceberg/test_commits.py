@@ -43,7 +43,7 @@ from formats.delete_files import add_position_deletes
 from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
-from skiway.formats.iceberg.commits import (
+from skiway.formats.iceberg.changes.commits import (
     Producer,
     Replacement,
     append,
@@ -53,12 +53,7 @@ from skiway.formats.iceberg.commits import (
     rollback,
     set_ref,
 )
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.file_io import WritingIO
-from skiway.formats.iceberg.manifest_files import entries, manifests
-from skiway.formats.iceberg.metadata import updated
-from skiway.formats.iceberg.partitions import partition_spec
-from skiway.formats.iceberg.schema_changes import (
+from skiway.formats.iceberg.changes.evolution import (
     AddColumn,
     ColumnChange,
     ColumnDoc,
@@ -68,8 +63,13 @@ from skiway.formats.iceberg.schema_changes import (
     RenameColumn,
     WidenColumn,
     evolve,
+    partition_spec,
 )
+from skiway.formats.iceberg.manifest_files import entries, manifests
+from skiway.formats.iceberg.metadata import updated
+from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.formats.iceberg.types import iceberg_schema
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 
 NUMBERS = pa.schema({"x": pa.int64()})
 FIRST_ROW = [field.name for field in DATA_FILE_TYPE[3].fields].index("first_row_id")

@@ -20,10 +20,10 @@ from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
 from formats.pushed_filters import pushed_filter
 from skiway.errors import LimitExceeded, PreconditionFailed, Unsupported
-from skiway.formats import avro
-from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
-from skiway.formats.orc import _signed
-from skiway.formats.scanning import ROW_POSITION
+from skiway.formats.iceberg.changes.evolution import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
+from skiway.formats.readers import avro
+from skiway.formats.readers.orc import _signed
+from skiway.formats.readers.scanning import ROW_POSITION
 
 Append = Callable[..., Path]
 FORMATS = pytest.mark.parametrize("write", [append_avro, append_orc], ids=["avro", "orc"])

@@ -16,9 +16,9 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from formats.managed import LooseTable
 from skiway.errors import Conflict, InvalidArgument, PreconditionFailed
-from skiway.formats.iceberg.commits import append, overwrite, plain, rollback
-from skiway.formats.iceberg.delete_files import DeleteFileWriter, is_merge_on_read
+from skiway.formats.iceberg.changes.commits import append, overwrite, plain, rollback
 from skiway.formats.iceberg.deletes import deletion_vector, encoded_vector
+from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter, is_merge_on_read
 
 NUMBERS = pa.schema({"x": pa.int64()})
 NOTHING = np.array([], np.int64)

@@ -13,14 +13,15 @@ from skiway.errors import PreconditionFailed
 from skiway.formats import Content
 from skiway.formats.iceberg.deletes import (
     PLACES,
+    Blob,
     deletion_vector,
     encoded_vector,
     merged_positions,
     positions_by_file,
+    puffin_file,
     with_deletes,
 )
-from skiway.formats.iceberg.lineage import FileLineage, Lineage
-from skiway.formats.iceberg.puffin import Blob, puffin_file
+from skiway.formats.iceberg.table import FileLineage, Lineage
 from skiway.formats.schemas import field_id
 from skiway.formats.source import FILE_COLUMNS
 

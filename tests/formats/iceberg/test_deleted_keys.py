@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skiway.errors import Unsupported
-from skiway.formats.iceberg.equality import EqualityDeletes, field_paths, key_fields
+from skiway.formats.iceberg.deletes import EqualityDeletes, field_paths, key_fields
 from skiway.formats.schemas import field_id, with_id
 
 KEYS = st.sampled_from([None, -3, 0, 1, 2, 7])

@@ -18,8 +18,8 @@ from formats.delete_files import add_deletion_vectors, add_equality_deletes, add
 from formats.managed import LooseTable
 from formats.pushed_filters import pushed_filter
 from skiway.formats import Snapshot
-from skiway.formats.iceberg.commits import plain
-from skiway.formats.scanning import FILE_ORDINAL, ROW_POSITION
+from skiway.formats.iceberg.changes.commits import plain
+from skiway.formats.readers.scanning import FILE_ORDINAL, ROW_POSITION
 
 SCHEMA = pa.schema({"x": pa.int64(), "note": pa.string()})
 GROUP_ROWS = 10

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from formats.managed import LooseTable
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.parquet_files import ParquetFile, dictionary_columns
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
+from skiway.formats.iceberg.writing.parquet_files import ParquetFile, dictionary_columns
 
 NUMBERS = pa.schema({"x": pa.int64()})
 

@@ -19,10 +19,10 @@ from formats.iceberg.test_deletes import now, read, with_small_row_groups
 from formats.managed import LooseTable
 from formats.pushed_filters import pushed_filter
 from skiway.errors import Unsupported
-from skiway.formats.iceberg.commits import append, plain
-from skiway.formats.iceberg.equality import EqualityDeletes
-from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
-from skiway.formats.scanning import ROW_POSITION
+from skiway.formats.iceberg.changes.commits import append, plain
+from skiway.formats.iceberg.changes.evolution import AddColumn, DropColumn, RenameColumn, WidenColumn, evolve
+from skiway.formats.iceberg.deletes import EqualityDeletes
+from skiway.formats.readers.scanning import ROW_POSITION
 from skiway.formats.schemas import with_id
 
 PEOPLE = pa.schema({"id": pa.int32(), "name": pa.string(), "part": pa.int64()})
@@ -97,8 +97,8 @@ def test_rows_of_the_same_commit_are_not_deleted(tmp_path: Path) -> None:
 
     def produce(metadata: Any, files: Any, clock: Any) -> Any:
         from formats.delete_files import equality_delete_manifest
-        from skiway.formats.iceberg.commits import Change
-        from skiway.formats.iceberg.snapshots import NewSnapshot
+        from skiway.formats.iceberg.changes.commits import Change
+        from skiway.formats.iceberg.changes.snapshots import NewSnapshot
 
         snapshot = NewSnapshot(metadata, files, clock=clock)
         snapshot.add(written)

@@ -21,10 +21,17 @@ from pyiceberg.manifest import DataFile
 
 from skiway.errors import Unsupported
 from skiway.formats import TableHandle, open_source
-from skiway.formats.geometry import UNKNOWN_CRS, as_geometry
-from skiway.formats.iceberg.export.columns import check_types, iceberg_schema, name_mapping
-from skiway.formats.iceberg.export.data_files import check_deletes, check_shape, entries_of, path_of
-from skiway.formats.parquet.shapes import FileShape
+from skiway.formats.extension_types import UNKNOWN_CRS, as_geometry
+from skiway.formats.iceberg.export.data_files import (
+    check_deletes,
+    check_shape,
+    check_types,
+    entries_of,
+    iceberg_schema,
+    name_mapping,
+    path_of,
+)
+from skiway.formats.readers.parquet import FileShape
 from skiway.formats.schemas import path_id, with_ids
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)

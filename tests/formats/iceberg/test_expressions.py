@@ -31,7 +31,7 @@ from pyiceberg.expressions import (
 
 from formats.managed import LooseTable
 from skiway.errors import InvalidArgument, LimitExceeded
-from skiway.formats.iceberg.expressions import MAX_CONDITIONS, filter_in
+from skiway.formats.iceberg.planning.expressions import MAX_CONDITIONS, filter_in
 
 NAN = float("nan")
 SCHEMA = pa.schema(

@@ -45,7 +45,7 @@ from airport.filters.building import (
 from airport.filters.predicates import ROWS, Client, conditions
 from airport.filters.recorded import COLUMNS, PREDICATES, WITH_FILTER, Oracle, numbers, random_rows, special_rows
 from skiway.airport import filters
-from skiway.formats.iceberg.filters import to_iceberg
+from skiway.formats.iceberg.planning.filters import to_iceberg
 
 D = column(2, "DOUBLE")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from formats.glue_service import KEYS, SERVER_KEY, GlueService, running_glue
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, Unavailable, Unsupported
 from skiway.formats import Source, open_source
 from skiway.security.source_access import SourceAccess
@@ -211,7 +211,7 @@ def test_wrong_definitions_are_reported(
 
 
 def test_region_is_that_of_the_address() -> None:
-    from skiway.formats.iceberg.glue import _region
+    from skiway.formats.catalogs.glue import _region
     from skiway.formats.opening import SourceRequest
 
     uri = "https://glue.eu-central-1.amazonaws.com"

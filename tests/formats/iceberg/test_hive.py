@@ -23,7 +23,7 @@ import pytest
 
 from formats.hive_service import CURRENT, OLD, HiveService, accepting, running_hive
 from metastore.upstreams import iceberg
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -35,7 +35,7 @@ from skiway.errors import (
     Unsupported,
 )
 from skiway.formats import Source, open_source
-from skiway.formats.iceberg import hive
+from skiway.formats.catalogs import hive
 from skiway.security.source_access import SourceAccess
 
 NOT_ICEBERG = {

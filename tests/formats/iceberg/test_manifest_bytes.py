@@ -25,21 +25,22 @@ from pyiceberg.typedef import Record
 from formats.managed import LooseTable
 from skiway.errors import PreconditionFailed, Unsupported
 from skiway.formats.iceberg import manifest_files
+from skiway.formats.iceberg.changes.evolution import AddColumn, DropColumn, evolve, partition_by
 from skiway.formats.iceberg.deletes import FILE_PATH_ID
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg.file_table import _manifest
 from skiway.formats.iceberg.manifest_files import (
     _Decoder,
+    _entry_layout,
+    _Output,
     entries,
     first_row_id,
     manifests,
     referenced_file,
+    schema_of,
     set_partition,
     vector_place,
 )
-from skiway.formats.iceberg.manifest_writing import _entry_layout, _Output, schema_of
-from skiway.formats.iceberg.manifests import _manifest
-from skiway.formats.iceberg.partitions import partition_by
-from skiway.formats.iceberg.schema_changes import AddColumn, DropColumn, evolve
+from skiway.formats.iceberg.metadata_files import WritingIO
 
 ROWS = pa.table({"x": [1, 2, 3]})
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from formats.managed import LooseTable
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg.changes.evolution import partition_by
 from skiway.formats.iceberg.manifest_files import manifests
-from skiway.formats.iceberg.partitions import partition_by
+from skiway.formats.iceberg.metadata_files import WritingIO
 
 ROWS = pa.table({"x": [1, 2, 3]})
 MIN_COUNT, TARGET, ENABLED = (

@@ -27,10 +27,10 @@ from skiway.client import col
 from skiway.client.airport.filters import filter_mask
 from skiway.client.airport.predicates import Predicate
 from skiway.formats import MatchingPart, Snapshot
-from skiway.formats.iceberg.commits import plain as updates
-from skiway.formats.iceberg.schema_changes import AddColumn, RenameColumn, evolve
-from skiway.formats.scanning import ROW_POSITION
-from skiway.lake.scans import split
+from skiway.formats.iceberg.changes.commits import plain as updates
+from skiway.formats.iceberg.changes.evolution import AddColumn, RenameColumn, evolve
+from skiway.formats.readers.scanning import ROW_POSITION
+from skiway.lake.reading.scans import split
 
 GROUPS, GROUP_ROWS = 6, 10
 ROWS = GROUPS * GROUP_ROWS

@@ -15,7 +15,7 @@ from formats.pushed_filters import sent_filter
 from skiway.client import col
 from skiway.client.airport.predicates import Predicate
 from skiway.errors import Unsupported
-from skiway.formats.iceberg.schema_changes import AddColumn, ColumnChange, DropColumn, MoveColumn, evolve
+from skiway.formats.iceberg.changes.evolution import AddColumn, ColumnChange, DropColumn, MoveColumn, evolve
 
 POINT = pa.struct({"x": pa.int32(), "y": pa.int32()})
 OLD = {"x": 1, "y": 2}

@@ -14,8 +14,8 @@ from pyiceberg.table import FileScanTask
 from formats.delete_files import add_deletion_vectors, add_equality_deletes, add_position_deletes
 from formats.managed import LooseTable
 from skiway.errors import InvalidArgument
-from skiway.formats.iceberg.commits import delete_all, overwrite
-from skiway.formats.iceberg.scan_tasks import appended_files, scan_tasks, scanned_files
+from skiway.formats.iceberg.changes.commits import delete_all, overwrite
+from skiway.formats.iceberg.planning.scan_tasks import appended_files, scan_tasks, scanned_files
 
 SCHEMA = pa.schema({"id": pa.int64(), "day": pa.date32(), "name": pa.string()})
 

@@ -14,11 +14,10 @@ import pytest
 
 from formats.managed import LooseTable
 from skiway.errors import LimitExceeded
-from skiway.formats.iceberg import unpacking
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg import metadata_files
 from skiway.formats.iceberg.manifest_files import manifests
 from skiway.formats.iceberg.metadata import read_metadata
-from skiway.formats.iceberg.unpacking import unpacked
+from skiway.formats.iceberg.metadata_files import WritingIO, unpacked
 
 
 def deflate(data: bytes) -> bytes:
@@ -43,7 +42,7 @@ def test_data_is_decompressed_up_to_the_limit(codec: str, monkeypatch: pytest.Mo
     assert unpacked(codec, packed, "f") == data
     if codec == "null":
         return
-    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(metadata_files, "MAX_UNPACKED_BYTES", 1000)
     tracemalloc.start()
     try:
         with pytest.raises(LimitExceeded, match="'f' takes more than 1000 bytes when it is decompressed"):
@@ -67,10 +66,10 @@ def test_metadata_and_manifests_that_are_too_large_are_rejected(
     location = Path(table.location.removeprefix("file://"))
     bomb = location.with_name("v99.gz.metadata.json")
     bomb.write_bytes(gzip.compress(location.read_bytes() + b" " * 5_000_000))
-    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr(metadata_files, "MAX_UNPACKED_BYTES", 1_000_000)
     with pytest.raises(LimitExceeded, match=r"v99\.gz\.metadata\.json' takes more than 1000000 bytes"):
         read_metadata(table.files, str(bomb))
-    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", 100)
+    monkeypatch.setattr(metadata_files, "MAX_UNPACKED_BYTES", 100)
     snapshot = table.metadata.current_snapshot()
     assert snapshot is not None
     with pytest.raises(LimitExceeded, match=r"snap-.*\.avro' takes more than 100 bytes"):

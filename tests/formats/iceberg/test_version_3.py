@@ -19,8 +19,8 @@ from formats.managed import LooseTable
 from formats.pushed_filters import pushed_filter
 from skiway.errors import PreconditionFailed
 from skiway.formats import TableHandle, open_source
-from skiway.formats.geometry import coordinate_system
-from skiway.formats.iceberg.commits import plain
+from skiway.formats.extension_types import coordinate_system
+from skiway.formats.iceberg.changes.commits import plain
 
 
 def with_schema(table: LooseTable, *fields: NestedField) -> None:

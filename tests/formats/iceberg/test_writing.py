@@ -26,14 +26,14 @@ import scope
 from formats.managed import LooseTable
 from formats.oracles import assert_same_rows
 from skiway.errors import ConstraintViolation, InvalidArgument, PermissionDenied, Unsupported
-from skiway.formats.iceberg.commits import append
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.file_io import WritingIO
+from skiway.formats.iceberg.changes.commits import append
+from skiway.formats.iceberg.changes.evolution import partition_spec
 from skiway.formats.iceberg.manifest_files import entries, manifests
 from skiway.formats.iceberg.metadata import new_metadata, updated, write_metadata
-from skiway.formats.iceberg.partitions import partition_spec
+from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.formats.iceberg.types import format_version, iceberg_schema
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from storage.homes import running_aws
 
 

@@ -14,11 +14,10 @@ import pytest
 
 from skiway.errors import PreconditionFailed
 from skiway.formats import open_source
-from skiway.formats.files import Files
-from skiway.formats.parquet import footers
-from skiway.formats.parquet.footers import _check_chunks, cached_row_groups, read_footer, row_groups
-from skiway.formats.parquet.thrift import read_struct
-from skiway.formats.reach import Reach
+from skiway.formats.files import Files, Reach
+from skiway.formats.readers import footers
+from skiway.formats.readers.encodings import read_struct
+from skiway.formats.readers.footers import _check_chunks, cached_row_groups, read_footer, row_groups
 from skiway.formats.schemas import leaves, with_id
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64()), "name": [str(number) for number in range(10)]})

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from skiway.errors import LimitExceeded, PreconditionFailed
-from skiway.formats.parquet import pages
-from skiway.formats.parquet.pages import PageCheck, PageGuard, _Chunk
+from skiway.formats.readers import pages
+from skiway.formats.readers.pages import PageCheck, PageGuard, _Chunk
 
 
 class Bytes:

@@ -12,8 +12,8 @@ import pytest
 
 from skiway.errors import LimitExceeded
 from skiway.formats import Source, files, open_source
-from skiway.formats.parquet import pages
-from skiway.formats.parquet.pages import PageCheck
+from skiway.formats.readers import pages
+from skiway.formats.readers.pages import PageCheck
 
 GROUPS = 3
 TABLE = pa.table({"n": range(3000), "m": range(3000)})

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from skiway.errors import LimitExceeded, PreconditionFailed
 from skiway.formats import open_source
-from skiway.formats.parquet import pages, reading
-from skiway.formats.parquet.pages import PageCheck
-from skiway.formats.parquet.thrift import read_struct
+from skiway.formats.readers import pages
+from skiway.formats.readers import parquet as reading
+from skiway.formats.readers.encodings import read_struct
+from skiway.formats.readers.pages import PageCheck
 
 
 @pytest.fixture(params=["local", "remote"], autouse=True)

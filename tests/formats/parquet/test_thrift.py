@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skiway.formats.parquet.thrift import read_struct, varint
+from skiway.formats.readers.encodings import read_struct, varint
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.recursive(

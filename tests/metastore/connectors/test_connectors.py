@@ -11,7 +11,7 @@ from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.mirrors import connector, spec
 from metastore.resource_factory import ResourceFactory, behavior, expect_error, key, mask, names
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import (
     AlreadyExists,
     Conflict,

@@ -16,9 +16,10 @@ from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.changes.commits import append
 from skiway.metastore import Realm, catalogs, connectors, events, gc, grants, jobs, managed, tables
-from skiway.metastore.events import EventRules, feed
+from skiway.metastore import events as feed
+from skiway.metastore.events import EventRules
 from skiway.metastore.managed import TableChange
 from skiway.metastore.records import keys
 from skiway.metastore.records.access import AccessDecision

@@ -19,7 +19,7 @@ from skiway.metastore.gc.warehouse import _old, sweep_warehouse
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.realm import timestamp
-from skiway.metastore.transactions.endings import expire
+from skiway.metastore.transactions.api import expire
 from skiway.metastore.transactions.staged_writes import opened
 from skiway.model import v1
 from skiway.storage import Stores

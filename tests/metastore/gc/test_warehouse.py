@@ -17,10 +17,10 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatistics
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import AlreadyExists, PreconditionFailed, SkiwayError
-from skiway.formats.iceberg.commits import append, delete_all, plain
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.changes.commits import append, delete_all, plain
 from skiway.formats.iceberg.metadata import updated, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed as managed_tables
 from skiway.metastore import queries
 from skiway.metastore.gc.sweeps import Slice
@@ -28,7 +28,7 @@ from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed import tables as managed_tables_tables
 from skiway.metastore.managed.states import ManagedTable
-from skiway.metastore.seeding.catalog import seed_home
+from skiway.metastore.seeding import seed_home
 from skiway.model import v1
 from skiway.storage import open_stores
 

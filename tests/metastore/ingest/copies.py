@@ -12,10 +12,8 @@ from pyiceberg.table import StaticTable
 
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.formats import open_source
-from skiway.metastore.ingest.changes import FileTable
-from skiway.metastore.ingest.copying import Copy
-from skiway.metastore.ingest.settings import CopyMode, CopyRules
-from skiway.metastore.ingest.targets import CopyPlace, find_target
+from skiway.metastore.connectors.specs import CopyMode, CopyRules
+from skiway.metastore.ingest.copying import Copy, CopyPlace, FileTable, find_target
 from skiway.metastore.managed import ManagedTable
 from skiway.security.source_access import SourceAccess
 

@@ -18,16 +18,16 @@ from lake.lakes import opened_lake
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory, expect_error
 from metastore.upstreams import SECRETS, connector, mirrored
-from skiway.airport.wire.payloads import Contents, FunctionCallUri, encode, seal
-from skiway.config.addresses import AddressRule
+from skiway.airport.wire.protocol import Contents, FunctionCallUri, encode, seal
+from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
 from skiway.metastore import connectors
 from skiway.metastore.reconcile.outcomes import Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.ingest.engine import SparkCopies
 from skiway.security.source_access import SourceAccess
-from skiway.security.source_access.airport import airport_address
+from skiway.security.source_access.connections import airport_address
+from skiway.spark_jobs.worker import SparkCopies
 
 TABLE = pa.table({"id": [1, 2, 3], "name": ["a", None, "ö"]})
 TOKEN = "planted-token-of-airport"

@@ -7,8 +7,8 @@ import pytest
 
 from metastore.resource_factory import expect_error
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.formats.iceberg.schema_changes import AddColumn, WidenColumn
-from skiway.metastore.ingest.columns import column_changes, key_fields_of, stored_columns
+from skiway.formats.iceberg.changes.evolution import AddColumn, WidenColumn
+from skiway.metastore.ingest.rows import column_changes, key_fields_of, stored_columns
 
 TABLE = pa.schema({"id": pa.int32(), "price": pa.decimal128(9, 2), "at": pa.struct({"x": pa.float32()})})
 

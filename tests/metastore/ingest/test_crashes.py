@@ -17,7 +17,7 @@ from metastore.ingest.copies import FolderCopy
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.metastore.ingest.settings import CopyMode
+from skiway.metastore.connectors.specs import CopyMode
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
 

@@ -8,13 +8,7 @@ import pytest
 
 from metastore.resource_factory import expect_error
 from skiway.errors import PreconditionFailed
-from skiway.metastore.ingest.cursors import (
-    CursorFacts,
-    CursorRange,
-    Transactions,
-    cursor_range,
-    overlap_starts,
-)
+from skiway.metastore.ingest.positions import CursorFacts, CursorRange, Transactions, cursor_range, overlap_starts
 
 LOADED = {"kind": "cursor", "column": "id", "value": "20", "rows": 2}
 

@@ -15,14 +15,13 @@ from metastore.ingest.copies import FolderCopy
 from metastore.resource_factory import expect_error
 from skiway.errors import AlreadyExists, Conflict, ConstraintViolation, InvalidArgument, PreconditionFailed
 from skiway.formats import Location, location
-from skiway.formats.iceberg.commits import append, delete_all, rollback
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.expiry import Expiry, expire
+from skiway.formats.iceberg.changes.commits import append, delete_all, rollback
+from skiway.formats.iceberg.changes.maintenance import Expiry, expire
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed
+from skiway.metastore.connectors.specs import CopyMode
 from skiway.metastore.ingest.positions import POSITION, POSITION_FILE
-from skiway.metastore.ingest.settings import CopyMode
-from skiway.metastore.table_maintenance.cleaning import remove_orphans
-from skiway.metastore.table_maintenance.expiring import expire_snapshots
+from skiway.metastore.table_maintenance.cleaning import expire_snapshots, remove_orphans
 
 DAY = 86400.0
 

@@ -12,10 +12,10 @@ from metastore.ingest.copies import FolderCopy
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import SECRETS, connector, iceberg
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.metastore import connectors
-from skiway.metastore.ingest.settings import CopyMode
+from skiway.metastore.connectors.specs import CopyMode
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess
 

@@ -8,7 +8,7 @@ from metastore.resource_factory import ResourceFactory, expect_error, mask
 from metastore.upstreams import SECRETS, connector
 from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed
 from skiway.metastore import connectors
-from skiway.metastore.ingest.settings import CopyMode, CopyRules, rules_for
+from skiway.metastore.connectors.specs import CopyMode, CopyRules, rules_for
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess
 

@@ -18,10 +18,10 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import expect_error
 from metastore.upstreams import iceberg
 from skiway.errors import PreconditionFailed
-from skiway.formats.iceberg.commits import overwrite
-from skiway.formats.iceberg.delete_files import DeleteFileWriter
+from skiway.formats.iceberg.changes.commits import overwrite
+from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
 from skiway.metastore import managed
-from skiway.metastore.ingest.settings import CopyMode
+from skiway.metastore.connectors.specs import CopyMode
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from skiway.metastore.jobs.api import DEFAULT_INTERVAL
 from skiway.metastore.jobs.attempts import MAX_MESSAGE, MAX_TABLE_ERRORS
 from skiway.metastore.jobs.queue import JobQueue, JobRules
-from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.records import keys
 

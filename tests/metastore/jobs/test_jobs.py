@@ -13,7 +13,7 @@ from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm, connectors, events, gc, jobs
 from skiway.metastore.jobs import api as jobs_api
-from skiway.metastore.jobs import schedule as jobs_schedule
+from skiway.metastore.jobs import api as jobs_schedule
 from skiway.metastore.jobs.attempts import MAX_MESSAGE, MAX_TABLE_ERRORS, Progress
 from skiway.metastore.jobs.queue import JobRules, Lease, is_running
 from skiway.metastore.jobs.queue import leased as leased_job

@@ -10,10 +10,10 @@ from metastore.mirrors import connector, queue
 from metastore.resource_factory import ResourceFactory, expect_error
 from skiway.errors import Conflict, NotFound
 from skiway.metastore import connectors, gc, jobs
+from skiway.metastore.jobs.api import keep_log
 from skiway.metastore.jobs.attempts import Progress
-from skiway.metastore.jobs.logs import keep_log
 from skiway.metastore.jobs.queue import JobQueue, Lease
-from skiway.metastore.maintenance.integrity import Checker
+from skiway.metastore.maintenance import Checker
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
 from skiway.model import v1

@@ -13,9 +13,8 @@ from metastore.integrity import damage
 from metastore.mirrors import connector, queue
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.metastore import connectors, gc, jobs
-from skiway.metastore.jobs.api import BOTH_PASSES
+from skiway.metastore.jobs.api import BOTH_PASSES, DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.jobs.attempts import Progress
-from skiway.metastore.jobs.schedule import DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1

@@ -13,8 +13,8 @@ from metastore.managed.test_commit_order import time_waited
 from metastore.resource_factory import ResourceFactory
 from runtime.servers import eventually
 from skiway.errors import Conflict, InvalidArgument, Unavailable
-from skiway.metastore.managed import client_turns
-from skiway.metastore.managed.client_turns import CLIENT_RETRY_S, MAX_HELD_S, TURN_S, ClientTurns
+from skiway.metastore.managed import commits
+from skiway.metastore.managed.commits import CLIENT_RETRY_S, MAX_HELD_S, TURN_S, ClientTurns
 from storage.homes import Clock
 
 
@@ -185,9 +185,9 @@ def test_store_that_fails_afterwards_does_not_change_the_outcome(
 
     first = client(1)
     with monkeypatch.context() as patched, first.turns.taken(factory.home, "t", 1):
-        patched.setattr(client_turns._Line, "get", fail)
+        patched.setattr(commits._Line, "get", fail)
     with monkeypatch.context() as patched:
-        patched.setattr(client_turns._Line, "get", fail)
+        patched.setattr(commits._Line, "get", fail)
         first.lose()
     assert failures == 2
 
@@ -205,7 +205,7 @@ def test_turn_of_a_client_that_vanished_ends(client: MakeClient, clock: Clock, p
 def test_request_is_held_for_a_limited_time(
     client: MakeClient, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_turns, "MAX_HELD_S", 0.3)
+    monkeypatch.setattr(commits, "MAX_HELD_S", 0.3)
     slow = client(1)
     slow.lose()
     slow.lose()

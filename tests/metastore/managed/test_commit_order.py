@@ -15,8 +15,7 @@ from skiway.errors import Conflict
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.managed import commits
-from skiway.metastore.managed.client_turns import CLIENT_RETRY_S, MAX_WAIT_S, ClientTurns, wait_for_clients
-from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
+from skiway.metastore.managed.commits import CLIENT_RETRY_S, LOCK_TIMEOUT_S, MAX_WAIT_S, ClientTurns, wait_for_clients
 from storage.homes import Clock
 
 

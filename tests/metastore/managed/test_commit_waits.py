@@ -11,10 +11,9 @@ from metastore.managed.test_commit_order import FakeTime, lose_commit, time_wait
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, Contention, InvalidArgument
-from skiway.formats.iceberg.commits import plain
+from skiway.formats.iceberg.changes.commits import plain
 from skiway.metastore import managed as managed_tables
-from skiway.metastore.managed.client_turns import wait_for_clients
-from skiway.metastore.managed.commits import TableChange
+from skiway.metastore.managed.commits import TableChange, wait_for_clients
 from storage.homes import Clock
 
 

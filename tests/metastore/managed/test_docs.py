@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skiway.formats.iceberg import commits, data_files, schema_changes
+from skiway.formats.iceberg.changes import commits, evolution
+from skiway.formats.iceberg.writing import data_files
 from skiway.metastore import managed
 from skiway.metastore.gc import warehouse
 from skiway.metastore.managed.commits import ATTEMPTS
@@ -32,7 +33,7 @@ def test_page_lists_every_call_with_its_arguments() -> None:
             assert shown == known[: len(shown)], name
 
 
-@pytest.mark.parametrize("module", [commits, schema_changes])
+@pytest.mark.parametrize("module", [commits, evolution])
 def test_page_lists_every_producer(module: object) -> None:
     offered = set(module.__all__) - {"Change", "Operation", "Producer", "ColumnChange", "evolved"}  # type: ignore[attr-defined]
     assert {name for name in offered if name not in PAGE} == set()

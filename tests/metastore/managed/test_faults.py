@@ -20,7 +20,7 @@ from metastore.integrity import damage
 from metastore.managed_table_factory import NUMBERS, ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Busy, Conflict, NotFound, Unavailable
-from skiway.formats.iceberg.commits import append, delete_all, overwrite
+from skiway.formats.iceberg.changes.commits import append, delete_all, overwrite
 from skiway.formats.iceberg.metadata import metadata_json
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.metastore import Realm, statistics

@@ -15,7 +15,7 @@ from skiway.errors import AlreadyExists, InvalidArgument, PermissionDenied
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.gc.warehouse import sweep_warehouse
-from skiway.metastore.managed.places import places
+from skiway.metastore.managed.locations import places
 from skiway.model import v1
 
 

@@ -24,7 +24,7 @@ from metastore.integrity import damage
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed
-from skiway.formats.iceberg.commits import Producer, append, overwrite
+from skiway.formats.iceberg.changes.commits import Producer, append, overwrite
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed import ManagedTable, TableChange, TableCreation, commits
 from skiway.metastore.managed.states import NewState, publish

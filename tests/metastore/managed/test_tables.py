@@ -55,17 +55,17 @@ from skiway.errors import (
     Unsupported,
 )
 from skiway.formats.files import FileCache
-from skiway.formats.iceberg.commits import append, delete_all, overwrite, rollback
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.schema_changes import AddColumn, evolve
+from skiway.formats.iceberg.changes.commits import append, delete_all, overwrite, rollback
+from skiway.formats.iceberg.changes.evolution import AddColumn, evolve
 from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed as managed_tables
 from skiway.metastore import statistics
 from skiway.metastore.gc.warehouse import sweep_warehouse
 from skiway.metastore.managed.locations import folder_of, id_in
 from skiway.metastore.resources import directory, snapshots, tables
-from skiway.metastore.resources.ownership import SYSTEM_ACCOUNT
-from skiway.metastore.statistics.validation import check_file, check_table
+from skiway.metastore.resources.hierarchy import SYSTEM_ACCOUNT
+from skiway.metastore.statistics.bounds import check_file, check_table
 from skiway.model import v1
 
 CURRENT = v1.SnapshotRef(special=v1.SS_CURRENT)

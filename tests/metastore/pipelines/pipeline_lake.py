@@ -15,7 +15,7 @@ from pyiceberg.table import StaticTable
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.errors import InvalidArgument
 from skiway.formats import TableName
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.managed import ManagedTable

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from metastore.pipelines.pipeline_lake import PipelineLake
-from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.changes.commits import append
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.column_lineage import (
+from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
+from skiway.metastore.pipelines.lineage import (
     COLUMNS,
     MAX_BYTES,
     column_lineage,
@@ -16,9 +17,7 @@ from skiway.metastore.pipelines.column_lineage import (
     read_lineage,
     stored_lineage,
 )
-from skiway.metastore.pipelines.inputs import PipelineArea
-from skiway.metastore.pipelines.owners import Owner, owner_realm
-from skiway.metastore.pipelines.queries import parse_query
+from skiway.metastore.pipelines.spark_sql import parse_query
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.usage import usage_of

@@ -15,7 +15,7 @@ from metastore.ingest.test_crashes import WritePoint
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import LocalFunctions, PipelineLake
 from metastore.resource_factory import ResourceFactory
-from skiway.metastore.pipelines.positions import POSITION, read_position
+from skiway.metastore.pipelines.lineage import POSITION, read_position
 
 BIG = "SELECT id, price * 2 AS double FROM orders WHERE price > 2"
 HIGH = """

@@ -17,8 +17,7 @@ from metastore.upstreams import connector, iceberg, iceberg_connector, parquet, 
 from skiway.formats import TableName
 from skiway.metastore import Realm, managed
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import PipelineArea
-from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import grants, policies, views
 from skiway.model import v1

@@ -13,13 +13,12 @@ from skiway.errors import PreconditionFailed
 from skiway.metastore import jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import PipelineArea
-from skiway.metastore.pipelines.owners import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.worker import Worker, jobs_of
 from skiway.runtime.authentication import current_roles
 from skiway.security import MemorySecrets, TokenEntry, new_token, roles_of_user
+from skiway.spark_jobs.worker import Worker, jobs_of
 
 FILES = {
     "pipeline.yml": "name: sales\ncatalog: lake\nnamespace: sales\n",

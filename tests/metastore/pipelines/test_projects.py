@@ -9,9 +9,8 @@ import pytest
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import TableName
-from skiway.metastore.pipelines.graph import in_order
-from skiway.metastore.pipelines.projects import Project, read_folder, read_project
-from skiway.metastore.pipelines.queries import parse_query
+from skiway.metastore.pipelines.projects import Project, in_order, read_folder, read_project
+from skiway.metastore.pipelines.spark_sql import parse_query
 
 HEAD = "name: sales\ncatalog: lake\nnamespace: shop\n"
 

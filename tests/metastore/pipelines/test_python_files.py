@@ -8,10 +8,9 @@ import pytest
 
 from metastore.pipelines.pipeline_lake import LocalFunctions, PipelineLake
 from skiway.errors import InvalidArgument
-from skiway.metastore.pipelines.graph import in_order
-from skiway.metastore.pipelines.owners import Owner, owner_realm
-from skiway.metastore.pipelines.positions import read_position
-from skiway.metastore.pipelines.projects import DerivedTable, Project, read_project
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.lineage import read_position
+from skiway.metastore.pipelines.projects import DerivedTable, Project, in_order, read_project
 from skiway.metastore.resources import policies
 from skiway.metastore.usage import usage_of
 from skiway.model import v1

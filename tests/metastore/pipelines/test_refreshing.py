@@ -1,4 +1,4 @@
-"""Runs of pipelines. DuckDB runs the queries here; `tests/pipeline/test_derive.py` runs them on Spark."""
+"""Runs of pipelines. DuckDB runs the queries here; `tests/spark_jobs/test_derive.py` runs them on Spark."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from metastore.pipelines.pipeline_lake import DuckQueries, PipelineLake
 from skiway.errors import Cancelled, InvalidArgument
-from skiway.formats.iceberg.commits import delete_all
+from skiway.formats.iceberg.changes.commits import delete_all
 from skiway.metastore.managed.commits import change
-from skiway.metastore.pipelines.owners import Owner, owner_realm
-from skiway.metastore.pipelines.positions import POSITION, read_position
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.lineage import POSITION, read_position
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.resources import grants, policies
 from skiway.model import v1

@@ -12,13 +12,12 @@ from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm, jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import PipelineArea
-from skiway.metastore.pipelines.owners import Owner, owner_realm
-from skiway.metastore.pipelines.schedule import CHECK_EVERY, PipelineSchedule
+from skiway.metastore.pipelines.api import CHECK_EVERY, PipelineSchedule
+from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.pipeline.worker import Worker, jobs_of
 from skiway.security import MemorySecrets
+from skiway.spark_jobs.worker import Worker, jobs_of
 
 HEAD = "name: sales\ncatalog: lake\nnamespace: sales\n"
 FILES = {"big.sql": "SELECT * FROM orders WHERE price > 2", "bad.sql": "SELECT nonsense FROM orders"}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from metastore.planning.test_planner import file
-from skiway.metastore.planning import scan_bundles
-from skiway.metastore.planning.scan_bundles import Deletes, _in_bounds
+from skiway.metastore.planning import scans
+from skiway.metastore.planning.scans import Deletes, _in_bounds
 from skiway.metastore.statistics import file_table
 from skiway.model import v1
 
@@ -76,10 +76,10 @@ def test_tables_without_deletes_have_none() -> None:
 def test_messages_have_a_limited_size(room: int, groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     files = [v1.ScanFile(file_path=str(number)) for number in range(4)]
     size = files[0].ByteSize()
-    monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", room * size + size // 2)
+    monkeypatch.setattr(scans, "MESSAGE_BYTES", room * size + size // 2)
     assert [len(each) for each in _in_bounds(iter(files))] == groups
-    monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", 1_000_000)
-    monkeypatch.setattr(scan_bundles, "MESSAGE_FILES", max(1, room))
+    monkeypatch.setattr(scans, "MESSAGE_BYTES", 1_000_000)
+    monkeypatch.setattr(scans, "MESSAGE_FILES", max(1, room))
     assert [len(each) for each in _in_bounds(iter(files))] == groups
     assert [each for group in _in_bounds(iter(files)) for each in group] == files
     assert list(_in_bounds(iter([]))) == []

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from metastore.resource_factory import behavior
 from skiway.formats import open_source
-from skiway.metastore.planning.files import FileFacts
-from skiway.metastore.planning.planner import plan
+from skiway.metastore.planning.planner import FileFacts, plan
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import stored_files
 from skiway.model import v1

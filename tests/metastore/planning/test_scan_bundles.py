@@ -13,7 +13,7 @@ from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import connector, current_of, iceberg, iceberg_connector, mirrored, parquet, run
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unsupported
 from skiway.metastore import queries, statistics
-from skiway.metastore.planning import scan_bundles
+from skiway.metastore.planning import scans
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.resources import snapshots
 from skiway.model import v1
@@ -35,7 +35,7 @@ def begin(factory: ResourceFactory, table: v1.Table) -> str:
 
 def messages(factory: ResourceFactory, query_id: str, table: v1.Table, **more: Any) -> list[v1.FetchScanBundleResponse]:
     request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id, **more)
-    return list(scan_bundles.fetch(factory.home, request, planner=Planner()))
+    return list(scans.fetch(factory.home, request, planner=Planner()))
 
 
 def fetch_bundle(factory: ResourceFactory, query_id: str, table: v1.Table, **more: Any) -> v1.FetchScanBundleResponse:
@@ -178,7 +178,7 @@ def test_deletes_of_a_partition_apply_to_its_spec_only(factory: ResourceFactory)
 
 
 def test_messages_are_bounded_and_files_are_in_order(factory: ResourceFactory, monkeypatch):
-    monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", 2_000)
+    monkeypatch.setattr(scans, "MESSAGE_BYTES", 2_000)
     files = [file(f"folder/{number:05d}", column(min="1", max="9"), size_bytes=1) for number in range(300)]
     table = with_files(factory, file("aaa", file_content=v1.FC_POSITION_DELETES), *files)
     head, deletes, *rest = messages(factory, begin(factory, table), table, tasks=10)
@@ -198,7 +198,7 @@ def test_files_that_exactly_fill_a_message_are_one_message(factory: ResourceFact
     one, *others = (each.ByteSize() for each in every.data_files)
     assert others == [one] * 3
     for limit, expected in ((2 * one, [2, 2]), (2 * one - 1, [1, 1, 1, 1])):
-        monkeypatch.setattr(scan_bundles, "MESSAGE_BYTES", limit)
+        monkeypatch.setattr(scans, "MESSAGE_BYTES", limit)
         _, *found = messages(factory, query_id, table)
         assert [len(each.data_files) for each in found] == expected
 
@@ -239,7 +239,7 @@ def test_bundle_of_another_account_cannot_be_fetched(factory: ResourceFactory):
     factory.account("a2")
     request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id)
     with pytest.raises(NotFound):
-        list(scan_bundles.fetch(factory.realm("a2"), request, planner=Planner()))
+        list(scans.fetch(factory.realm("a2"), request, planner=Planner()))
 
 
 def test_snapshot_with_rows_deleted_only_in_the_log_cannot_be_planned(factory: ResourceFactory):

@@ -12,11 +12,12 @@ from metastore.quality.profiled_table import ProfiledTable, about, column
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore import Realm, events, jobs, quality, tables
-from skiway.metastore.quality import results, rules
-from skiway.metastore.quality.results import HISTORY
+from skiway.metastore.quality import checks as results
+from skiway.metastore.quality import rules
+from skiway.metastore.quality.checks import HISTORY
 from skiway.metastore.quality.verdicts import ColumnFacts, Interval, KeyFacts, TableFacts, Verdict
 from skiway.metastore.records import keys
-from skiway.metastore.records.policy_guard import PolicyGuard
+from skiway.metastore.records.realm import PolicyGuard
 from skiway.metastore.resources import policies
 from skiway.metastore.statistics.bounds import logical_type
 from skiway.model import v1
@@ -238,7 +239,7 @@ def test_result_of_a_rule_that_changed_meanwhile_is_not_stored(orders: ProfiledT
         rule_id=rule.resource_id, spec=v1.QualityRuleSpec(description="x"), update_mask=mask("description")
     )
     quality.CALLS.update(orders.realm, change)
-    assert results.store(orders.realm, before, Verdict(v1.RST_FAILED), snapshot_id=1) is None
+    assert results.store_result(orders.realm, before, Verdict(v1.RST_FAILED), snapshot_id=1) is None
     assert results_of(orders, rule) == []
 
 

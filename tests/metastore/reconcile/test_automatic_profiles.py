@@ -15,18 +15,18 @@ from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.reconcile.test_profiling import RecordingProfiler
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import SkiwayError
-from skiway.formats.iceberg.commits import overwrite, plain
+from skiway.formats.iceberg.changes.commits import overwrite, plain
 from skiway.metastore import catalogs, jobs, namespaces
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.managed.states import ManagedTable
-from skiway.metastore.reconcile import automatic_profiles
-from skiway.metastore.reconcile.automatic_profiles import ProfileRules, Started, start_profiles
+from skiway.metastore.reconcile import profiling
+from skiway.metastore.reconcile.profiling import ProfileRules, Started, start_profiles
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records import keys
 from skiway.model import v1
-from skiway.pipeline.worker import Worker, jobs_of
 from skiway.security import MemorySecrets
+from skiway.spark_jobs.worker import Worker, jobs_of
 
 MINUTE = 60.0
 AUTO = ProfileRules(automatic=True)
@@ -157,7 +157,7 @@ def test_deleted_rows_are_changed_rows(lake: Lake) -> None:
 
 
 def test_after_many_small_commits_a_table_is_profiled(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic_profiles, "MOST_COMMITS", 3)
+    monkeypatch.setattr(profiling, "MOST_COMMITS", 3)
     table = lake.table(*range(1000))
     lake.profile()
     for number in range(3):

@@ -12,7 +12,7 @@ import pytest
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
-from skiway.formats.iceberg.commits import delete_all
+from skiway.formats.iceberg.changes.commits import delete_all
 from skiway.metastore import connectors, jobs, quality, statistics
 from skiway.metastore import managed as managed_tables
 from skiway.metastore.jobs.attempts import Amounts

@@ -6,10 +6,10 @@ import pytest
 
 from metastore.resource_factory import ResourceFactory, behavior, expect_error, mask
 from skiway.errors import Internal, NotFound
-from skiway.metastore.records.blob_cache import with_blob_cache
 from skiway.metastore.resources import directory, tables
 from skiway.model import v1
 from skiway.storage import CallCounter, open_stores
+from skiway.storage.blobs.cache import with_blob_cache
 
 REF = v1.NameRef(catalog="lake", path=["sales"], name="people")
 

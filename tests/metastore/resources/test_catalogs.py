@@ -369,7 +369,7 @@ def test_idempotency_keys_belong_to_their_account_and_call(factory):
 @behavior(24)
 def test_closing_catalog_accepts_no_children_until_the_marker_expires(factory):
     """The process that was deleting it crashed after closing it."""
-    from skiway.metastore.records.parents import close_parent
+    from skiway.metastore.records.updates import close_parent
 
     account = factory.stores.pointers.get(keys.account("a1"))
     close_parent(factory.platform, account, resource="account")
@@ -383,7 +383,7 @@ def test_closing_catalog_accepts_no_children_until_the_marker_expires(factory):
 def test_delete_whose_closing_marker_expired_fails(factory):
     """It was so slow that a child was created and another process closed the parent again."""
     from skiway.metastore.records.kinds import ACCOUNT
-    from skiway.metastore.records.parents import close_parent, reopening
+    from skiway.metastore.records.updates import close_parent, reopening
 
     repository = factory.platform.all(ACCOUNT)
     found = repository.find(keys.account("a1"))

@@ -9,7 +9,7 @@ from metastore.resource_factory import behavior, expect_error, key, mask
 from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, LimitExceeded, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
-from skiway.metastore.records.parents import close_parent
+from skiway.metastore.records.updates import close_parent
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.model import v1
 
@@ -342,7 +342,7 @@ def test_nothing_is_created_in_a_namespace_that_is_being_deleted_or_moved(factor
 @pytest.mark.parametrize("act", ["delete", "rename"])
 def test_child_created_just_before_closing_prevents_delete_and_move(factory, monkeypatch, act):
     namespace = factory.namespace("a")
-    module = "skiway.metastore.records.parents" if act == "delete" else "skiway.metastore.resources.namespaces"
+    module = "skiway.metastore.records.updates" if act == "delete" else "skiway.metastore.resources.namespaces"
     monkeypatch.setattr(f"{module}.close_parent", _after(lambda: factory.namespace("a", "b")))
     acts = {
         "delete": lambda: namespaces.delete(factory.home, Delete(namespace_id=namespace.resource_id)),

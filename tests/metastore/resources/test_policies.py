@@ -16,9 +16,9 @@ from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDe
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
 from skiway.metastore.records.policies import CallerPolicies, Subject
-from skiway.metastore.records.policy_guard import BothGuards, PolicyGuard
+from skiway.metastore.records.realm import BothGuards, PolicyGuard
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
-from skiway.metastore.resources.policy_expressions import SandboxedExpressions
+from skiway.metastore.resources.policies import SandboxedExpressions
 from skiway.model import v1
 
 COLUMNS = ("id", "name", "email")

@@ -32,7 +32,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW
 from skiway.metastore.records.names import folded, normal_text
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables, views
-from skiway.metastore.resources.ownership import SYSTEM_ACCOUNT, SYSTEM_NAMESPACES
+from skiway.metastore.resources.hierarchy import SYSTEM_ACCOUNT, SYSTEM_NAMESPACES
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock

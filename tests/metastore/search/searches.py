@@ -14,7 +14,7 @@ from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.metastore.resources import catalogs, grants, namespaces, policies, tables, views
 from skiway.metastore.resources.snapshots import current_id
 from skiway.metastore.search import SearchIndexes
-from skiway.metastore.search.ranking import Document, column_comments, match, words_of
+from skiway.metastore.search.index import Document, column_comments, match, words_of
 from skiway.model import v1
 
 WAIT_MS = 20_000

@@ -15,10 +15,9 @@ import pytest
 from metastore.resource_factory import ResourceFactory, mask
 from metastore.search.searches import WAIT_MS, Searching, change_table, totals_in
 from skiway.errors import InvalidArgument, Unavailable
-from skiway.metastore import search
-from skiway.metastore.events import feed
+from skiway.metastore import events, search
 from skiway.metastore.resources import catalogs, namespaces, policies, tables, views
-from skiway.metastore.search import SearchIndexes, indexes, reading
+from skiway.metastore.search import SearchIndexes, index, indexes
 from skiway.model import v1
 from skiway.storage import CallCounter
 
@@ -135,7 +134,7 @@ def test_objects_are_found_whatever_order_their_events_have(
     factory.catalog("first")
     assert paths(searching, "orders") == []
     factory.table("orders", namespace=factory.namespace("sales", catalog=factory.catalog("second")))
-    read = feed.read
+    read = events.read
 
     def reversed_events(*of: Any, **how: Any) -> list[v1.Event]:
         found = read(*of, **how)
@@ -145,7 +144,7 @@ def test_objects_are_found_whatever_order_their_events_have(
             for each, (kind, object_id) in zip(found, objects, strict=True)
         ]
 
-    monkeypatch.setattr(feed, "read", reversed_events)
+    monkeypatch.setattr(events, "read", reversed_events)
     assert paths(searching, "orders") == ["second.sales.orders"]
 
 
@@ -213,7 +212,7 @@ def test_answers_say_that_the_index_is_being_built_and_contain_what_is_known(
     searching.factory.table("early", namespace=searching.factory.namespace("a"))
     searching.factory.table("late", namespace=searching.factory.namespace("b"))
     reached, go_on = threading.Event(), threading.Event()
-    read = reading.relations_in
+    read = index.relations_in
 
     def slowly(realm: Any, namespace_id: str, tags: Any) -> Any:
         for entry in read(realm, namespace_id, tags):
@@ -239,7 +238,7 @@ def test_answers_say_that_the_index_is_being_built_and_contain_what_is_known(
 def test_changes_while_the_index_is_built_are_not_lost(searching: Searching, monkeypatch: pytest.MonkeyPatch) -> None:
     factory = searching.factory
     table = factory.table("before")
-    read = reading.relations_in
+    read = index.relations_in
 
     def changing(realm: Any, namespace_id: str, tags: Any) -> Any:
         found = list(read(realm, namespace_id, tags))
@@ -273,7 +272,7 @@ def test_calls_do_not_number_many_events(searching: Searching, monkeypatch: pyte
     monkeypatch.setattr(indexes, "PAGE", 3)
     for number in range(5):
         factory.table(f"t{number}", namespace=namespace)
-    reached, go_on, numbering = threading.Event(), threading.Event(), feed.sequence_pending
+    reached, go_on, numbering = threading.Event(), threading.Event(), events.sequence_pending
     callers: list[str] = []
 
     def slowly(*of: Any) -> int:
@@ -282,7 +281,7 @@ def test_calls_do_not_number_many_events(searching: Searching, monkeypatch: pyte
         assert go_on.wait(200)
         return numbering(*of)
 
-    monkeypatch.setattr(feed, "sequence_pending", slowly)
+    monkeypatch.setattr(events, "sequence_pending", slowly)
     answer = search.search(factory.home, v1.SearchRequest(text="t4"), indexes=searching.indexes)
     assert "updated" in answer.incomplete.reason
     assert reached.wait(200)
@@ -298,8 +297,8 @@ def test_index_is_built_again_if_events_are_missing(searching: Searching, monkey
     assert paths(searching, "kept") == ["lake.sales.kept"]
     factory.table("new")
     factory.table("newer")
-    read = feed.read
-    monkeypatch.setattr(feed, "read", lambda *of, **how: read(*of, **how)[1:])  # the first has expired
+    read = events.read
+    monkeypatch.setattr(events, "read", lambda *of, **how: read(*of, **how)[1:])  # the first has expired
     assert paths(searching, "new") == ["lake.sales.new", "lake.sales.newer"]
     assert paths(searching, "kept") == ["lake.sales.kept"]
 
@@ -322,7 +321,7 @@ def test_failed_build_is_reported_and_tried_again(
 def test_callers_at_the_same_time_build_one_index(searching: Searching, monkeypatch: pytest.MonkeyPatch) -> None:
     searching.factory.table("orders")
     built: list[str] = []
-    read = reading.all_tags
+    read = index.all_tags
     monkeypatch.setattr("skiway.metastore.search.indexes.all_tags", lambda realm: built.append("") or read(realm))  # type: ignore[func-returns-value]
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: paths(searching, "orders"), range(16)))
@@ -409,14 +408,14 @@ def test_index_that_is_forgotten_while_it_is_built_takes_no_room(
 ) -> None:
     searching.factory.table("orders")
     reached, go_on = threading.Event(), threading.Event()
-    head = feed.head
+    head = events.head
 
     def slowly(*of: Any) -> int:
         reached.set()
         assert go_on.wait(200)
         return head(*of)
 
-    monkeypatch.setattr(feed, "head", slowly)
+    monkeypatch.setattr(events, "head", slowly)
     search.search(searching.factory.home, v1.SearchRequest(text="orders"), indexes=searching.indexes)
     assert reached.wait(200)
     shut_down = searching.indexes._threads.shutdown

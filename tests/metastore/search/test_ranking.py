@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from skiway.metastore.search.ranking import MAX_WORDS, PART, Document, IndexedDocument, column_comments, match, words_of
+from skiway.metastore.search.index import MAX_WORDS, PART, Document, IndexedDocument, column_comments, match, words_of
 from skiway.model import v1
 
 ORDERS = Document.at(v1.RK_TABLE, ("lake", "Sales", "orders"), ("Amount", "iban"), "in EUR")

@@ -9,7 +9,7 @@ import pytest
 from metastore.resource_factory import ResourceFactory
 from skiway.metastore import statistics
 from skiway.metastore.resources import snapshots, tables
-from skiway.metastore.statistics import history
+from skiway.metastore.statistics import summaries
 from skiway.model import v1
 
 
@@ -82,12 +82,12 @@ def test_entry_outlives_its_snapshot_and_is_deleted_with_the_table(factory: Reso
 
 
 def test_history_is_bounded(factory: ResourceFactory, table: v1.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_SNAPSHOTS", 3)
+    monkeypatch.setattr(summaries, "MAX_SNAPSHOTS", 3)
     for number in range(1, 6):
         factory.snapshot(table, number)
         profile(factory, table, number)
     assert [each.snapshot_id for each in listed(factory, table)] == [5, 4, 3]
-    monkeypatch.setattr(history, "MAX_BYTES", 500)
+    monkeypatch.setattr(summaries, "MAX_BYTES", 500)
     factory.snapshot(table, 6)
     profile(factory, table, 6, column(quantiles="x" * 3000))
     assert [each.snapshot_id for each in listed(factory, table)] == [6]

@@ -11,7 +11,7 @@ import pytest
 
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed, statistics
 from skiway.metastore.statistics import file_table
 from skiway.model import v1

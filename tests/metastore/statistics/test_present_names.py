@@ -8,7 +8,7 @@ import pytest
 
 from metastore.resource_factory import ResourceFactory
 from skiway.metastore import queries, statistics
-from skiway.metastore.planning import scan_bundles
+from skiway.metastore.planning import scans
 from skiway.metastore.planning.planner import Planner
 from skiway.metastore.quality.facts import known_facts
 from skiway.metastore.quality.verdicts import judged
@@ -114,7 +114,7 @@ def bundle(
     predicate = v1.Predicate(column=column, op=v1.PO_EQ, values=[value])
     request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id, predicates=[predicate])
     found = v1.FetchScanBundleResponse()
-    for message in scan_bundles.fetch(factory.home, request, planner=Planner()):
+    for message in scans.fetch(factory.home, request, planner=Planner()):
         found.MergeFrom(message)
     return found
 
@@ -152,7 +152,7 @@ def test_queries_keep_the_names_of_their_beginning(factory: ResourceFactory, tab
     def files(query_id: str) -> int:
         predicate = v1.Predicate(column="b", op=v1.PO_EQ, values=["1"])
         request = v1.FetchScanBundleRequest(query_id=query_id, table_id=table.resource_id, predicates=[predicate])
-        return sum(len(each.data_files) for each in scan_bundles.fetch(factory.home, request, planner=planner))
+        return sum(len(each.data_files) for each in scans.fetch(factory.home, request, planner=planner))
 
     first = begun()
     assert files(first) == 1

@@ -19,9 +19,18 @@ from hypothesis import strategies as st
 from metastore.resource_factory import behavior, expect_error
 from skiway.errors import Internal, InvalidArgument
 from skiway.metastore.system import objects as system_objects
-from skiway.metastore.system import validation
-from skiway.metastore.system.objects import SHIPPED, EngineCatalogs, SystemFiles, get, read
-from skiway.metastore.system.validation import check, objects, signature, version_key
+from skiway.metastore.system import objects as validation
+from skiway.metastore.system.objects import (
+    SHIPPED,
+    EngineCatalogs,
+    SystemFiles,
+    check,
+    get,
+    objects,
+    read,
+    signature,
+    version_key,
+)
 from skiway.model import v1
 
 PROJECT = Path(__file__).parents[3]

@@ -11,8 +11,8 @@ from pyiceberg.table import StaticTable
 
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.formats import data_files
-from skiway.formats.iceberg.commits import Producer
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.changes.commits import Producer
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed
 from skiway.metastore.managed.states import ManagedTable
 from skiway.model import v1

@@ -27,10 +27,10 @@ from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.table_maintenance import MaintenanceArea
-from skiway.metastore.table_maintenance.sources import SourceTables, versions_in_use
+from skiway.metastore.table_maintenance.api import SourceTables, versions_in_use
 from skiway.model import v1
-from skiway.pipeline.worker import Worker, jobs_of
 from skiway.security.source_access import SourceAccess
+from skiway.spark_jobs.worker import Worker, jobs_of
 
 LEASES = QueryRules(max_ttl_s=1e9)
 OPTIMIZE = v1.MaintenanceTask(optimize=v1.OptimizeTask())

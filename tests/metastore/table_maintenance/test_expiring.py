@@ -15,13 +15,12 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from metastore.table_maintenance.maintained_tables import MaintainedTable
 from skiway.errors import Cancelled, InvalidArgument, NotFound
-from skiway.formats.iceberg import expiry
-from skiway.formats.iceberg.commits import delete_all, plain, rollback, set_ref
-from skiway.formats.iceberg.compaction import CompactionRules
+from skiway.formats.iceberg.changes import maintenance
+from skiway.formats.iceberg.changes.commits import delete_all, plain, rollback, set_ref
+from skiway.formats.iceberg.changes.maintenance import CompactionRules
 from skiway.metastore import gc, queries
-from skiway.metastore.table_maintenance import expiring
-from skiway.metastore.table_maintenance.cleaning import remove_orphans
-from skiway.metastore.table_maintenance.expiring import ExpiryReport, expire_snapshots
+from skiway.metastore.table_maintenance import cleaning
+from skiway.metastore.table_maintenance.cleaning import ExpiryReport, expire_snapshots, remove_orphans
 from skiway.metastore.table_maintenance.optimizing import optimize
 from skiway.model import v1
 
@@ -48,7 +47,7 @@ def table(home: ManagedTableFactory) -> MaintainedTable:
 def made_files(table: MaintainedTable, *ids: int) -> list[Any]:
     import pyarrow as pa
 
-    from skiway.formats.iceberg.data_files import DataFileWriter
+    from skiway.formats.iceberg.writing.data_files import DataFileWriter
 
     now = table.now
     with DataFileWriter(now.files, now.metadata) as writer:
@@ -167,7 +166,7 @@ def test_files_of_a_snapshot_that_is_leased_while_it_expires_stay(table: Maintai
         ].to_pylist()
     )
     query_id = begin(table, second)
-    monkeypatch.setattr(expiring, "snapshots_in_use", lambda *_: {})
+    monkeypatch.setattr(cleaning, "snapshots_in_use", lambda *_: {})
     report = run(table)
     assert set(report.snapshots) == {first, second, third}
     assert needed <= table.on_disk()
@@ -194,28 +193,28 @@ def age(table: MaintainedTable, *, days: float = 10) -> None:
 
 
 def test_commit_that_happens_meanwhile_stays(table: MaintainedTable, monkeypatch: Any) -> None:
-    real, calls = expiry.expirable, list[Any]()
+    real, calls = maintenance.expirable, list[Any]()
 
     def expirable(*args: Any, **options: Any) -> Any:
         if not calls:
             calls.append(table.append(8))
         return real(*args, **options)
 
-    monkeypatch.setattr(expiring, "expirable", expirable)
+    monkeypatch.setattr(cleaning, "expirable", expirable)
     run(table)
     assert table.ids() == [7, 8]
 
 
 def test_snapshot_that_is_restored_meanwhile_stays(table: MaintainedTable, monkeypatch: Any) -> None:
     first = snapshots(table)[0]
-    real, calls = expiry.expirable, list[Any]()
+    real, calls = maintenance.expirable, list[Any]()
 
     def expirable(*args: Any, **options: Any) -> Any:
         if not calls:
             calls.append(table.change(rollback(first)))
         return real(*args, **options)
 
-    monkeypatch.setattr(expiring, "expirable", expirable)
+    monkeypatch.setattr(cleaning, "expirable", expirable)
     report = run(table)
     assert first not in report.snapshots
     assert table.ids() == [0]

@@ -17,9 +17,9 @@ from metastore.table_maintenance.maintained_tables import MaintainedTable
 from skiway.formats.iceberg import manifest_files
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.metastore.gc import references
+from skiway.metastore.gc import warehouse
+from skiway.metastore.table_maintenance.api import table_health
 from skiway.metastore.table_maintenance.cleaning import remove_orphans
-from skiway.metastore.table_maintenance.health import table_health
 from skiway.metastore.table_maintenance.optimizing import optimize
 from skiway.model import v1
 
@@ -90,7 +90,7 @@ def test_report_reads_older_states_and_snapshots_only_for_files_that_may_be_orph
         lists.append(snapshot and snapshot.manifest_list)
         return read_list(snapshot, io)
 
-    monkeypatch.setattr(references, "read_metadata", metadata)
+    monkeypatch.setattr(warehouse, "read_metadata", metadata)
     monkeypatch.setattr(manifest_files, "manifests", manifests)
     table = MaintainedTable.create(home)
     table.fill(8)

@@ -23,12 +23,12 @@ from metastore.table_maintenance.maintained_tables import MaintainedTable
 from scope import sample
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.formats import data_files
-from skiway.formats.iceberg import compaction
-from skiway.formats.iceberg.commits import delete_all, overwrite
-from skiway.formats.iceberg.compaction import CompactionRules, new_order
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.delete_files import DeleteFileWriter
-from skiway.formats.iceberg.partitions import sort_by
+from skiway.formats.iceberg.changes import maintenance
+from skiway.formats.iceberg.changes.commits import delete_all, overwrite
+from skiway.formats.iceberg.changes.evolution import sort_by
+from skiway.formats.iceberg.changes.maintenance import CompactionRules, new_order
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
+from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
 from skiway.metastore import managed
 from skiway.metastore.table_maintenance import optimizing
 from skiway.metastore.table_maintenance.optimizing import OptimizeReport, optimize
@@ -151,7 +151,7 @@ def test_rows_are_sorted_through_all_files_of_a_partition(home: ManagedTableFact
         table.append(*map(int, part))
     table.change(sort_by("id DESC"))
     before = table.rows()
-    monkeypatch.setattr(compaction, "in_order", _in_little_memory)
+    monkeypatch.setattr(maintenance, "in_order", _in_little_memory)
     run(table, sort="id desc", target_bytes=3_000)
     files = [pq.read_table(path.removeprefix("file://"))["id"].to_pylist() for path in table.paths()]
     assert len(files) > 2
@@ -175,7 +175,7 @@ def test_z_order_lets_filters_on_each_column_skip_files(home: ManagedTableFactor
     with DataFileWriter(made.files, made.metadata) as writer:
         writer.write(pa.record_batch({"x": points[:, 0], "y": points[:, 1]}))
         managed.append_with_retry(home.home, home.warehouse, table.id, writer.close())
-    monkeypatch.setattr(compaction, "in_order", _in_little_memory)
+    monkeypatch.setattr(maintenance, "in_order", _in_little_memory)
     run(table, z_order=["x", "y"], target_bytes=5_000)
     spans = [
         [pc.min_max(pq.read_table(path.removeprefix("file://"))[name]).as_py() for name in ("x", "y")]
@@ -200,7 +200,7 @@ def test_wrong_orders_are_refused(home: ManagedTableFactory, sort: str, z_order:
 
 def meanwhile(monkeypatch: Any, act: Callable[[], None], *, times: int = 1) -> None:
     """Run `act` after each of the first rewrites of a group, before its commit."""
-    real, left = compaction.rewritten, [times]
+    real, left = maintenance.rewritten, [times]
 
     def rewritten(*args: Any, **options: Any) -> Any:
         made = real(*args, **options)

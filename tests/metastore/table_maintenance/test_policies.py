@@ -12,12 +12,11 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory, mask
 from metastore.table_maintenance.maintained_tables import MaintainedTable
-from skiway.formats.iceberg.commits import plain
+from skiway.formats.iceberg.changes.commits import plain
 from skiway.metastore import catalogs, namespaces
 from skiway.metastore.jobs.queue import leased
 from skiway.metastore.reconcile.outcomes import Control
-from skiway.metastore.table_maintenance.policies import policy_of, start_due
-from skiway.metastore.table_maintenance.tasks import run_task
+from skiway.metastore.table_maintenance.tasks import policy_of, run_task, start_due
 from skiway.model import v1
 
 DAY = 86400.0

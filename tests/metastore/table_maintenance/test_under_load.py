@@ -26,17 +26,16 @@ from metastore.resource_factory import ResourceFactory
 from metastore.table_maintenance.maintained_tables import SCHEMA, MaintainedTable
 from skiway.errors import Conflict, PreconditionFailed
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, data_files
-from skiway.formats.iceberg.commits import append, overwrite
-from skiway.formats.iceberg.compaction import CompactionRules
-from skiway.formats.iceberg.data_files import DataFileWriter
-from skiway.formats.iceberg.delete_files import DeleteFileWriter
+from skiway.formats.iceberg.changes.commits import append, overwrite
+from skiway.formats.iceberg.changes.maintenance import CompactionRules
 from skiway.formats.iceberg.warehouse import uri_of
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
+from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
 from skiway.metastore import Realm, managed, queries
-from skiway.metastore.gc.references import files_of_state
+from skiway.metastore.gc.warehouse import files_of_state
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.queries.leases import QueryRules
-from skiway.metastore.table_maintenance.cleaning import remove_orphans
-from skiway.metastore.table_maintenance.expiring import expire_snapshots
+from skiway.metastore.table_maintenance.cleaning import expire_snapshots, remove_orphans
 from skiway.metastore.table_maintenance.optimizing import optimize
 from skiway.model import v1
 from skiway.security.source_access import location

@@ -13,11 +13,11 @@ from metastore.integrity import damage
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory, expect_error
 from skiway.errors import LimitExceeded
-from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import events, managed
 from skiway.metastore.managed import ManagedTable, TableChange
-from skiway.metastore.transactions import endings, staged_writes
+from skiway.metastore.transactions import api, staged_writes
 from skiway.model import v1
 from skiway.storage import Stores, open_stores, utc_now
 from storage.conftest import server  # noqa: F401 - a fixture
@@ -48,7 +48,7 @@ def test_concurrent_commits_to_two_tables_are_atomic_on_every_backend(
             staged_writes.opened(realm, unit, until=utc_now().replace(year=2100))
             for table in tables[:: 1 if number % 2 else -1]:
                 staged_writes.stage(realm, unit, own.load(table), own.write(table, number), row_count=1)
-            endings.commit(realm, own.warehouse, unit)
+            api.commit_transaction(realm, own.warehouse, unit)
 
         with ThreadPoolExecutor(CALLERS) as pool:
             list(pool.map(commit, range(1, CALLERS + 1)))

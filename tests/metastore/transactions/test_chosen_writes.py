@@ -75,7 +75,7 @@ def test_rows_that_arrive_during_the_commit_are_dropped(bench: Workbench, monkey
         bench.append(unit, bench.people, numbers(2))
         return managed.change_all(*arguments, **more)
 
-    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", append_first)
+    monkeypatch.setattr("skiway.metastore.transactions.api.change_all", append_first)
     bench.commit(unit, only=[chosen])
     assert bench.rows() == ([1, 2], [1])
     assert {each for each in data_files(bench) - before if each.suffix == ".parquet"} == set()

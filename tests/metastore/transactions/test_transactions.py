@@ -29,12 +29,12 @@ from skiway.errors import (
     Unavailable,
     Unsupported,
 )
-from skiway.formats.iceberg.commits import delete_all
+from skiway.formats.iceberg.changes.commits import delete_all
 from skiway.metastore import Realm, gc, managed, transactions
 from skiway.metastore.managed import ManagedTable, commits
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.transactions import StagingArea, TransactionRules, staged_writes
-from skiway.metastore.transactions.combined_writes import Effect
+from skiway.metastore.transactions.staged_writes import Effect
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -270,7 +270,7 @@ def before_the_change(monkeypatch: pytest.MonkeyPatch, action: Callable[[], obje
         action()
         return managed.change_all(*arguments, **more)
 
-    monkeypatch.setattr("skiway.metastore.transactions.endings.change_all", act_first)
+    monkeypatch.setattr("skiway.metastore.transactions.api.change_all", act_first)
 
 
 def test_rows_that_arrive_during_the_commit_are_not_lost(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,13 @@ from skiway.errors import (
 from skiway.metastore import catalogs, events, gc, webhooks
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
-from skiway.metastore.records.named import NamedCalls
 from skiway.metastore.records.repository import Repository
+from skiway.metastore.resources.named import NamedCalls
 from skiway.metastore.webhooks import resources as webhooks_resources
 from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
-from skiway.metastore.webhooks.positions import WebhookPlace
+from skiway.metastore.webhooks.resources import WebhookPlace
 from skiway.model import v1
-from skiway.runtime.webhooks import Deliveries
+from skiway.runtime.workers import Deliveries
 from skiway.security import MemorySecrets
 from skiway.security.source_access import SourceAccess
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from skiway import plugins
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unavailable
+from skiway.foundation import plugins
 from skiway.security import MemorySecrets, SecretsStore, open_secrets, secret_key
 from skiway.security.secrets import opening
 from skiway.security.secrets.files import FileSecrets, KeyRing, key_ring_in, new_encryption_key

@@ -15,11 +15,11 @@ from urllib3.util import connection
 
 from metastore.upstreams import iceberg
 from requests import Request, Session
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import PermissionDenied, Unavailable
 from skiway.formats import open_source
-from skiway.security.source_access import SourceAccess, policy, web_sessions
-from skiway.security.source_access.web_sessions import guard_session
+from skiway.security.source_access import SourceAccess, connections, policy
+from skiway.security.source_access.connections import guard_session
 
 METADATA = "http://169.254.169.254/latest/meta-data"
 
@@ -346,7 +346,7 @@ def test_unresolvable_name_is_unavailable():
 
 def test_unresponsive_catalog_times_out(upstream, monkeypatch):
     del upstream.answers["/v1/config"]
-    monkeypatch.setattr(web_sessions, "ANSWER_S", 0.3)
+    monkeypatch.setattr(connections, "ANSWER_S", 0.3)
     with pytest.raises(Unavailable, match="does not respond"):
         namespaces(upstream.uri)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats import open_source
 from skiway.security.source_access import SourceAccess, policy

@@ -17,7 +17,7 @@ from metastore.upstreams import iceberg, parquet
 from skiway.config import Settings, load, replaced
 from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed
 from skiway.formats import Source, open_source
-from skiway.formats.reach import Reach
+from skiway.formats.files import Reach
 from skiway.runtime.source_access import source_access_of
 from skiway.security.source_access import Location, SourceAccess, location
 

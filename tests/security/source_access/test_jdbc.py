@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.security.source_access import SourceAccess
-from skiway.security.source_access.jdbc import check_named_database, checked_jdbc
+from skiway.security.source_access.databases import check_named_database, checked_jdbc
 
 LOOPBACK = SourceAccess(addresses=(AddressRule.parsed("loopback"),), local_roots=("/data",))
 

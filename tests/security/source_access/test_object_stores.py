@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from skiway.config.addresses import AddressRule
+from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats import open_source
-from skiway.formats.reach import Reach
+from skiway.formats.files import Reach
 from skiway.metastore.connectors.specs import check_access
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess, location

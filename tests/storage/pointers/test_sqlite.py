@@ -295,7 +295,7 @@ def test_read_of_the_state_before_a_commit_that_ends_while_results_are_carried_o
 
 
 def test_many_results_are_not_carried_over(store, queries, monkeypatch):
-    monkeypatch.setattr("skiway.storage.pointers.sqlite_driver.MAX_CARRIED", 2)
+    monkeypatch.setattr("skiway.storage.pointers.sqlite.MAX_CARRIED", 2)
     for key in ("/a", "/b", "/c", "/a"):
         store.get(key)
     assert len(queries) == 3
@@ -336,7 +336,7 @@ def test_long_listings_and_too_many_results_are_not_kept(store, queries, monkeyp
     for _ in range(2):
         assert len(list(store.scan("/a/"))) == MAX_KEPT_ROWS + 1
     assert len(queries) == 2
-    monkeypatch.setattr("skiway.storage.pointers.sqlite_driver.MAX_KEPT", 1)
+    monkeypatch.setattr("skiway.storage.pointers.sqlite.MAX_KEPT", 1)
     for key in ("/a/00", "/a/01", "/a/00", "/a/01"):
         assert store.get(key) is not None
     assert len(queries) == 5, "the first one was kept"

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, bindparam, select
 from sqlalchemy.dialects import sqlite
 
-from skiway.storage.pointers.sqlite_driver import DriverReads
+from skiway.storage.pointers.sqlite import DriverReads
 
 NUMBERS = Table("numbers", MetaData(), Column("number", Integer, primary_key=True))
 UP_TO = select(NUMBERS.c.number).where(NUMBERS.c.number <= bindparam("most")).order_by(NUMBERS.c.number).limit(3)

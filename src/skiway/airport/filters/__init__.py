@@ -23,13 +23,13 @@ from skiway.airport.filters.nodes import (
     Filter,
     Function,
     Interval,
+    LogicalType,
     Node,
     Operator,
     Unknown,
 )
 from skiway.airport.filters.parsing import parse
 from skiway.airport.filters.sql import to_sql
-from skiway.airport.filters.types import LogicalType
 
 __all__ = [
     "Between",

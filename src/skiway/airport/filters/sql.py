@@ -8,8 +8,6 @@ from typing import Final
 from uuid import UUID
 
 from skiway.airport.filters.dialects import Dialect, to_dialect
-from skiway.airport.filters.functions import OPERATORS, is_repeatable_cast, is_repeatable_function, may_raise
-from skiway.airport.filters.logic import Inexpressible, translate
 from skiway.airport.filters.nodes import (
     Between,
     Case,
@@ -21,16 +19,25 @@ from skiway.airport.filters.nodes import (
     Filter,
     Function,
     Interval,
+    LogicalType,
     Node,
     Operator,
     Unknown,
     Value,
 )
-from skiway.airport.filters.times import MICROS_PER_SECOND, date_text, time_text, timestamp_text
-from skiway.airport.filters.types import LogicalType
+from skiway.airport.filters.translation import (
+    MICROS_PER_SECOND,
+    OPERATORS,
+    Inexpressible,
+    date_text,
+    is_repeatable_cast,
+    is_repeatable_function,
+    may_raise,
+    time_text,
+    timestamp_text,
+    translate,
+)
 from skiway.airport.wire.duckdb_sql import blob_literal, identifier, text_literal
-
-__all__ = ["literal", "to_sql"]
 
 # DuckDB's run time is quadratic in the number of conditions.
 _MAX_CONDITIONS: Final = 1000

@@ -8,8 +8,7 @@
 It implements every capability of a catalog, serves as an example, and is compared with DuckDB in tests.
 """
 
-from skiway.airport.memory.catalog import MemoryCatalog, MemorySchema
-from skiway.airport.memory.table import MemoryTable, PastTable
+from skiway.airport.memory.catalog import MemoryCatalog, MemorySchema, MemoryTable, PastTable
 from skiway.airport.memory.transactions import MemoryTransactions
 
 __all__ = [

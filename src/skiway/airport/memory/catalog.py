@@ -1,34 +1,274 @@
-"""The catalog and the schemas of the in-memory database."""
+"""The catalog, the schemas and the tables of the in-memory database."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from skiway.airport import filters
 from skiway.airport.catalog import (
     UNREACHABLE_SCHEMA,
     Catalog,
     CatalogVersion,
+    ColumnStatistics,
+    CreateTable,
+    DynamicCatalog,
+    DynamicSchema,
+    DynamicTable,
+    HasStatistics,
     Schema,
     SharedListing,
+    Table,
+    TimeTravel,
     Transactional,
     Versioned,
 )
 from skiway.airport.conversion import to_column
-from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema
-from skiway.airport.memory.ddl import drop_table, rename_table
-from skiway.airport.memory.definitions import check_keys, check_rows, define, valid_name
-from skiway.airport.memory.sandbox import Sandbox
-from skiway.airport.memory.snapshots import Clock, SchemaState, Snapshot, Store, TableState, change_numbers
-from skiway.airport.memory.table import MemoryTable
-from skiway.airport.memory.transactions import Database, MemoryTransactions, Transaction
+from skiway.airport.memory import ddl
+from skiway.airport.memory.ddl import alter_table, drop_table, rename_table
+from skiway.airport.memory.definitions import Sandbox, check_keys, check_rows, define, valid_name
+from skiway.airport.memory.rows import CHUNK_ROWS, Rows
+from skiway.airport.memory.statements import DeleteRows, InsertRows, UpdateRows
+from skiway.airport.memory.transactions import (
+    Clock,
+    Database,
+    MemoryTransactions,
+    SchemaState,
+    Snapshot,
+    Store,
+    TableState,
+    Transaction,
+    change_numbers,
+)
+from skiway.airport.tables import Operation, ScanOptions, Statement, TimePoint, Writable, Write, project_schema
+from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, SchemaNotEmpty
 
-__all__ = ["MemoryCatalog", "MemorySchema"]
+_STATEMENTS: Final[dict[Operation, Callable[..., Statement]]] = {
+    "insert": InsertRows,
+    "update": UpdateRows,
+    "delete": DeleteRows,
+}
+_MAX_COUNTED_ROWS: Final = 1_000_000  # in larger tables distinct values are not counted, which takes most of the time
+
+
+class _Readable(Table, HasStatistics):
+    """What current and past tables have in common."""
+
+    def __init__(self, database: Database, schema_name: str, state: TableState) -> None:
+        self.name = state.definition.name
+        self.comment = state.definition.comment
+        self._database = database
+        self._schema_name = schema_name
+
+    @abstractmethod
+    def _state(self) -> TableState:
+        """The state of the table to read."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns with comments and defaults, and the row id as the last one."""
+        return self._state().definition.schema
+
+    def scan(self, options: ScanOptions) -> pa.RecordBatchReader:
+        """Return the rows in batches, which share the memory of the table unless there is a filter."""
+        if options.batch_size is not None and options.batch_size < 1:
+            raise InvalidArgument(f"batch_size must be at least 1, not {options.batch_size}")
+        rows = self._state().rows
+        schema = project_schema(rows.schema, options.columns)
+        batches = _scan_batches(
+            rows,
+            schema.names,
+            condition=filters.to_arrow(options.filter, rows.schema) if options.filter else None,
+            limit=None if options.filter else options.limit,  # the condition may keep more rows than the filter
+            size=min(options.batch_size or CHUNK_ROWS, CHUNK_ROWS),
+        )
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self._state().rows)
+
+    def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
+        """The exact statistics of a column."""
+        state = self._state()
+        return _column_statistics(state, state.definition.column(column), self._database.sandbox)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows without their row ids, without copying."""
+        state = self._state()
+        return state.rows.table(state.definition.visible.names)
+
+
+class PastTable(_Readable):
+    """A past version of a table. It is read-only."""
+
+    def __init__(self, database: Database, schema_name: str, state: TableState) -> None:
+        super().__init__(database, schema_name, state)
+        self._past_state = state
+
+    def _state(self) -> TableState:
+        return self._past_state
+
+
+class MemoryTable(_Readable, TimeTravel, Writable, DynamicTable):
+    """A table as the current request sees it: the newest version, or the version in its transaction."""
+
+    def _state(self) -> TableState:
+        return self._database.session().snapshot.open_table(self._schema_name, self.name)
+
+    def at(self, point: TimePoint) -> PastTable | None:
+        """The table with this name at a version or a timestamp."""
+        snapshot = self._database.store.at(point)
+        state = snapshot.table(self._schema_name, self.name) if snapshot else None
+        return PastTable(self._database, self._schema_name, state) if state else None
+
+    def write(self, write: Write) -> Statement:
+        """Begin an INSERT, UPDATE or DELETE."""
+        session = self._database.session()
+        table = session.snapshot.open_table(self._schema_name, self.name)
+        make = _STATEMENTS[write.operation]
+        return make(write, schema=self._schema_name, table=table, session=session, sandbox=self._database.sandbox)
+
+    # -- ALTER TABLE --------------------------------------------------------------------------------------------------
+
+    def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
+        """Append a column."""
+        self._alter(lambda t: ddl.add_column(t, field, self._database.sandbox, if_not_exists=if_not_exists))
+
+    def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
+        """Drop a column."""
+        self._alter(lambda t: ddl.remove_column(t, name, if_exists=if_exists, cascade=cascade))
+
+    def rename_column(self, name: str, new_name: str) -> None:
+        """Rename a column."""
+        self._alter(lambda t: ddl.rename_column(t, name, new_name, self._database.sandbox))
+
+    def change_column_type(self, field: pa.Field, expression: str) -> None:
+        """Change the type of a column. Without an expression, its values are cast."""
+        self._alter(lambda t: ddl.change_column_type(t, field, expression, self._database.sandbox))
+
+    def set_not_null(self, name: str) -> None:
+        """Add a NOT NULL constraint."""
+        self._alter(lambda t: ddl.set_not_null(t, name, self._database.sandbox))
+
+    def drop_not_null(self, name: str) -> None:
+        """Drop the NOT NULL constraint."""
+        self._alter(lambda t: ddl.drop_not_null(t, name))
+
+    def set_default(self, name: str, expression: str) -> None:
+        """Set the SQL default of a column; "" removes it."""
+        self._alter(lambda t: ddl.set_default(t, name, expression, self._database.sandbox))
+
+    def add_constraint(self, constraint: str) -> None:
+        """Add a constraint in SQL."""
+        self._alter(lambda t: ddl.add_constraint(t, constraint, self._database.sandbox))
+
+    def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
+        """Append a field to the struct at `path`."""
+        self._alter(lambda t: ddl.add_field(t, path, field, self._database.sandbox, if_not_exists=if_not_exists))
+
+    def rename_field(self, path: Sequence[str], new_name: str) -> None:
+        """Rename the struct field at `path`."""
+        self._alter(lambda t: ddl.rename_field(t, path, new_name))
+
+    def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:
+        """Drop the struct field at `path`."""
+        self._alter(lambda t: ddl.remove_field(t, path, if_exists=if_exists, cascade=cascade))
+
+    def _alter(self, edit: Callable[[TableState], TableState]) -> None:
+        self._database.session().apply(alter_table(self._schema_name, self.name, edit))
+
+
+def _scan_batches(
+    rows: Rows, columns: Sequence[str], *, condition: pc.Expression | None, limit: int | None, size: int
+) -> Iterator[pa.RecordBatch]:
+    remaining = limit
+    for batch in rows.batches():
+        part = _matching(batch, condition).select(columns)
+        part = part if remaining is None else part.slice(0, remaining)
+        for start in range(0, part.num_rows, size):
+            yield part.slice(start, size)
+        if remaining is not None:
+            remaining -= part.num_rows
+            if remaining <= 0:
+                return
+
+
+def _matching(batch: pa.RecordBatch, condition: pc.Expression | None) -> pa.RecordBatch:
+    if condition is None:
+        return batch
+    try:
+        return batch.filter(condition)
+    except pa.ArrowException:  # such as an overflow; the client filters again, so returning more rows is fine
+        return batch
+
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+
+def _column_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) -> ColumnStatistics:
+    """The exact statistics of a column, computed once for each state of the table."""
+    cached = table.statistics.get(field.name)
+    if cached is None:
+        cached = table.statistics[field.name] = _compute_statistics(table, field, sandbox)
+    return cached
+
+
+def _compute_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) -> ColumnStatistics:
+    if not len(table.rows):  # as in each new table
+        return ColumnStatistics(has_null=False, has_not_null=False, distinct_count=0)
+    name = identifier(field.name)
+    is_text = _is_text(field.type)
+    expressions = {
+        "low": f"min({name})" if _has_order(field.type) else "NULL",
+        "high": f"max({name})" if _has_order(field.type) else "NULL",
+        "present": f"count({name})",
+        "distinct_count": f"count(DISTINCT {name})" if len(table.rows) <= _MAX_COUNTED_ROWS else "NULL",
+        "length": f"max(strlen({name}))" if is_text else "NULL",
+        # strings with as many bytes as characters are ASCII
+        "wide": f"bool_or(strlen({name}) <> length({name}))" if is_text else "NULL",
+    }
+    sql = f"SELECT {', '.join(f'{what} AS {alias}' for alias, what in expressions.items())} FROM rows"  # noqa: S608  (quoted)
+    result = sandbox.query(sql, rows=table.rows.table([field.name]))
+    present = result["present"][0].as_py()
+    return ColumnStatistics(
+        min=_sendable(result["low"], field),
+        max=_sendable(result["high"], field),
+        has_null=present < len(table.rows),
+        has_not_null=present > 0,
+        distinct_count=result["distinct_count"][0].as_py(),
+        max_string_length=result["length"][0].as_py(),
+        contains_unicode=result["wide"][0].as_py(),
+    )
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+    return bool(pa.types.is_string(storage) or pa.types.is_large_string(storage))
+
+
+def _has_order(data_type: pa.DataType) -> bool:
+    """Whether DuckDB's optimizer uses bounds of this type."""
+    return not (pa.types.is_nested(data_type) or pa.types.is_null(data_type) or pa.types.is_dictionary(data_type))
+
+
+def _sendable(bound: pa.ChunkedArray, field: pa.Field) -> pa.Scalar | None:
+    """The bound, or None if Python cannot represent it, such as an infinite date."""
+    if bound.null_count:
+        return None
+    value = to_column(bound.combine_chunks(), field)[0]
+    try:
+        round_trip = pa.array([value.as_py()], field.type)[0]
+    except (OverflowError, ValueError, TypeError, pa.ArrowException):
+        return None
+    return value if round_trip.equals(value) else None
 
 
 def _now() -> dt.datetime:

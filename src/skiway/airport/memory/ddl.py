@@ -1,5 +1,8 @@
 """DROP and ALTER as changes of snapshots.
 
+Paths lead to fields of nested structs. They consist of field names; the step into a list is `element`, the steps into a map
+are `key` and `value`, as in DuckDB.
+
 In a transaction, a change is applied twice: to the snapshot that the transaction sees, and again to the newest snapshot
 when it commits. The second time it must find the same definition of the table, otherwise it raises `Conflict`.
 
@@ -14,39 +17,145 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from skiway.airport.memory import nested
+from skiway.airport.conversion import drop_nulls, list_offsets, scatter_valid
 from skiway.airport.memory.definitions import (
+    Sandbox,
     TableDefinition,
     check_keys,
     check_rows,
     default_expression,
     fold_case,
     new_column,
+    valid_name,
 )
-from skiway.airport.memory.sandbox import Sandbox
-from skiway.airport.memory.snapshots import Snapshot, TableState, change_numbers
 from skiway.airport.memory.statements import fill_column
+from skiway.airport.memory.transactions import Snapshot, TableState, change_numbers
 from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PreconditionFailed
 
-__all__ = [
-    "TableChange",
-    "add_column",
-    "add_constraint",
-    "add_field",
-    "alter_table",
-    "change_column_type",
-    "drop_not_null",
-    "drop_table",
-    "remove_column",
-    "remove_field",
-    "rename_column",
-    "rename_field",
-    "rename_table",
-    "set_default",
-    "set_not_null",
-]
+Edit = Callable[[pa.StructArray], pa.StructArray]
+
+
+def edit_struct(array: pa.Array, path: Sequence[str], edit: Edit) -> pa.Array:
+    """Apply `edit` to the struct at `path`. NULLs stay NULL."""
+    if not path and not pa.types.is_struct(array.type):
+        raise InvalidArgument(f"only structs have fields, not {array.type}")
+    if array.null_count:
+        return scatter_valid(edit_struct(drop_nulls(array), path, edit), array.is_valid())
+    if not path:
+        return edit(array)
+    if pa.types.is_struct(array.type):
+        return _in_struct(array, path, edit)
+    if pa.types.is_map(array.type):
+        return _in_map(array, path, edit)
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return _in_list(array, path, edit)
+    raise InvalidArgument(f"{array.type} has no {path[0]!r}")
+
+
+def adding_field(field: pa.Field, fill: Callable[[int], pa.Array]) -> Edit:
+    """An edit that appends a field. `fill(n)` returns n values for it."""
+
+    def edit(array: pa.StructArray) -> pa.StructArray:
+        valid_name(field.name, "struct field")
+        if _position(array.type, field.name) is not None:
+            raise AlreadyExists(f"the struct already has a field {field.name!r}")
+        children = [*array.flatten(), fill(len(array))]
+        return pa.StructArray.from_arrays(children, fields=[*array.type, field.with_nullable(True)])
+
+    return edit
+
+
+def renaming_field(name: str, new_name: str) -> Edit:
+    """An edit that renames a field."""
+
+    def edit(array: pa.StructArray) -> pa.StructArray:
+        index = _index(array.type, name)
+        existing = _position(array.type, valid_name(new_name, "struct field"))
+        if existing not in (None, index):
+            raise AlreadyExists(f"the struct already has a field {new_name!r}")
+        fields = [field.with_name(new_name) if i == index else field for i, field in enumerate(array.type)]
+        return pa.StructArray.from_arrays(array.flatten(), fields=fields)
+
+    return edit
+
+
+def removing_field(name: str) -> Edit:
+    """An edit that removes a field."""
+
+    def edit(array: pa.StructArray) -> pa.StructArray:
+        index = _index(array.type, name)
+        kept = [i for i in range(array.type.num_fields) if i != index]
+        if not kept:
+            raise PreconditionFailed(f"{name!r} is the only field of its struct: drop the column instead")
+        children = array.flatten()
+        return pa.StructArray.from_arrays([children[i] for i in kept], fields=[array.type.field(i) for i in kept])
+
+    return edit
+
+
+def has_nested_field(data_type: pa.DataType, path: Sequence[str]) -> bool:
+    """Whether `path` leads to a field of a struct."""
+    found = False
+
+    def look(array: pa.StructArray) -> pa.StructArray:
+        nonlocal found
+        found = _position(array.type, path[-1]) is not None
+        return array
+
+    edit_struct(pa.nulls(0, data_type), path[:-1], look)
+    return found
+
+
+def _position(struct: pa.StructType, name: str) -> int | None:
+    return next((i for i, field in enumerate(struct) if fold_case(field.name) == fold_case(name)), None)
+
+
+def _index(struct: pa.StructType, name: str) -> int:
+    index = _position(struct, name)
+    if index is None:
+        raise NotFound(f"the struct has no field {name!r}; it has {', '.join(repr(field.name) for field in struct)}")
+    return index
+
+
+def _in_struct(array: pa.StructArray, path: Sequence[str], edit: Edit) -> pa.StructArray:
+    index = _index(array.type, path[0])
+    children, fields = array.flatten(), list(array.type)
+    children[index] = edit_struct(children[index], path[1:], edit)
+    fields[index] = fields[index].with_type(children[index].type)
+    return pa.StructArray.from_arrays(children, fields=fields)
+
+
+def _in_list(array: pa.Array, path: Sequence[str], edit: Edit) -> pa.Array:
+    _expect(array.type, path[0], "element")
+    values = edit_struct(array.flatten(), path[1:], edit)
+    field = array.type.value_field.with_type(values.type)
+    if pa.types.is_large_list(array.type):
+        return pa.LargeListArray.from_arrays(
+            list_offsets(pc.list_value_length(array)), values, type=pa.large_list(field)
+        )
+    return pa.ListArray.from_arrays(list_offsets(pc.list_value_length(array)), values, type=pa.list_(field))
+
+
+def _in_map(array: pa.MapArray, path: Sequence[str], edit: Edit) -> pa.MapArray:
+    _expect(array.type, path[0], "key", "value")
+    offsets = array.offsets
+    first, count = offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()
+    keys, items = array.keys.slice(first, count), array.items.slice(first, count)
+    if fold_case(path[0]) == "key":
+        keys = edit_struct(keys, path[1:], edit)
+    else:
+        items = edit_struct(items, path[1:], edit)
+    map_type = pa.map_(array.type.key_field.with_type(keys.type), array.type.item_field.with_type(items.type))
+    return pa.MapArray.from_arrays(pc.subtract(offsets, offsets[0]), keys, items, type=map_type)
+
+
+def _expect(data_type: pa.DataType, step: str, *steps: str) -> None:
+    if fold_case(step) not in steps:
+        raise NotFound(f"{data_type} has {' or '.join(map(repr, steps))}, not {step!r}")
+
 
 Make = Callable[[Snapshot, TableState, int], Snapshot]
 
@@ -246,18 +355,18 @@ def add_field(
     table: TableState, path: Sequence[str], field: pa.Field, sandbox: Sandbox, *, if_not_exists: bool = False
 ) -> TableState:
     """Append a field to the struct at `path`. Existing values get the default, or NULL."""
-    if if_not_exists and nested.has_field(table.definition.column(_first(path)).type, [*path[1:], field.name]):
+    if if_not_exists and has_nested_field(table.definition.column(_first(path)).type, [*path[1:], field.name]):
         return table
     column = new_column(field)
     _check_default(table.definition, column, sandbox)
     fill_column(column, 1, sandbox)  # DuckDB checks the type of this default, unlike that of a column
-    return _edit_column(table, path, nested.add(column, lambda count: fill_column(column, count, sandbox)))
+    return _edit_column(table, path, adding_field(column, lambda count: fill_column(column, count, sandbox)))
 
 
 def rename_field(table: TableState, path: Sequence[str], new_name: str) -> TableState:
     """Rename the struct field at `path`."""
     _reject_in_checks(table.definition, path, "rename")
-    return _edit_column(table, path[:-1], nested.rename(path[-1], new_name))
+    return _edit_column(table, path[:-1], renaming_field(path[-1], new_name))
 
 
 def remove_field(
@@ -272,26 +381,26 @@ def remove_field(
         _reject_in_checks(definition, path, "drop")
     dropped = definition.checks_on(column)
     kept = replace(definition, checks=tuple(check for check in definition.checks if check not in dropped))
-    return _edit_column(replace(table, definition=kept), path[:-1], nested.remove(path[-1]))
+    return _edit_column(replace(table, definition=kept), path[:-1], removing_field(path[-1]))
 
 
 def _has_field(definition: TableDefinition, path: Sequence[str]) -> bool:
     """Whether `path` leads to a field; False if any part of it is missing."""
     try:
-        return nested.has_field(definition.column(_first(path)).type, path[1:])
+        return has_nested_field(definition.column(_first(path)).type, path[1:])
     except NotFound:
         return False
 
 
-def _edit_column(table: TableState, path: Sequence[str], edit: nested.Edit) -> TableState:
+def _edit_column(table: TableState, path: Sequence[str], edit: Edit) -> TableState:
     index = table.definition.index(_first(path))
     column = table.definition.columns[index]
-    new_type = nested.edit_struct(pa.nulls(0, column.type), path[1:], edit).type
+    new_type = edit_struct(pa.nulls(0, column.type), path[1:], edit).type
     after = table.definition.with_column(index, column.with_type(new_type))
 
     def convert(batch: pa.RecordBatch) -> list[pa.Array]:
         columns: list[pa.Array] = batch.columns[:-1]
-        columns[index] = nested.edit_struct(columns[index], path[1:], edit)
+        columns[index] = edit_struct(columns[index], path[1:], edit)
         return columns
 
     return table.with_definition(after, table.rows.rewritten(after.schema, convert))

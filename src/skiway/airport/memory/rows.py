@@ -13,8 +13,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["CHUNK_ROWS", "Found", "Rows"]
-
 CHUNK_ROWS: Final = 65_536
 _MERGED_BYTES: Final = 64 * 1024 * 1024  # the largest merged chunk; merging larger ones costs more than it saves
 

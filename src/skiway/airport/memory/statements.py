@@ -14,15 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport.conversion import to_column
-from skiway.airport.memory.definitions import TableDefinition, check_keys, check_rows, default_expression
+from skiway.airport.memory.definitions import Sandbox, TableDefinition, check_keys, check_rows, default_expression
 from skiway.airport.memory.rows import Found, Rows
-from skiway.airport.memory.sandbox import Sandbox
-from skiway.airport.memory.snapshots import Snapshot, TableState, change_numbers
-from skiway.airport.memory.transactions import Session
-from skiway.airport.writing import Statement, Write, rowid_index
+from skiway.airport.memory.transactions import Session, Snapshot, TableState, change_numbers
+from skiway.airport.tables import Statement, Write, rowid_index
 from skiway.errors import Conflict, InvalidArgument, NotFound, NullRowId
-
-__all__ = ["DeleteRows", "InsertRows", "UpdateRows", "fill_column"]
 
 
 class _RowStatement(Statement):

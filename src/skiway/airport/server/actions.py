@@ -1,6 +1,6 @@
 """The actions of the Airport protocol. Each function decodes a request body and returns the body of the single result.
 
-The DDL actions are in `skiway.airport.server.ddl`, the action `delete` in `skiway.airport.server.json_contract`. The first
+The DDL actions are in `skiway.airport.server.ddl`, the action `delete` in `skiway.airport.server.writing`. The first
 line of each docstring is the description that ListActions returns.
 """
 
@@ -15,18 +15,16 @@ import msgspec
 from skiway.airport.catalog import HasStatistics, TransactionManager, TransactionStatus
 from skiway.airport.functions import TableInOutFunction
 from skiway.airport.request import Request
-from skiway.airport.scan import TimePoint
-from skiway.airport.server.bindings import as_plain
 from skiway.airport.server.ddl import DDL_ACTIONS, read_schema
-from skiway.airport.server.discovery import catalog_version, table_info
+from skiway.airport.server.discovery import catalog_version, statistics_response, table_info
 from skiway.airport.server.exchange import in_out_key
 from skiway.airport.server.host import Host
-from skiway.airport.server.json_contract import JSON_ACTIONS
 from skiway.airport.server.lookup import OpenedTable, open_table, open_table_function, read_arguments
 from skiway.airport.server.scans import announce, check_announced, endpoints
-from skiway.airport.server.statistics import statistics_response
-from skiway.airport.server.tickets import object_path, parse_descriptor
-from skiway.airport.wire.payloads import (
+from skiway.airport.server.tickets import as_plain, object_path, parse_descriptor
+from skiway.airport.server.writing import JSON_ACTIONS
+from skiway.airport.tables import TimePoint
+from skiway.airport.wire.protocol import (
     CatalogRequest,
     EndpointsRequest,
     FlightInfoRequest,
@@ -43,8 +41,6 @@ from skiway.airport.wire.payloads import (
 )
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.model.flight_pb2 import FlightInfo
-
-__all__ = ["ACTIONS"]
 
 Action = Callable[[Host, Request, bytes], bytes]
 

@@ -1,5 +1,13 @@
 """What all calls have in common: who calls, one request or a stream of them, observers, limits, and errors as statuses.
 
+Without the Arrow trailers DuckDB's client retries some codes for three seconds before it shows them, and wraps the
+message in its own text. It reads details in two ways: of Airport's actions as a JSON object, elsewhere, and of all actions
+that a user calls with `airport_action`, as a typed error. Other Flight clients get no details, because Arrow would show
+them a plain internal error instead of the right class.
+
+Only errors of our own tree are written for callers. The text of any other exception stays in the server's log, unless
+the server runs in debug mode. The log also says where the code of an author failed.
+
 gRPC would occupy a thread until the request of a call arrives, before anybody knows who calls. So all methods are served as
 if clients streamed their requests: callers are authenticated first, and those who send nothing are ended.
 """
@@ -7,25 +15,208 @@ if clients streamed their requests: callers are authenticated first, and those w
 from __future__ import annotations
 
 import contextlib
+import inspect
+import json
 import logging
+import re
+import sysconfig
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final, Literal, TypeVar
 
 import grpc
+import pyarrow as pa
 
+import skiway
+from skiway import errors
 from skiway.airport.request import Authenticator, Observer, Request, ServedCall, admit, read_request
 from skiway.airport.server.actions import ACTIONS
-from skiway.airport.server.origins import author_location
-from skiway.airport.server.status import Details, Disclosure, failure
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
+from skiway.airport.wire.protocol import TypedError, encode
 from skiway.airport.wire.sizes import MAX_DECODED_BYTES
 from skiway.errors import Internal, LimitExceeded, SkiwayError
-from skiway.memory_budget import MemoryBudget
-from skiway.streams import IDLE_S, OPENING_S, StreamWatch, WatchedCall
+from skiway.foundation.doors import GRPC_CODES, exhausted, internal_error, see_log, status_in
+from skiway.foundation.memory_budget import MemoryBudget
+from skiway.foundation.threads import IDLE_S, OPENING_S, StreamWatch, WatchedCall
 
-__all__ = ["METHODS", "CallHandlers", "Frames", "Limits"]
+_LIBRARIES: Final = [Path(str(library.__file__)).parent for library in (skiway, grpc, pa)]
+_CYTHON: Final = (".pyx", ".pxi")
+_STDLIB: Final = Path(sysconfig.get_path("stdlib"))
+_ENTRIES: Final = ("scan", "execute", "open", "function_calls")  # the methods that authors write
+_WRITES: Final = ("insert", "update", "delete")
+
+
+def author_location(error: BaseException, target: object, operation: str = "scan") -> str:
+    """`/home/ada/app.py:12 (people)`: the author's code that `error` passed through, else the definition of `target`.
+
+    It is the outermost such place: the author's own code, not a library that it called. "" if there is none.
+    """
+    return _in_traceback(error) or _definition(target, operation)
+
+
+def _in_traceback(error: BaseException | None) -> str:
+    while error is not None:
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if _is_author(frame.f_code.co_filename):
+                return f"{frame.f_code.co_filename}:{line} ({frame.f_code.co_name})"
+        error = error.__cause__
+    return ""
+
+
+def _definition(target: object, operation: str) -> str:
+    if target is None:
+        return ""
+    names = (*((operation, f"{operation}_batch", "write") if operation in _WRITES else ()), *_ENTRIES)
+    methods = (getattr(type(target), name, None) for name in names)
+    function = getattr(target, "__wrapped__", None) or next(filter(None, methods), None)
+    code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None) if function else None
+    if not isinstance(code, CodeType) or not _is_author(code.co_filename):
+        return ""
+    return f"{code.co_filename}:{code.co_firstlineno} ({code.co_qualname})"
+
+
+def _is_author(filename: str) -> bool:
+    path = Path(filename)
+    if any(map(path.is_relative_to, _LIBRARIES)) or path.suffix in _CYTHON or filename.startswith("<frozen"):
+        return False
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return bool(installed) or not path.is_relative_to(_STDLIB)
+
+
+# Arrow's own numbers. IOError (5) is the one that the client retries on actions, so nothing maps to it there.
+ARROW_IO_ERROR: Final = 5
+ARROW_INVALID: Final = 4
+ARROW_CODES: Final = {
+    grpc.StatusCode.NOT_FOUND: 2,
+    grpc.StatusCode.CANCELLED: 8,
+    grpc.StatusCode.UNIMPLEMENTED: 10,
+    grpc.StatusCode.ALREADY_EXISTS: 45,
+}
+
+# The classes that DuckDB knows by name.
+DUCKDB_TYPES: Final[dict[type[errors.SkiwayError], str]] = {
+    errors.ConstraintViolation: "ConstraintException",
+    errors.PermissionDenied: "PermissionException",
+    errors.Unauthorized: "PermissionException",
+    errors.InvalidArgument: "InvalidInputException",
+}
+
+Details = Literal["json", "typed", "none"]
+"""How the client of a call reads the details of an error."""
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES: Final = 1000  # gRPC cuts headers at 8 KiB, and the text travels in up to three of them
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error in the form that gRPC sends."""
+
+    code: grpc.StatusCode
+    message: str
+    trailers: tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What callers learn about faults of the server.
+
+    With `internal`, they see the messages of `Internal` errors, which help authors of catalogs. With `debug`, they also
+    see the text of foreign exceptions, without paths and tracebacks: for development only.
+    """
+
+    internal: bool = True
+    debug: bool = False
+
+
+def failure(error: BaseException, *, details: Details, correlation_id: str, disclosure: Disclosure) -> Failure:
+    """The status of `error`, with `details` in the form that the client reads."""
+    known = _disclosed(error, correlation_id, disclosure)
+    code = status_in(GRPC_CODES, known)
+    message = _shortened(known.message)
+    trailers: list[tuple[str, str | bytes]] = [(protocol.ARROW_MESSAGE, message.encode())]
+    arrow = ARROW_CODES.get(code, ARROW_INVALID)
+    if details == "json":
+        trailers.append((protocol.ERROR_DETAILS, _facts(known)))
+    elif details == "typed" and (typed := _nearest(DUCKDB_TYPES, known)) is not None:
+        arrow = ARROW_IO_ERROR
+        trailers.append((protocol.ERROR_DETAILS, encode(TypedError(exception_type=typed, message=message))))
+    if details != "json" and (known.key or known.params):
+        trailers.append((protocol.ERROR_FACTS, _facts(known)))
+    trailers += [
+        (protocol.ARROW_STATUS, str(arrow)),
+        (protocol.ERROR_CLASS, _public_class(known)),
+        (protocol.CORRELATION_ID, correlation_id),
+    ]
+    return Failure(code, message, tuple(trailers))
+
+
+def _public_class(error: errors.SkiwayError) -> str:
+    """The name of the class, or of its nearest base class in `skiway.errors`."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__)
+
+
+def _facts(error: errors.SkiwayError) -> bytes:
+    named = {"code": error.code, **({"key": error.key} if error.key else {})}
+    facts = json.dumps({**error.params, **named}).encode()
+    return facts if len(facts) <= MAX_MESSAGE_BYTES else json.dumps(named).encode()
+
+
+def code_of(error: BaseException) -> grpc.StatusCode:
+    """The gRPC code of any exception."""
+    return status_in(GRPC_CODES, error if isinstance(error, errors.SkiwayError) else _foreign_class(error)(""))
+
+
+def _disclosed(error: BaseException, correlation_id: str, disclosure: Disclosure) -> errors.SkiwayError:
+    """The error that the caller sees."""
+    if isinstance(error, errors.SkiwayError):
+        if not isinstance(error, errors.Internal) or disclosure.internal:
+            return error
+        return internal_error(correlation_id)
+    if (known := exhausted(error)) is not None:
+        return known
+    kind = _foreign_class(error)
+    if disclosure.debug:
+        return kind(_clean(str(error)) or f"the server failed with {type(error).__name__}")
+    return kind(f"{_FOREIGN[kind]}; {see_log(correlation_id)}")
+
+
+_FOREIGN: Final[dict[type[errors.SkiwayError], str]] = {
+    errors.Unsupported: "this server does not support the request",
+    errors.Internal: "internal error",
+}
+
+
+def _foreign_class(error: BaseException) -> type[errors.SkiwayError]:
+    """The class under which an exception that is not of our tree is reported."""
+    if isinstance(error, NotImplementedError):
+        return errors.Unsupported
+    return errors.LimitExceeded if exhausted(error) is not None else errors.Internal
+
+
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\).*", re.DOTALL)
+_PATH: Final = re.compile(
+    r"""(?<![\w.:/])(?:file:/*|[A-Za-z]:[\\/]|[\\/])(?:[^\s'"\\/,;:()<>|]+[\\/])+[^\s'",;:()<>|]*"""
+)
+
+
+def _clean(text: str) -> str:
+    return _PATH.sub("<path>", _TRACEBACK.sub("", text)).strip()
+
+
+def _shortened(message: str) -> str:
+    data = message.encode("utf-8", "replace")
+    return message if len(data) <= MAX_MESSAGE_BYTES else data[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "…"
+
+
+def _nearest(table: Mapping[type[errors.SkiwayError], T], error: errors.SkiwayError) -> T | None:
+    return next((table[kind] for kind in type(error).__mro__ if kind in table), None)
+
 
 METHODS: Final = {
     "Handshake": "handshake",
@@ -184,11 +375,11 @@ def _details(call: ServedCall) -> Details:
     typed error; it does not name a catalog, and neither do older clients.
     """
     sent = call.request.headers
-    if headers.USER_AGENT not in sent:
+    if protocol.USER_AGENT not in sent:
         return "none"
-    if call.method != "DoAction" or not {call.operation, *sent.get(headers.ACTION_NAME, ())} & ACTIONS.keys():
+    if call.method != "DoAction" or not {call.operation, *sent.get(protocol.ACTION_NAME, ())} & ACTIONS.keys():
         return "typed"
-    return "json" if headers.CATALOG in sent else "none"
+    return "json" if protocol.CATALOG in sent else "none"
 
 
 def _described(call: ServedCall) -> str:

@@ -13,17 +13,15 @@ from typing import Any, Final, get_args
 import pyarrow as pa
 from msgspec import structs
 
-from skiway.airport.catalog import Catalog
-from skiway.airport.ddl import CreateTable, DynamicCatalog, DynamicSchema, DynamicTable, OnConflict
+from skiway.airport.catalog import Catalog, CreateTable, DynamicCatalog, DynamicSchema, DynamicTable, OnConflict
 from skiway.airport.request import Request
-from skiway.airport.server.bindings import as_listed
 from skiway.airport.server.discovery import listed_table, schema_contents
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import find_table, open_schema
-from skiway.airport.server.tickets import ObjectPath
-from skiway.airport.wire import headers
+from skiway.airport.server.tickets import ObjectPath, as_listed
+from skiway.airport.wire import protocol
 from skiway.airport.wire.frames import check_names
-from skiway.airport.wire.payloads import (
+from skiway.airport.wire.protocol import (
     AlterRequest,
     CreateSchemaRequest,
     CreateTableRequest,
@@ -35,8 +33,6 @@ from skiway.airport.wire.payloads import (
 )
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.model.flight_pb2 import FlightInfo
-
-__all__ = ["DDL_ACTIONS", "read_schema"]
 
 Alter = Callable[[DynamicTable, AlterRequest], None]
 
@@ -70,7 +66,7 @@ def create_table(host: Host, request: Request, body: bytes) -> bytes:
     schema = _dynamic_schema(catalog, args.schema_name)
     with host.unit_of_work(request, catalog):
         create = read_create_table(args)
-        table = schema.create_table(replace(create, rows_follow=request.header(headers.ROWS_FOLLOW) == "1"))
+        table = schema.create_table(replace(create, rows_follow=request.header(protocol.ROWS_FOLLOW) == "1"))
     return listed_table(table, request.catalog, args.schema_name).SerializeToString()
 
 

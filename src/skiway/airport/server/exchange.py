@@ -17,7 +17,6 @@ from skiway.airport.catalog import Catalog, Table
 from skiway.airport.checks import instead_of
 from skiway.airport.functions import ScalarFunction, TableInOutFunction
 from skiway.airport.request import Request, ServedCall, call_of
-from skiway.airport.server.bindings import as_plain, fingerprint, function_changed
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import (
     OpenedTable,
@@ -26,17 +25,15 @@ from skiway.airport.server.lookup import (
     open_table_function,
     read_arguments,
 )
-from skiway.airport.server.streams import NullColumns, SchemaAdapter, cast_column
-from skiway.airport.server.tickets import ObjectPath, parse_descriptor
-from skiway.airport.server.writing import run, visible_columns
-from skiway.airport.wire import headers
+from skiway.airport.server.scans import NullColumns, SchemaAdapter, cast_column
+from skiway.airport.server.tickets import ObjectPath, as_plain, fingerprint, function_changed, parse_descriptor
+from skiway.airport.server.writing import run_statement, visible_columns
+from skiway.airport.tables import Operation
+from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import without_dictionaries
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
-from skiway.airport.wire.payloads import InOutParameters, TotalChanged, binary, decode, encode
-from skiway.airport.writing import Operation
+from skiway.airport.wire.protocol import InOutParameters, TotalChanged, binary, decode, encode
 from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unsupported
-
-__all__ = ["EXCHANGES", "do_exchange", "in_out_key"]
 
 VECTOR_SIZE: Final = 2048  # DuckDB drops the rows of a returned batch beyond this number
 CONTINUES: Final = b"chunk_continues"
@@ -50,10 +47,10 @@ Frames = Iterator[bytes]
 
 def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Generator[bytes, None, bytes | None]:
     """Run an exchange. A header names its operation."""
-    operation = request.header(headers.OPERATION)
+    operation = request.header(protocol.OPERATION)
     if not operation:
         raise Unsupported(
-            f"an exchange requires the header {headers.OPERATION}, which DuckDB's Airport extension sends"
+            f"an exchange requires the header {protocol.OPERATION}, which DuckDB's Airport extension sends"
         )
     reader = BatchReader(messages, max_decoded_bytes=host.max_decoded_bytes)
     call = call_of(request)
@@ -63,7 +60,7 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Gene
     try:
         match operation:
             case "insert" | "update" | "delete":
-                returning = request.header(headers.RETURN_CHUNKS) == "1"
+                returning = request.header(protocol.RETURN_CHUNKS) == "1"
                 with host.unit_of_work(request, catalog):
                     opened = open_table(catalog, path)
                     affected = yield from _dml(opened, operation, reader, call, returning=returning)
@@ -74,7 +71,7 @@ def do_exchange(host: Host, request: Request, messages: Iterator[bytes]) -> Gene
             case "table_function_in_out":
                 yield from _in_out(host, request, catalog, path, reader, call)
             case _:
-                raise InvalidArgument(f"unknown operation {operation!r} in header {headers.OPERATION}")
+                raise InvalidArgument(f"unknown operation {operation!r} in header {protocol.OPERATION}")
     finally:
         call.rows_in = reader.rows
     return None
@@ -87,7 +84,7 @@ def _dml(
     if not isinstance(table, Table):
         raise PreconditionFailed(f"table '{opened.path}' is a table reference and cannot be written")
     schema = reader.schema
-    statement = run(table, opened.schema, operation, schema, iter(reader), returning=returning)
+    statement = run_statement(table, opened.schema, operation, schema, iter(reader), returning=returning)
     returned_schema = schema if operation == "update" else _visible(opened.schema)
     writer = FrameWriter(returned_schema)
     yield writer.begin()

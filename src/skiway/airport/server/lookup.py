@@ -16,35 +16,17 @@ import pyarrow as pa
 from msgspec import structs
 
 from skiway.airport.builder import CatalogBuilder, SchemaBuilder
-from skiway.airport.catalog import Bindable, Catalog, Commands, Schema, Table, TimeTravel
+from skiway.airport.catalog import Bindable, Catalog, Commands, DynamicSchema, Schema, Table, TimeTravel
 from skiway.airport.checks import Mistake, check_catalog, instead_of, takes_one_argument
-from skiway.airport.ddl import DynamicSchema
 from skiway.airport.functions import AnyFunction, AnyType, ScalarFunction, TableFunction, TableInOutFunction
 from skiway.airport.request import call_of, current_request
-from skiway.airport.scan import TimePoint
-from skiway.airport.server.bindings import as_listed, as_plain, fingerprint, table_changed
 from skiway.airport.server.discovery import function_path
-from skiway.airport.server.tickets import ObjectPath, not_a_path
+from skiway.airport.server.tickets import ObjectPath, as_listed, as_plain, fingerprint, not_a_path, table_changed
 from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest, TableRef
+from skiway.airport.tables import TimePoint
 from skiway.airport.wire.frames import check_names
 from skiway.airport.wire.sizes import check_stream
 from skiway.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
-
-__all__ = [
-    "CatalogResolver",
-    "CatalogSet",
-    "Catalogs",
-    "OpenedTable",
-    "catalogs_of",
-    "find_table",
-    "open_scalar_function",
-    "open_schema",
-    "open_table",
-    "open_table_function",
-    "read_arguments",
-    "read_row",
-    "table_at",
-]
 
 CatalogResolver = Callable[[str], Catalog | None]
 F = TypeVar("F", bound=AnyFunction)

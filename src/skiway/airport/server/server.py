@@ -26,18 +26,15 @@ import pyarrow as pa
 from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.checks import Mistake, instead_of
 from skiway.airport.request import Authenticator, Observer
-from skiway.airport.server.call_handlers import Limits
+from skiway.airport.server.call_handlers import Disclosure, Limits
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, CatalogSet
 from skiway.airport.server.service import AirportService, LaneOf, RawAction
-from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.table_refs import ALLOWED
-from skiway.airport.wire import headers
+from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import attach_statement, secret_statement
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.streams import CONNECTION_OPTIONS
-
-__all__ = ["Server", "Tls", "serve"]
+from skiway.foundation.threads import CONNECTION_OPTIONS
 
 MIB: Final = 1024 * 1024
 _CANCEL_S: Final = 5  # what a cancelled call has to notice it
@@ -127,7 +124,7 @@ class Server:
             auth=auth,
             actions=actions,
             tickets=TicketOffice(ticket_key, ttl_s=ticket_ttl_s),
-            endpoint_location=public_location or headers.REUSE_CONNECTION,
+            endpoint_location=public_location or protocol.REUSE_CONNECTION,
             allowed_functions=allowed_functions,
             limits=limits,
             auto_commit=auto_commit,

@@ -26,21 +26,18 @@ from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.checks import check_auth, check_callbacks, check_transactions
 from skiway.airport.request import Authenticator, Observer, Request
 from skiway.airport.server.actions import ACTIONS
-from skiway.airport.server.call_handlers import METHODS, CallHandlers, Frames, Limits
+from skiway.airport.server.call_handlers import METHODS, CallHandlers, Disclosure, Frames, Limits
 from skiway.airport.server.discovery import object_infos, table_info
 from skiway.airport.server.exchange import do_exchange
-from skiway.airport.server.host import Host
-from skiway.airport.server.json_contract import do_put
+from skiway.airport.server.host import FlightProtocol, HasState, Host, ScannedTables
 from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
-from skiway.airport.server.protocols import FlightProtocol
-from skiway.airport.server.scanned_tables import HasState, ScannedTables
 from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
-from skiway.airport.server.status import Disclosure
 from skiway.airport.server.tickets import TicketOffice, parse_descriptor
-from skiway.airport.wire import headers
+from skiway.airport.server.writing import do_put
+from skiway.airport.wire import protocol as headers
 from skiway.airport.wire.frames import BatchReader
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
-from skiway.fairness import FairThreads, lane_share
+from skiway.foundation.threads import FairThreads, lane_share
 from skiway.model import flight_pb2 as flight
 
 RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
@@ -304,6 +301,3 @@ def _bodies(result: bytes | str | Iterable[bytes | str] | None) -> Iterator[byte
     parts = () if result is None else (result,) if isinstance(result, bytes | str) else result
     for part in parts:
         yield part.encode() if isinstance(part, str) else part
-
-
-__all__ = ["AirportService", "LaneOf", "RawAction"]

@@ -1,4 +1,4 @@
-"""DuckDB's names of Arrow types, and SQL identifiers and literals."""
+"""DuckDB's names of Arrow types, and SQL identifiers, names with dots and literals."""
 
 from __future__ import annotations
 
@@ -11,21 +11,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument
-
-__all__ = [
-    "ascii_lower",
-    "attach_statement",
-    "blob_literal",
-    "castable_type",
-    "duckdb_type",
-    "extension_of",
-    "identifier",
-    "secret_statement",
-    "storage_type",
-    "text_literal",
-    "with_plain_values",
-    "without_dictionaries",
-]
 
 _PLAIN: Final[dict[str, str]] = {
     "null": "NULL",
@@ -267,3 +252,24 @@ def secret_statement(location: str, token: str | None = None, *, persistent_name
 def blob_literal(data: bytes) -> str:
     """A BLOB literal with every byte escaped."""
     return "'" + "".join(f"\\x{byte:02X}" for byte in data) + "'::BLOB"
+
+
+_PART: Final = re.compile(r'(?:\s*"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>[^."]*))(?P<end>\.|$)')
+
+
+def split_name(text: str) -> list[str] | None:
+    """Split a name at the dots outside of double quotes; None if a quote is misplaced.
+
+    >>> split_name('lake."eu.west".people')
+    ['lake', 'eu.west', 'people']
+    """
+    parts: list[str] = []
+    position, more = 0, True
+    while more:
+        found = _PART.match(text, position)
+        if found is None:
+            return None
+        quoted = found["quoted"]
+        parts.append(found["plain"] if quoted is None else quoted.replace('""', '"'))
+        position, more = found.end(), found["end"] == "."
+    return parts

@@ -13,8 +13,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from skiway.airport.wire.encoders import message_stream, sparse_batches
-from skiway.airport.wire.messages import CONTINUATION, Compression, Message, MessageEncoder, Piece
+from skiway.airport.wire.encoding import (
+    CONTINUATION,
+    Compression,
+    Message,
+    MessageEncoder,
+    Piece,
+    SparseBatches,
+    message_stream,
+    sparse_batches,
+)
 from skiway.airport.wire.sizes import (
     MAX_DECODED_BYTES,
     TRUSTED_DECODED_BYTES,
@@ -23,11 +31,8 @@ from skiway.airport.wire.sizes import (
     check_values,
     expands,
 )
-from skiway.airport.wire.sparse import SparseBatches
-from skiway.causes import invalid_values
 from skiway.errors import InvalidArgument
-
-__all__ = ["BatchReader", "Frame", "FrameWriter", "check_names", "holds_dictionaries", "metadata_frame", "parse_frame"]
+from skiway.foundation.causes import invalid_values
 
 DESCRIPTOR: Final = b"\x0a"
 HEADER: Final = b"\x12"

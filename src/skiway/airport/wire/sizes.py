@@ -1,5 +1,8 @@
 """How large an IPC message becomes when it is decoded, and the error if that is too large.
 
+The headers of messages are flatbuffers. Positions in them are bytes from the start of the data. Reading never fails: what is
+outside of the data reads as 0, so callers check what they get.
+
 A message can be far smaller than its rows. A compressed buffer announces its size, and Arrow allocates that many bytes before
 it decompresses anything. A column of NULLs has no bytes at all, however many rows it has. And a dictionary, a run or a
 view may stand for the same long value a million times, which takes its full size when the column is stored. `check_message`
@@ -16,20 +19,27 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.wire.flatbuffers import field, integer, reference
 from skiway.errors import LimitExceeded
 
-__all__ = [
-    "MAX_DECODED_BYTES",
-    "ROW_BYTES",
-    "TRUSTED_DECODED_BYTES",
-    "MessageSize",
-    "check_message",
-    "check_size",
-    "check_stream",
-    "check_values",
-    "expands",
-]
+
+def flatbuffer_integer(data: bytes, position: int, size: int) -> int:
+    """The integer of `size` bytes at a position; only one of eight bytes is signed."""
+    return int.from_bytes(data[position : position + size], "little", signed=size == 8)
+
+
+def flatbuffer_field(data: bytes, table: int, number: int) -> int:
+    """The position of a field of a table; 0 if the field is missing."""
+    vtable = table - int.from_bytes(data[table : table + 4], "little", signed=True)
+    entry = 4 + 2 * number
+    offset = flatbuffer_integer(data, vtable + entry, 2) if entry < flatbuffer_integer(data, vtable, 2) else 0
+    return table + offset if offset else 0
+
+
+def flatbuffer_reference(data: bytes, table: int, number: int) -> int:
+    """The position of the table or vector that a field refers to; 0 if the field is missing."""
+    place = flatbuffer_field(data, table, number)
+    return place + flatbuffer_integer(data, place, 4) if place else 0
+
 
 MAX_DECODED_BYTES: Final = 256 * 1024 * 1024
 TRUSTED_DECODED_BYTES: Final = 8 * 1024 * 1024 * 1024
@@ -59,36 +69,36 @@ class MessageSize:
 
 def check_message(header: bytes, body: memoryview, limit: int = MAX_DECODED_BYTES) -> MessageSize:
     """The size of a message; `LimitExceeded` if it exceeds `limit`, `ValueError` if the header is malformed."""
-    root = integer(header, 0, 4)
+    root = flatbuffer_integer(header, 0, 4)
     kind = _value(header, root, 1, 1)
-    table = reference(header, root, 2)
+    table = flatbuffer_reference(header, root, 2)
     if kind not in (_DICTIONARY, _BATCH) or not table:
         return MessageSize(size=len(body))
     dictionary, is_delta, batch = None, False, table
     if kind == _DICTIONARY:
         dictionary, is_delta = _value(header, table, 0, 8), bool(_value(header, table, 2, 1))
-        batch = reference(header, table, 1)
+        batch = flatbuffer_reference(header, table, 1)
     rows = _value(header, batch, 0, 8)
     if rows < 0:
         raise ValueError(f"a batch of {rows} rows")
     if _OLD_COMPRESSION in header:
         raise ValueError("the compression of Arrow 0.17 is not supported")
-    size = _decompressed(header, batch, body) if field(header, batch, 3) else len(body)
+    size = _decompressed(header, batch, body) if flatbuffer_field(header, batch, 3) else len(body)
     check_size(max(size, rows * ROW_BYTES), limit, f"a batch of {rows} rows")
     return MessageSize(rows, size, dictionary, is_delta)
 
 
 def _value(header: bytes, table: int, number: int, size: int) -> int:
-    place = field(header, table, number)
-    return integer(header, place, size) if place else 0
+    place = flatbuffer_field(header, table, number)
+    return flatbuffer_integer(header, place, size) if place else 0
 
 
 def _decompressed(header: bytes, batch: int, body: memoryview) -> int:
     """What the buffers of a compressed batch announce, in total."""
-    vector = reference(header, batch, 2)
+    vector = flatbuffer_reference(header, batch, 2)
     if not vector:
         return 0
-    end = vector + 4 + integer(header, vector, 4) * _BUFFER.size
+    end = vector + 4 + flatbuffer_integer(header, vector, 4) * _BUFFER.size
     if end > len(header):
         raise ValueError("the header is truncated")
     total = 0

@@ -15,10 +15,9 @@ from skiway.client.airport.exchange import cast
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 if TYPE_CHECKING:
-    from skiway.cli.sql.scans import LakeName
+    from skiway.cli.sql.session import LakeName
     from skiway.client import AirportClient
 
-__all__ = ["define"]
 
 DRAFT = "draft"
 SELECT_DRAFT = "SELECT * FROM draft"

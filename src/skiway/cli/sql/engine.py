@@ -15,18 +15,6 @@ import duckdb
 
 from skiway.errors import InvalidArgument, SkiwayError
 
-__all__ = [
-    "INTERRUPTED",
-    "Answer",
-    "Engine",
-    "Result",
-    "Statement",
-    "count_rows",
-    "first_paragraph",
-    "quoted",
-    "split_statements",
-]
-
 SOURCE_EXCERPT: Final = re.compile(r"\n+LINE \d+:.*", re.DOTALL)
 PENDING: Final = re.compile(
     r"Invalid Input Error: Attempting to execute an unsuccessful or closed pending query result\s+Error: "

@@ -1,27 +1,110 @@
-"""The SQL shell: read statements from the command line, a file, stdin or a prompt, and print their results."""
+"""The SQL shell: read statements from the command line, a file, stdin or a prompt, and print their results.
+
+A thread runs the statements, so that the main thread can react to Ctrl-C while DuckDB or the server works.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
+from skiway.cli.command import progress
 from skiway.cli.output import Column, Output, write_documents, write_texts, yaml_lines
-from skiway.cli.progress import progress
 from skiway.cli.sql.engine import Answer, Engine, Result, Statement, split_statements
-from skiway.cli.sql.worker import Worker
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call
     from skiway.cli.sql.session import Session
 
-__all__ = ["HELP", "run"]
+T = TypeVar("T")
+END: Final[Any] = object()
+PAGE_ROWS: Final = 1000
+CANCEL_S: Final = 5.0
+CANCEL_AGAIN_S: Final = 0.2
+SIGNAL_S: Final = 0.2
+"""How often the main thread looks for Ctrl-C: the signal does not wake it if another thread receives it."""
+PAGE_S: Final = 0.25
+"""How long a table waits for more rows after the first ones, to align them."""
+
+
+class Worker:
+    """Runs functions in one thread. Ctrl-C calls `cancel`, which must make the running function end."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="sql")
+        self._last: Future[Any] | None = None
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Run a function and return its result."""
+        pending = self._submit(function)
+        self._has_ended(pending)
+        return pending.result()
+
+    def each(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield items that the thread produces."""
+        while (item := self.run(lambda: next(items, END))) is not END:
+            yield item
+
+    def pages(self, parts: Iterator[list[T]]) -> Iterator[list[T]]:
+        """Yield pages, each of them combined from the parts that arrive within a moment."""
+        pending: Future[Any] = self._submit(next, parts, END)
+        page: list[T] = []
+        deadline = inf
+        while True:
+            if not self._has_ended(pending, deadline):
+                yield page
+                page, deadline = [], inf
+                continue
+            part = pending.result()
+            if part is END:
+                break
+            page.extend(part)
+            pending = self._submit(next, parts, END)
+            deadline = min(deadline, monotonic() + PAGE_S)
+            if len(page) >= PAGE_ROWS:
+                yield page
+                page, deadline = [], inf
+        if page:
+            yield page
+
+    def _submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        self._last = pending = self._threads.submit(function, *arguments)
+        return pending
+
+    def _has_ended(self, pending: Future[Any], deadline: float = inf) -> bool:
+        """Wait until the function has ended, or for the deadline; return whether it has ended."""
+        try:
+            while not pending.done() and (left_s := deadline - monotonic()) > 0:
+                wait([pending], min(left_s, SIGNAL_S))
+        except KeyboardInterrupt:
+            self._end(pending)  # so that the next statement can start
+            raise
+        return pending.done()
+
+    def _end(self, pending: Future[Any]) -> None:
+        """Cancel until the function has ended, for a few seconds: one that is between two steps does not notice it."""
+        until = monotonic() + CANCEL_S
+        while not pending.done() and monotonic() < until:
+            self._cancel()
+            wait([pending], CANCEL_AGAIN_S)
+
+    def close(self) -> None:
+        """Cancel the running function, if there is one, and end the thread."""
+        if self._last is not None:
+            self._end(self._last)
+        self._threads.shutdown(wait=False)
+
 
 PROMPT: Final = "skiway> "
 MORE: Final = "   ...> "
@@ -80,9 +163,8 @@ class Shell:
             return Result("select", self._engine.query(given.text))
         if isinstance(given, str) and given.split()[0] == ".help":
             return Result("help", message=HELP)
-        from skiway.cli.sql.listing import dot_command
         from skiway.cli.sql.session import Session
-        from skiway.cli.sql.statements import execute
+        from skiway.cli.sql.statements import dot_command, execute
 
         if self._session is None:
             self._session = Session(self._call, catalog=self._catalog, engine=self._engine)

@@ -1,17 +1,25 @@
-"""The calls of the Airport protocol, each with the headers that DuckDB's extension sends.
+"""The calls of the Airport protocol, and the objects that servers describe in their responses: schemas, tables and functions.
 
-Three rules determine the headers. Calls about a catalog name it; ad-hoc calls do not. Calls of a bound scan carry its trace
-id, and most of them its path. DuckDB sends the token of ATTACH with calls about the catalog only.
+Three rules determine the headers of a call. Calls about a catalog name it; ad-hoc calls do not. Calls of a bound scan carry its
+trace id, and most of them its path. DuckDB sends the token of ATTACH with calls about the catalog only.
+
+DuckDB accepts MessagePack `str` and `bin` alike, so servers in some languages send either. The messages here are therefore
+more lenient than the server's own in `airport.wire.protocol`: their binary members are `Binary`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal, Protocol, TypeVar
 
-from skiway.airport.wire import headers
-from skiway.airport.wire.payloads import (
+import msgspec
+import pyarrow as pa
+
+from skiway.airport.wire import protocol
+from skiway.airport.wire.duckdb_sql import split_name
+from skiway.airport.wire.protocol import (
     Binary,
     CatalogRequest,
     EndpointsRequest,
@@ -29,13 +37,181 @@ from skiway.airport.wire.payloads import (
     packed,
     unseal,
 )
-from skiway.client.airport.catalog import RootMessage
 from skiway.client.connection import Connection, Duplex, Stream, Token, current_token, parse_message
 from skiway.client.errors import blame_server
-from skiway.errors import Internal
+from skiway.errors import Internal, InvalidArgument, NotFound
 from skiway.model import flight_pb2 as flight
+from skiway.model.flight_pb2 import FlightDescriptor
 
-__all__ = ["NOW", "Calls", "TimeTravel", "Trace", "TransactionContext"]
+NIL: Final = Binary(b"\xc0")
+
+
+class ContentsMessage(msgspec.Struct, frozen=True):
+    """The contents of a schema: inline, at a URL, or by hash in the bundle of all schemas."""
+
+    sha256: str = ""
+    url: str | None = None
+    serialized: Binary = NIL
+
+
+class SchemaMessage(msgspec.Struct, frozen=True):
+    """One schema in the response to `list_schemas`."""
+
+    name: str
+    contents: ContentsMessage
+    description: str = ""
+    tags: dict[str, str] = {}
+
+
+class RootMessage(msgspec.Struct, frozen=True):
+    """The response to `list_schemas`, inside its envelope."""
+
+    schemas: list[SchemaMessage]
+    version_info: VersionInfo
+    contents: ContentsMessage = ContentsMessage()
+
+
+class ObjectMessage(msgspec.Struct, frozen=True):
+    """The `app_metadata` of a FlightInfo, with the members that the client uses."""
+
+    type: str
+    catalog: str
+    schema: str
+    name: str
+    comment: str | None = None
+    input_schema: Binary = NIL
+    description: str | None = None
+
+
+FunctionKind = Literal["scalar_function", "table_function"]
+TableName = str | tuple[str, str]
+"""The name of a table or function: `"schema.table"`, with a part in double quotes if needed, or a tuple of both."""
+ROWID: Final = "rowid"
+
+
+def name_splits(name: TableName) -> list[tuple[str, str]]:
+    """Return how a name can be split into schema and table: a dot outside of double quotes can belong to either.
+
+    >>> name_splits('csv."two words"')
+    [('csv', 'two words')]
+    >>> name_splits("a.b.c")
+    [('a.b', 'c'), ('a', 'b.c')]
+    """
+    if not isinstance(name, str):
+        return [name]
+    parts = split_name(name)
+    if parts is None:
+        raise InvalidArgument(
+            f'{name!r} is not a valid name: put a part with quotes in double quotes, as in csv."two words", and write "" '
+            "for a quote inside it; or give a tuple of schema and table",
+            key="name.malformed",
+        )
+    if len(parts) < 2:
+        raise InvalidArgument(f"{name!r} names no schema: write 'schema.table', or a tuple of both")
+    return [(".".join(parts[:i]), ".".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. `schema` has all columns including the row id, if there is one; `columns` has the visible ones."""
+
+    schema_name: str
+    name: str
+    schema: pa.Schema
+    comment: str = ""
+    descriptor: FlightDescriptor = field(default_factory=FlightDescriptor, repr=False, compare=False)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether DuckDB would request statistics of the columns."""
+        return bool((self.schema.metadata or {}).get(b"can_produce_statistics"))
+
+    @cached_property
+    def rowid(self) -> int | None:
+        """The position of the row id in `schema`."""
+        marked = (i for i, column in enumerate(self.schema) if (column.metadata or {}).get(b"is_rowid"))
+        return next(marked, None)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the visible columns."""
+        return tuple(name for position, name in enumerate(self.schema.names) if position != self.rowid)
+
+    def position(self, column: str) -> int:
+        """Return the position of a column in `schema`. Names are case-insensitive; `rowid` is always the row id."""
+        if column.lower() == ROWID and self.rowid is not None:
+            return self.rowid
+        found = find_named(column, enumerate(self.schema.names))
+        if found is None:
+            known = ", ".join(map(repr, self.columns))
+            raise NotFound(f"column {column!r} not found in {self}; it has {known}", key="column", column=column)
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.schema_name}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function. Functions with the same name are overloads. Field metadata tells named and table parameters apart."""
+
+    schema_name: str
+    name: str
+    kind: FunctionKind
+    parameters: pa.Schema
+    returns: pa.Schema
+    description: str = ""
+    descriptor: FlightDescriptor = field(default_factory=FlightDescriptor, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.schema_name}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema: a named group of tables and functions."""
+
+    name: str
+    comment: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    functions: tuple[Function, ...] = ()
+
+
+def read_schema(data: bytes, what: str) -> pa.Schema:
+    """Parse a serialized Arrow schema; `what` names it in the error message."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise InvalidArgument(f"no valid Arrow schema for {what}") from error
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def find_by_name(name: str, items: Iterable[N]) -> N | None:
+    """Return the item called `name`: an exact match if there is one, else the first that differs only in case, as DuckDB."""
+    return find_named(name, ((item, item.name) for item in items))
+
+
+Item = TypeVar("Item")
+
+
+def find_named(name: str, items: Iterable[tuple[Item, str]]) -> Item | None:
+    """Like `find_by_name`, for pairs of an item and its name."""
+    similar = None
+    for item, item_name in items:
+        if item_name == name:
+            return item
+        if similar is None and item_name.lower() == name.lower():
+            similar = item
+    return similar
+
 
 T = TypeVar("T")
 
@@ -78,8 +254,8 @@ class TransactionContext:
 
     def headers(self) -> list[tuple[str, str]]:
         """The transaction's headers; none if the server gave no id."""
-        found = [(headers.TRANSACTION_ID, self.id)] if self.id else []
-        return [*found, (headers.AUTO_COMMIT, "0")] if self.explicit else found
+        found = [(protocol.TRANSACTION_ID, self.id)] if self.id else []
+        return [*found, (protocol.AUTO_COMMIT, "0")] if self.explicit else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +270,11 @@ class Trace:
 
     def headers(self, *, with_path: bool = True) -> list[tuple[str, str]]:
         """The headers of these calls."""
-        found = [(headers.TRACE_ID, self.trace_id), *self.extra]
+        found = [(protocol.TRACE_ID, self.trace_id), *self.extra]
         path = "/".join(self.descriptor.path)
         # A path that the header cannot carry is still in the descriptor.
-        if with_path and self.descriptor.type == flight.FlightDescriptor.PATH and headers.can_repeat(path):
-            found.append((headers.FLIGHT_PATH, path))
+        if with_path and self.descriptor.type == flight.FlightDescriptor.PATH and protocol.can_repeat(path):
+            found.append((protocol.FLIGHT_PATH, path))
         return [*found, *self.transaction.headers()]
 
 
@@ -148,7 +324,7 @@ class Calls:
     def create_for_rows(self, body: bytes, transaction: TransactionContext | None) -> bytes:
         """Run CREATE TABLE and announce that rows follow; the response says where to insert them."""
         metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
-        return self._result("create_table", body, [*metadata, (headers.ROWS_FOLLOW, "1")])
+        return self._result("create_table", body, [*metadata, (protocol.ROWS_FOLLOW, "1")])
 
     def drop(self, action: str, body: bytes, transaction: TransactionContext | None) -> None:
         """Run DROP; the response carries nothing of interest."""
@@ -162,7 +338,7 @@ class Calls:
 
     def list_schema(self, schema: str) -> Iterator[flight.FlightInfo]:
         """List the objects of a schema whose contents were not part of the listing."""
-        found = [(headers.LIST_CATALOG, self.catalog), (headers.LIST_SCHEMA, schema)]
+        found = [(protocol.LIST_CATALOG, self.catalog), (protocol.LIST_SCHEMA, schema)]
         metadata = [*self._metadata(scan=False, in_catalog=True), *found]
         return self._infos(self.connection.stream("ListFlights", flight.Criteria(), metadata))
 
@@ -209,8 +385,8 @@ class Calls:
         metadata = [
             *self._metadata(scan=True, in_catalog=True),
             *trace.headers(),
-            (headers.OPERATION, operation),
-            (headers.RETURN_CHUNKS, "1" if returning else "0"),
+            (protocol.OPERATION, operation),
+            (protocol.RETURN_CHUNKS, "1" if returning else "0"),
         ]
         return self.connection.exchange("DoExchange", metadata)
 
@@ -226,13 +402,13 @@ class Calls:
 
     def _authorized(self) -> list[tuple[str, str]]:
         token = current_token(self.token)
-        return [(headers.AUTHORIZATION, f"Bearer {token}")] if token else []
+        return [(protocol.AUTHORIZATION, f"Bearer {token}")] if token else []
 
     # -- ad hoc ---------------------------------------------------------------------------------------------------
 
     def list_flights(self, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """List the flights of the server."""
-        metadata = [*self._metadata(scan=True, in_catalog=False), (headers.JSON_FILTERS, '{"filters":[]}')]
+        metadata = [*self._metadata(scan=True, in_catalog=False), (protocol.JSON_FILTERS, '{"filters":[]}')]
         return self._infos(self.connection.stream("ListFlights", flight.Criteria(expression=criteria), metadata))
 
     def raw_action(self, name: str, body: bytes) -> Iterator[bytes]:
@@ -251,14 +427,14 @@ class Calls:
 
     def _metadata(self, *, scan: bool, in_catalog: bool) -> list[tuple[str, str]]:
         found = [
-            (headers.USER_AGENT, headers.DUCKDB_USER_AGENT),
-            (headers.LOCATION, self._location),
-            (headers.SESSION_ID, self.session_id),
+            (protocol.USER_AGENT, protocol.DUCKDB_USER_AGENT),
+            (protocol.LOCATION, self._location),
+            (protocol.SESSION_ID, self.session_id),
         ]
         if self.token_on_scans or not scan:
             found += self._authorized()
-        if in_catalog and self.catalog and headers.can_carry(self.catalog):
-            found.append((headers.CATALOG, self.catalog))
+        if in_catalog and self.catalog and protocol.can_carry(self.catalog):
+            found.append((protocol.CATALOG, self.catalog))
         return found
 
     def _catalog_action(self, name: str, body: bytes, transaction: TransactionContext | None = None) -> bytes:
@@ -270,7 +446,7 @@ class Calls:
         return self._result(name, body, metadata)
 
     def _action(self, name: str, body: bytes, metadata: list[tuple[str, str]]) -> Stream:
-        named = [(headers.ACTION_NAME, name)] * (2 if name in _NAMED_TWICE else 1)
+        named = [(protocol.ACTION_NAME, name)] * (2 if name in _NAMED_TWICE else 1)
         return self.connection.stream("DoAction", flight.Action(type=name, body=body), [*metadata, *named])
 
     def _result(self, name: str, body: bytes, metadata: list[tuple[str, str]]) -> bytes:

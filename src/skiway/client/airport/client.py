@@ -12,23 +12,18 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from skiway.client.airport import ddl, functions, scans, writing
-from skiway.client.airport.calls import Calls, TransactionContext
-from skiway.client.airport.catalog import Schema, Table, TableName
+from skiway.client.airport import ddl, scans, writing
+from skiway.client.airport import scans as functions
+from skiway.client.airport.calls import Calls, Schema, Table, TableName, TransactionContext
 from skiway.client.airport.ddl import OnConflict
-from skiway.client.airport.endpoints import Endpoint
-from skiway.client.airport.exchange import Written
-from skiway.client.airport.json_writer import JsonWriter
-from skiway.client.airport.listing import Flight, read_flight
-from skiway.client.airport.results import ColumnStatistics, Rows
+from skiway.client.airport.exchange import JsonWriter, Written
+from skiway.client.airport.filters import Where
+from skiway.client.airport.results import ColumnStatistics, Endpoint, Rows
 from skiway.client.airport.scans import BoundScan, ScanPart
-from skiway.client.airport.selection import Where
-from skiway.client.airport.session import CatalogVersion, Session
-from skiway.client.airport.transactions import Transaction
+from skiway.client.airport.session import CatalogVersion, Flight, Session, read_flight
+from skiway.client.airport.writing import Transaction
 from skiway.client.connection import Connection, Location, TlsOptions, Token, split_url
 from skiway.client.errors import blame_server
-
-__all__ = ["AirportClient"]
 
 MIB: Final = 1024 * 1024
 
@@ -227,7 +222,7 @@ class AirportClient:
         defaults are SQL that DuckDB evaluates before it sends rows, and this client does not. With `returning` the
         result has the rows as the server stored them, with all visible columns.
         """
-        return writing.insert(self._session, table, rows, returning=returning)
+        return writing.insert_rows(self._session, table, rows, returning=returning)
 
     def update(
         self, table: TableName, rows: Any, *, row_ids: Any = None, where: Where = None, returning: bool = False
@@ -241,14 +236,14 @@ class AirportClient:
         constant, or a function whose parameters name the columns it is computed from:
         `{"price": lambda price: pc.multiply(price, 2)}`. `returning` gives all visible columns.
         """
-        return writing.update(self._session, table, rows, row_ids=row_ids, where=where, returning=returning)
+        return writing.update_rows(self._session, table, rows, row_ids=row_ids, where=where, returning=returning)
 
     def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None, returning: bool = False) -> Written:
         """Delete the rows with these ids, or those that match `where`; `truncate` deletes all rows.
 
         `returning` gives the deleted rows, with all visible columns.
         """
-        return writing.delete(self._session, table, row_ids, where=where, returning=returning)
+        return writing.delete_rows(self._session, table, row_ids, where=where, returning=returning)
 
     def truncate(self, table: TableName) -> Written:
         """Delete all rows; for the server this is a DELETE of each row."""

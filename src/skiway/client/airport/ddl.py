@@ -9,26 +9,13 @@ import msgspec
 import pyarrow as pa
 
 from skiway.airport.wire.duckdb_sql import duckdb_type
-from skiway.airport.wire.payloads import CreateSchemaRequest, CreateTableRequest, decode, encode, packed
-from skiway.client.airport.catalog import ContentsMessage, Table, TableName
+from skiway.airport.wire.protocol import CreateSchemaRequest, CreateTableRequest, decode, encode, packed
+from skiway.client.airport.calls import ContentsMessage, Table, TableName
 from skiway.client.airport.session import Session
 from skiway.client.connection import parse_message
 from skiway.client.errors import blame_server
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound
 from skiway.model.flight_pb2 import FlightInfo
-
-__all__ = [
-    "OnConflict",
-    "alter_table",
-    "cast_expression",
-    "create_schema",
-    "create_table",
-    "create_table_for_rows",
-    "drop_schema",
-    "drop_table",
-    "packed_field",
-    "rename_table",
-]
 
 OnConflict = Literal["error", "ignore", "replace"]
 

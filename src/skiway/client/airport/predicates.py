@@ -18,23 +18,6 @@ import pyarrow as pa
 from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
 from skiway.errors import InvalidArgument, Unsupported
 
-__all__ = [
-    "And",
-    "Between",
-    "Column",
-    "Comparison",
-    "In",
-    "IsNull",
-    "Not",
-    "Op",
-    "Or",
-    "Predicate",
-    "col",
-    "json_value",
-    "literal",
-    "value_type",
-]
-
 
 class Op(enum.Enum):
     """A comparison operator, by DuckDB's name."""

@@ -1,28 +1,32 @@
-"""INSERT, UPDATE, DELETE and CREATE TABLE AS: each statement is one exchange in lock-step with the server."""
+"""INSERT, UPDATE, DELETE and CREATE TABLE AS, and transactions of such statements.
+
+Each statement is one exchange in lock-step with the server. All statements of a transaction take effect together when its block
+ends, or none does.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from skiway.client.airport.calls import TransactionContext
-from skiway.client.airport.catalog import ROWID, Table, TableName
+from skiway.client.airport import scans
+from skiway.client.airport import scans as functions
+from skiway.client.airport.calls import ROWID, Table, TableName, TransactionContext
 from skiway.client.airport.ddl import OnConflict, create_table_for_rows
 from skiway.client.airport.exchange import Batches, Exchange, OutgoingColumns, Written, in_vectors, to_batches
+from skiway.client.airport.filters import Selection, Where
+from skiway.client.airport.results import Rows
 from skiway.client.airport.scans import BoundScan
-from skiway.client.airport.selection import Selection, Where
-from skiway.client.airport.session import Session
-from skiway.errors import InvalidArgument, NotFound, PreconditionFailed
-
-__all__ = ["create_table_as", "delete", "delete_where", "insert", "update"]
+from skiway.client.airport.session import OpenTransaction, Session
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 
 
-def insert(
+def insert_rows(
     session: Session,
     name: TableName,
     rows: Any,
@@ -55,7 +59,7 @@ def create_table_as(session: Session, name: TableName, rows: Any, *, on_conflict
     return written
 
 
-def update(
+def update_rows(
     session: Session,
     name: TableName,
     rows: Any,
@@ -75,7 +79,7 @@ def update(
     return _update_by_id(session, name, rows, row_ids, returning=returning, transaction=transaction)
 
 
-def delete(
+def delete_rows(
     session: Session,
     name: TableName,
     row_ids: Any,
@@ -358,3 +362,57 @@ def _id_array(row_ids: Any) -> pa.Array:
         return pa.array(row_ids, pa.int64())
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(f"row ids must be 64-bit integers: {error}") from error
+
+
+class Transaction(OpenTransaction):
+    """A transaction of one thread.
+
+    What its methods write becomes visible at the end of the block, all at once, or never. They take the same arguments as the
+    methods of the same name of the client, which commit at once, unless the transaction is explicit.
+    """
+
+    def __init__(self, session: Session, *, explicit: bool, release: bool) -> None:
+        super().__init__(session.calls, explicit=explicit, release=release)
+        self._session = session
+
+    def insert(self, table: TableName, rows: Any) -> int:
+        """Insert rows, and return their number."""
+        return insert_rows(self._session, table, rows, returning=False, transaction=self._staging()).count
+
+    def update(self, table: TableName, rows: Any, *, row_ids: Any = None, where: Where = None) -> int:
+        """Update rows by id or by predicate, and return their number. Row ids are those of the transaction's own `scan`."""
+        return update_rows(
+            self._session, table, rows, row_ids=row_ids, where=where, returning=False, transaction=self._staging()
+        ).count
+
+    def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None) -> int:
+        """Delete rows by id or by predicate, and return their number. Row ids are those of the transaction's own `scan`."""
+        return delete_rows(
+            self._session, table, row_ids, where=where, returning=False, transaction=self._staging()
+        ).count
+
+    def scan(self, table: TableName, *, columns: Sequence[str] | None = None, where: Where = None) -> Rows:
+        """Stream the rows of a table as the transaction has changed it."""
+        return scans.bind(self._session, table, columns=columns, where=where, transaction=self._staging()).read()
+
+    def call(self, function: TableName, *arguments: Any, named: Mapping[str, Any] | None = None) -> Rows:
+        """Call a table function that reads tables as the transaction has changed them, or stages what it writes."""
+        return functions.call_table_function(
+            self._session,
+            function,
+            arguments,
+            named or {},
+            rows=None,
+            columns=None,
+            where=None,
+            plan=False,
+            transaction=self._staging(),
+        )
+
+    def _staging(self) -> TransactionContext:
+        if not self.id:
+            raise Unsupported(
+                f"catalog {self._calls.catalog!r} has no transactions: use the methods of the client, which commit at once"
+            )
+        self._must_end = True
+        return TransactionContext(self.id, explicit=True)

@@ -1,23 +1,16 @@
 """The typed client of the metastore: `Metastore`, and the resources that it returns."""
 
-from skiway.client.metastore.calls import Retries
+from skiway.client.metastore.calls import Id, Retries, dotted
 from skiway.client.metastore.client import Metastore
 from skiway.client.metastore.collection import KEEP, Listing
-from skiway.client.metastore.connectors import Connector
-from skiway.client.metastore.directory import Entry
-from skiway.client.metastore.events import Event
-from skiway.client.metastore.grants import Grant
+from skiway.client.metastore.connectors import Connector, Pipeline, PlannedTable
+from skiway.client.metastore.events import DeadLetter, Event, Webhook
+from skiway.client.metastore.governance import Grant, Policy, Rule, RuleResult
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.names import Id, dotted
-from skiway.client.metastore.pipelines import Pipeline, PlannedTable
-from skiway.client.metastore.policies import Policy
-from skiway.client.metastore.queries import Query, ScanBundle
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, TableStats, View
-from skiway.client.metastore.rules import Rule, RuleResult
-from skiway.client.metastore.search import Incomplete, LakeObject, SearchHit, SearchResult, Summary
+from skiway.client.metastore.search import Entry, Incomplete, LakeObject, SearchHit, SearchResult, Summary
 from skiway.client.metastore.snapshots import Snapshot
-from skiway.client.metastore.transactions import StagedRows, Transaction
-from skiway.client.metastore.webhooks import DeadLetter, Webhook
+from skiway.client.metastore.transactions import Query, ScanBundle, StagedRows, Transaction
 
 __all__ = [
     "KEEP",

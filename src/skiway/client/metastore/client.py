@@ -10,27 +10,16 @@ from typing import Final, Self
 
 from skiway.client.connection import Channel, Location, TlsOptions, Token
 from skiway.client.metastore.calls import Caller, Calls, Retries
-from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces
-from skiway.client.metastore.connectors import Connectors
-from skiway.client.metastore.directory import Directory
-from skiway.client.metastore.events import Events
-from skiway.client.metastore.grants import Grants
-from skiway.client.metastore.jobs import Jobs
-from skiway.client.metastore.maintenance import Maintenance
-from skiway.client.metastore.pipelines import Pipelines
-from skiway.client.metastore.policies import Policies
-from skiway.client.metastore.queries import Queries
-from skiway.client.metastore.rules import Rules
-from skiway.client.metastore.search import Search
-from skiway.client.metastore.snapshots import Snapshots
-from skiway.client.metastore.statistics import Statistics
-from skiway.client.metastore.tables import Tables, Views
-from skiway.client.metastore.transactions import Transactions
-from skiway.client.metastore.webhooks import Webhooks
+from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces, Tables, Views
+from skiway.client.metastore.connectors import Connectors, Pipelines
+from skiway.client.metastore.events import Events, Webhooks
+from skiway.client.metastore.governance import Grants, Policies, Rules
+from skiway.client.metastore.jobs import Jobs, Maintenance
+from skiway.client.metastore.search import Directory, Search
+from skiway.client.metastore.snapshots import Snapshots, Statistics
+from skiway.client.metastore.transactions import Queries, Transactions
 from skiway.errors import InvalidArgument
 from skiway.model import v1
-
-__all__ = ["Metastore"]
 
 MIB: Final = 1024 * 1024
 

@@ -12,25 +12,9 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from skiway.client.metastore.calls import Calls
-from skiway.client.metastore.names import Id, dotted
+from skiway.client.metastore.calls import Calls, Id, dotted
 from skiway.errors import Conflict, NotFound, PermissionDenied
 from skiway.model import v1
-
-__all__ = [
-    "Account",
-    "Catalog",
-    "Described",
-    "Meta",
-    "Namespace",
-    "Parents",
-    "Resource",
-    "Table",
-    "TableStats",
-    "Versioned",
-    "View",
-    "time_of",
-]
 
 V = TypeVar("V", bound=Message)
 M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View, v1.Connector)

@@ -13,16 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.layouts import plain_field
-from skiway.cache import Cache
+from skiway.airport.conversion import plain_field
 from skiway.errors import NotFound, PreconditionFailed, Unsupported
 from skiway.formats.delta import log
-from skiway.formats.delta.log import DeltaSchema
-from skiway.formats.delta.references import check_log, check_vectors
+from skiway.formats.delta.log import DeltaSchema, check_log, check_vectors
 from skiway.formats.delta.upkeep import DeltaUpkeep
 from skiway.formats.files import Files, Found, first_lines, unreadable
 from skiway.formats.opening import FolderSource, SourceRequest
-from skiway.formats.scanning import DataFile, IdAssigner
+from skiway.formats.readers.scanning import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves
 from skiway.formats.source import (
     FILE_COLUMNS,
@@ -35,13 +33,13 @@ from skiway.formats.source import (
     TableName,
 )
 from skiway.formats.statistics import bound_type, column_stats, constant_stats, stats_struct
-from skiway.memory_budget import arrow_bytes
+from skiway.foundation.cache import Cache
+from skiway.foundation.memory_budget import arrow_bytes
 from skiway.security.source_access import Location, location
 
 if TYPE_CHECKING:
     import deltalake
 
-__all__ = ["SUPPORTED_FEATURES", "DeltaTable", "open_delta"]
 
 SUPPORTED_FEATURES: Final = {
     "columnMapping",

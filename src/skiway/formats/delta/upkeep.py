@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Conflict, PermissionDenied, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, first_lines
-from skiway.formats.rewriting import Packed, RewritableTable, SizedFile
-from skiway.formats.source import TableName
+from skiway.formats.source import Packed, RewritableTable, SizedFile, TableName
 from skiway.security.source_access import Location
 
 if TYPE_CHECKING:
     import deltalake
 
-__all__ = ["KEPT_FEATURES", "DeltaUpkeep"]
 
 KEPT_FEATURES: Final = {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "timestampNtz"}
 """The features that files keep when delta-rs rewrites them."""

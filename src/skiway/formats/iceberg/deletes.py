@@ -1,39 +1,88 @@
-"""Deleted rows of Iceberg tables: which delete files apply to which data files, and the positions they delete.
+"""Deleted rows of Iceberg tables: by position, in delete files and deletion vectors, and by equality.
+
+Deletion vectors are in Puffin files: blobs, followed by a footer that describes them. Sketches of columns are, too.
 
 A delete file applies to the data files of its partition that are as old as itself or older (older only, if it deletes by
 equality), or to the data file that it names. Equality deletes of an unpartitioned spec apply to all partitions.
+
+For equality deletes, columns are matched by field id, so renamed columns still match, and so do columns that the table has dropped
+since, as long as the data file has them. NULL equals NULL. A column that a data file does not have yet is compared with its default, or
+with NULL.
 """
 
 from __future__ import annotations
 
+import json
+import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.layouts import plain_array
+from skiway import __version__
+from skiway.airport.conversion import plain_array
+from skiway.errors import Unsupported
 from skiway.formats.files import corrupt
 from skiway.formats.schemas import Path, field_id, with_id, with_ids
 from skiway.formats.source import FILE_COLUMNS, Content
 
-__all__ = [
-    "FILE_PATH_ID",
-    "OWN_POSITIONS",
-    "PLACES",
-    "POSITIONS",
-    "deletion_vector",
-    "encoded_vector",
-    "merged_positions",
-    "position_ids",
-    "positions_by_file",
-    "with_deletes",
-]
+_PUFFIN_MAGIC: Final = b"PFA1"
+_NO_FLAGS: Final = b"\0\0\0\0"
 
-_MAGIC: Final = bytes.fromhex("d1d33964")
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob. `fields` are the ids of the columns that it is about; it belongs to no snapshot if `snapshot_id` is -1."""
+
+    type: str
+    data: bytes
+    fields: Sequence[int]
+    snapshot_id: int = -1
+    sequence_number: int = -1
+    properties: Mapping[str, str] = dataclass_field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Puffin:
+    """A Puffin file, the size of its footer, and the description of its blobs for the metadata of the table."""
+
+    data: bytes
+    footer_size: int
+    blobs: list[dict[str, Any]]
+
+
+def puffin_file(blobs: Iterable[Blob]) -> Puffin:
+    """A file with these blobs, uncompressed and in this order."""
+    data, described = bytearray(_PUFFIN_MAGIC), []
+    for blob in blobs:
+        described.append(
+            {
+                "type": blob.type,
+                "fields": list(blob.fields),
+                "snapshot-id": blob.snapshot_id,
+                "sequence-number": blob.sequence_number,
+                "offset": len(data),
+                "length": len(blob.data),
+                "properties": dict(blob.properties),
+            }
+        )
+        data += blob.data
+    footer = _footer(described)
+    return Puffin(bytes(data + footer), len(footer), described)
+
+
+def _footer(blobs: list[dict[str, Any]]) -> bytes:
+    payload = json.dumps({"blobs": blobs, "properties": {"created-by": f"Skiway {__version__}"}}).encode()
+    return b"".join((_PUFFIN_MAGIC, payload, struct.pack("<i", len(payload)), _NO_FLAGS, _PUFFIN_MAGIC))
+
+
+_VECTOR_MAGIC: Final = bytes.fromhex("d1d33964")
 
 # Additional columns of the file table: which data files a delete file refers to, where in it a deletion vector is, and
 # the id of the first row of a data file.
@@ -152,7 +201,7 @@ def deletion_vector(blob: bytes, *, file: str, rows: int) -> pa.Array:
     from pyroaring import BitMap64
 
     length, body, checksum = int.from_bytes(blob[:4]), blob[4:-4], int.from_bytes(blob[-4:])
-    if length != len(body) or body[:4] != _MAGIC or zlib.crc32(body) != checksum:
+    if length != len(body) or body[:4] != _VECTOR_MAGIC or zlib.crc32(body) != checksum:
         raise corrupt(file, "the length, magic number or checksum of a deletion vector is wrong")
     bitmap = BitMap64.deserialize(body[4:])
     if len(bitmap) != rows:
@@ -166,7 +215,7 @@ def encoded_vector(positions: np.ndarray) -> bytes:
 
     bitmap = BitMap64(positions)
     bitmap.run_optimize()
-    body = _MAGIC + bitmap.serialize()
+    body = _VECTOR_MAGIC + bitmap.serialize()
     return len(body).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
 
 
@@ -196,3 +245,108 @@ def merged_positions(parts: Sequence[pa.Array]) -> pa.Array | None:
     """The union of several lists of positions, ascending; None if it is empty."""
     filled = [part for part in parts if len(part)]
     return pa.array(np.unique(np.concatenate(filled))) if filled else None
+
+
+FieldPath: TypeAlias = tuple[pa.Field, ...]
+"""A field, after the structs that contain it, from the outside."""
+
+_Codes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def field_paths(schema: pa.Schema) -> dict[int, FieldPath]:
+    """The columns of a schema and the fields of its structs, by id."""
+    found: dict[int, FieldPath] = {}
+
+    def add(field: pa.Field, above: FieldPath) -> None:
+        number = field_id(field)
+        if number is not None:
+            found[number] = (*above, field)
+        for child in field.type if pa.types.is_struct(field.type) else ():
+            add(child, (*above, field))
+
+    for field in schema:
+        add(field, ())
+    return found
+
+
+def key_fields(ids: Sequence[int], paths: Mapping[int, FieldPath], *, table: str) -> tuple[pa.Field, ...]:
+    """The columns to read in order to compare the fields with these ids.
+
+    A field of a struct is a column with that struct, reduced to the field.
+    """
+    fields = []
+    for number in ids:
+        if number not in paths:
+            raise Unsupported(
+                f"table {table!r} has equality deletes by a column with id {number}, which none of its schemas has; rewrite "
+                "its data files with an engine that supports it",
+                key="table.feature",
+                table=table,
+                feature="equality deletes by an unknown column",
+            )
+        *above, field = paths[number]
+        for parent in reversed(above):
+            field = with_id(pa.field(parent.name, pa.struct([field.with_nullable(True)])), field_id(parent))
+        # Names are unique here, although several fields can be of the same struct.
+        name = ".".join(each.name for each in paths[number])
+        fields.append(with_id(pa.field(f"{name} (id {number})", field.type), field_id(field)))
+    return tuple(fields)
+
+
+@dataclass(frozen=True)
+class EqualityDeletes:
+    """The distinct keys of one or several delete files.
+
+    Each column has its distinct values. A key is a sequence of numbers of values, and is found column by column:
+    `_known[n]` has the combinations that occur in the first columns up to `n`, ascending.
+    """
+
+    fields: tuple[pa.Field, ...]
+    _values: tuple[pa.Array, ...]
+    _known: tuple[_Codes, ...]
+
+    @classmethod
+    def of(cls, fields: tuple[pa.Field, ...], deletes: Sequence[pa.Table]) -> EqualityDeletes:
+        """The keys in `deletes`, which have the columns `fields`."""
+        keys = pa.concat_tables(deletes)
+        columns = [_leaf(keys[field.name].combine_chunks()) for field in fields]
+        values = tuple(column.unique() for column in columns)
+        known: list[_Codes] = []
+        before: _Codes = np.zeros(keys.num_rows, dtype=np.int64)
+        for column, distinct in zip(columns, values, strict=True):
+            combined = before * len(distinct) + _numbers(column, distinct)
+            found, before = np.unique(combined, return_inverse=True)
+            known.append(found)
+        return cls(fields, values, tuple(known))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the keys take."""
+        return sum(each.nbytes for each in (*self._values, *self._known))
+
+    def matches(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """A mask of the rows that have one of the keys."""
+        before: _Codes = np.zeros(len(columns[0]), dtype=np.int64)
+        for column, distinct, known in zip(columns, self._values, self._known, strict=True):
+            if not len(known):
+                return pa.repeat(False, len(column))
+            numbers = _numbers(_leaf(column), distinct)
+            combined = np.where(numbers < 0, -1, before * len(distinct) + numbers)  # negative if not found
+            places = np.minimum(np.searchsorted(known, combined), len(known) - 1)
+            before = np.where(known[places] == combined, places, -1)
+        return pa.array(before >= 0)
+
+
+def _numbers(column: pa.Array, distinct: pa.Array) -> _Codes:
+    """The place of each value in `distinct`, or -1."""
+    found = pc.fill_null(pc.index_in(column, value_set=distinct), -1)
+    return np.asarray(found, dtype=np.int64)
+
+
+def _leaf(column: pa.Array) -> pa.Array:
+    """The values of a column, or of the only field of nested structs."""
+    while pa.types.is_struct(column.type):
+        column = pc.struct_field(column, [0])
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return plain_array(column)

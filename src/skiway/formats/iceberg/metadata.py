@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """Table metadata: created, validated, changed by requirements and updates, read and written.
 
 Metadata is an immutable value. A change checks its requirements and returns new metadata; nothing is stored until that is
@@ -25,11 +26,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from skiway.clock import utc_now
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
 from skiway.formats.files import decoding
 from skiway.formats.iceberg.types import check_defaults, with_fresh_ids
 from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.foundation.clock import utc_now
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -39,23 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-__all__ = [
-    "commit_failed",
-    "is_ordered",
-    "metadata_folder",
-    "metadata_json",
-    "new_metadata",
-    "not_in_future",
-    "ordered",
-    "read_metadata",
-    "updated",
-    "validated",
-    "version_of",
-    "with_assigned_ids",
-    "write_metadata",
-]
 
-# mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
 
 _FORMATS: Final = ("1", "2", "3")
@@ -495,7 +480,7 @@ def read_metadata(files: TableFiles, location: str) -> TableMetadata:
     """Read a metadata file, or return it from the cache: such files never change."""
 
     def load() -> TableMetadata:
-        from skiway.formats.iceberg.unpacking import table_metadata
+        from skiway.formats.iceberg.metadata_files import table_metadata
 
         with decoding(files, location):
             return validated(table_metadata(files, location))

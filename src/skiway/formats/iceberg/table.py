@@ -1,11 +1,19 @@
-"""Read an Iceberg table: PyIceberg parses the metadata, files are planned from manifests, rows are read from Parquet."""
+"""Read an Iceberg table: PyIceberg parses the metadata, files are planned from manifests, rows are read from Parquet.
+
+Rows of version 3 have a lineage: the id of a row, and the commit that last changed it, stay with the row when it moves.
+
+Files of new rows do not contain them: readers derive the id from the file's first row id and the row's position, and the
+commit from the file's sequence number. When an existing row is written to another file, both values are written with it.
+For a row that was changed, the commit is left NULL, so that readers take the one that adds the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +25,18 @@ from skiway.formats.files import Files
 from skiway.formats.iceberg.deletes import (
     PLACES,
     POSITIONS,
+    EqualityDeletes,
+    FieldPath,
     deletion_vector,
+    field_paths,
+    key_fields,
     merged_positions,
     position_ids,
     positions_by_file,
 )
-from skiway.formats.iceberg.equality import EqualityDeletes, FieldPath, field_paths, key_fields
-from skiway.formats.iceberg.lineage import FileLineage
-from skiway.formats.reading import read_rows
-from skiway.formats.scanning import DataFile, IdAssigner, Scan
-from skiway.formats.schemas import Path, TableSchema, field_id, with_ids
+from skiway.formats.readers.reading import read_rows
+from skiway.formats.readers.scanning import DataFile, IdAssigner, Scan
+from skiway.formats.schemas import Path, TableSchema, field_id, with_id, with_ids
 from skiway.formats.source import (
     Content,
     Format,
@@ -37,12 +47,79 @@ from skiway.formats.source import (
     TableName,
     WholeFile,
 )
-from skiway.memory_budget import arrow_bytes
+from skiway.foundation.memory_budget import arrow_bytes
 
 if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["IcebergTable"]
+_ROW_ID: Final = ("_row_id", 2147483540)
+_LAST_UPDATED: Final = ("_last_updated_sequence_number", 2147483539)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The two columns of a table's files. Readers find them by id; their names differ from those of the table's columns."""
+
+    row_id: pa.Field
+    last_updated: pa.Field
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Lineage:
+        """The columns for a table with this schema."""
+        row_id, last_updated = (
+            with_id(pa.field(_distinct(name, schema.names), pa.int64()), number)
+            for name, number in (_ROW_ID, _LAST_UPDATED)
+        )
+        return cls(row_id, last_updated)
+
+    def added_to(self, schema: pa.Schema) -> pa.Schema:
+        """`schema` with the two columns at its end."""
+        return pa.schema([*schema, self.row_id, self.last_updated])
+
+    def filled(self, rows: pa.RecordBatch, positions: pa.Array, file: FileLineage) -> pa.RecordBatch:
+        """`rows`, which are at `positions` of a file, with the values that they inherit from the file."""
+        if file.first_row_id is not None:
+            inherited = pc.add(positions, pa.scalar(file.first_row_id, pa.int64()))
+            rows = _with(rows, self.row_id, pc.coalesce(rows.column(self.row_id.name), inherited))
+        number = pa.scalar(file.sequence_number, pa.int64())
+        return _with(rows, self.last_updated, pc.coalesce(rows.column(self.last_updated.name), number))
+
+    def changed(self, rows: pa.RecordBatch, which: pa.Array) -> pa.RecordBatch:
+        """`rows`, of which those in the mask `which` were changed."""
+        before = rows.column(self.last_updated.name)
+        return _with(rows, self.last_updated, pc.if_else(which, pa.scalar(None, pa.int64()), before))
+
+
+@dataclass(frozen=True, slots=True)
+class FileLineage:
+    """What the rows of a file inherit. Rows of a table that was upgraded have no ids until the next commit."""
+
+    first_row_id: int | None
+    sequence_number: int | None
+
+
+def with_lineage(schema: Schema) -> Schema:
+    """The schema of files that contain the lineage of their rows."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField
+
+    taken = [field.name for field in schema.fields]
+    more = [
+        NestedField(number, _distinct(name, taken), LongType(), required=False)
+        for name, number in (_ROW_ID, _LAST_UPDATED)
+    ]
+    return Schema(*schema.fields, *more, schema_id=schema.schema_id)
+
+
+def _distinct(name: str, taken: list[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _with(rows: pa.RecordBatch, field: pa.Field, column: pa.Array) -> pa.RecordBatch:
+    return rows.set_column(rows.schema.get_field_index(field.name), field, column)
 
 
 class IcebergTable(TableHandle):
@@ -57,7 +134,7 @@ class IcebergTable(TableHandle):
         files: Files,
         variants: Set[int] = frozenset(),
     ) -> None:
-        from skiway.formats.iceberg.file_io import ReadingIO
+        from skiway.formats.iceberg.metadata_files import ReadingIO
         from skiway.formats.iceberg.types import arrow_schema
 
         self.name = name
@@ -137,7 +214,7 @@ class IcebergTable(TableHandle):
 
     def placed_files(self, snapshot: Snapshot) -> pa.Table:
         """The file table with the additional columns `PLACES`."""
-        from skiway.formats.iceberg.manifests import file_table
+        from skiway.formats.iceberg.file_table import file_table
 
         found = self._snapshot(snapshot)
         schema = self.schema_at(snapshot)
@@ -181,7 +258,7 @@ class IcebergTable(TableHandle):
         from pyiceberg.io.pyarrow import expression_to_pyarrow
         from pyiceberg.schema import Schema
 
-        from skiway.formats.iceberg.filters import to_iceberg
+        from skiway.formats.iceberg.planning.filters import to_iceberg
 
         schema = self._iceberg_schema_like(known)
         if schema is None:
@@ -262,7 +339,7 @@ class IcebergTable(TableHandle):
 
     @cached_property
     def _partition_types(self) -> dict[int, pa.DataType]:
-        from skiway.formats.iceberg.manifests import partition_types
+        from skiway.formats.iceberg.file_table import partition_types
 
         return partition_types(self.metadata)
 

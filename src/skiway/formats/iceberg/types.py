@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """Convert between the types of Iceberg and Arrow: schemas, partition types, bounds and defaults.
 
 Iceberg types become the Arrow types that Parquet files are read as. Arrow types that Iceberg does not have are widened if
@@ -30,9 +31,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.layouts import is_list, plain_type
+from skiway.airport.conversion import is_list, plain_type
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.formats.geometry import as_geometry, coordinate_system
+from skiway.formats.extension_types import as_geometry, coordinate_system
 from skiway.formats.schemas import TableSchema, type_name, with_id
 
 if TYPE_CHECKING:
@@ -40,22 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
-__all__ = [
-    "arrow_columns",
-    "arrow_schema",
-    "bounds",
-    "check_defaults",
-    "defaults",
-    "format_version",
-    "iceberg_schema",
-    "iceberg_type",
-    "partition_type",
-    "schema_json",
-    "with_fresh_ids",
-    "write_defaults",
-]
 
-# mypy: disable-error-code=no-any-return
 # PyIceberg is partly untyped.
 
 _EXTENSION: Final = b"ARROW:extension:name"

@@ -18,18 +18,6 @@ from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.formats.files import first_lines
 
-__all__ = [
-    "ViewMetadata",
-    "ViewUpdate",
-    "ViewVersion",
-    "dialects_of",
-    "new_view",
-    "parsed_view",
-    "updated_view",
-    "view_json",
-    "with_version",
-]
-
 _LAST_ADDED: Final = -1
 _HISTORY: Final = "version.history.num-entries"
 _MAY_DROP_DIALECTS: Final = "replace.drop-dialect.allowed"

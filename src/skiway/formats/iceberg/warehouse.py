@@ -18,13 +18,10 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from skiway.disk_sync import sync_paths
 from skiway.errors import InvalidArgument, PermissionDenied
-from skiway.formats.files import FileCache, Files
-from skiway.formats.reach import Reach
+from skiway.formats.files import FileCache, Files, Reach
+from skiway.foundation.files import sync_paths
 from skiway.security.source_access import Location, location
-
-__all__ = ["TableFiles", "Warehouse", "uri_of"]
 
 # Engines interpret these differently in a location. They take a space on disk literally, so locations are not encoded.
 _SHOWN: Final = frozenset({"s3.endpoint", "s3.region", "client.region", "s3.path-style-access", "gcs.service.host"})

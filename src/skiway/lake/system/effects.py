@@ -16,15 +16,13 @@ from sqlglot.errors import SqlglotError
 
 from skiway.airport import ScanOptions, TableFunction
 from skiway.errors import InvalidArgument, NotFound
-from skiway.lake.commits import Changes, check_auto_commit, check_managed
+from skiway.foundation.resources import namespace_path
 from skiway.lake.context import Context
+from skiway.lake.writing.commits import Changes, check_auto_commit, check_managed
 from skiway.metastore import namespaces, tables
 from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1
-from skiway.schema_names import namespace_path
 from skiway.sql import Find
-
-__all__ = ["ActingFunction", "ChangeTable", "EffectFunction", "Place", "table_name"]
 
 
 class Place(NamedTuple):

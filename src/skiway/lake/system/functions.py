@@ -1,19 +1,102 @@
-"""The functions of the schema `skiway`: what DuckDB's client cannot express as a statement."""
+"""The functions of the schema `skiway` that return rows: queries, their plans, and histograms.
+
+With `engine => 'spark'`, Spark reads the tables over Airport, with a token of the caller, so it sees exactly what the caller
+sees. A caller whom a policy
+restricts is refused nevertheless: values that it must not see should not depend on what Spark's SQL cannot do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from skiway.airport import Parameter, ScanOptions, Table, TableFunction, current_request
-from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.lake.context import Context
-from skiway.lake.system.spark_queries import spark_columns, spark_rows
-from skiway.sql import Find, Query
+from skiway.airport.wire.duckdb_sql import identifier
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.formats import TableName
+from skiway.lake.context import Context, SparkSql
+from skiway.lake.system.effects import table_name
+from skiway.metastore.pipelines.spark_sql import parse_query
+from skiway.spark_queries.engine import SparkQuery
+from skiway.sql import Find, Query, unknown_column
 
-__all__ = ["ExplainFunction", "QueryFunction", "QueryTable"]
+
+def spark_columns(context: Context, query: Query) -> pa.Schema:
+    """The columns of a query on Spark."""
+    spark = _allowed(context)
+    return spark.engine.columns(_key(context, query), lambda: _prepared(context, spark, query))
+
+
+def spark_rows(context: Context, query: Query) -> Iterator[pa.RecordBatch]:
+    """Run a query on Spark. It is cancelled when the iterator is closed, and when the client of the call is gone."""
+    spark, ended = _allowed(context), current_request().when_ended
+    key, prepared = _key(context, query), lambda: _prepared(context, spark, query)
+    with spark.engine.result(key, prepared, when_ended=ended) as (_, batches):
+        yield from batches
+
+
+def _key(context: Context, query: Query) -> Hashable:
+    """Equal for queries that are the same for the same rights and tables: DuckDB may plan one twice before it reads the rows."""
+    state = context.versions.of(context.callers.realm())
+    return (context.callers.rights, state, query.catalog, query.schema, query.sql)
+
+
+def _allowed(context: Context) -> SparkSql:
+    """What runs queries on Spark, if this server does, and for this caller."""
+    callers = context.callers
+    callers.require("catalog.read")
+    if context.spark is None:
+        raise PreconditionFailed(
+            "this server runs no queries on Spark: its operator can allow them with the setting sql.spark.enabled=true, or "
+            "leave out engine => 'spark'",
+            key="spark.disabled",
+        )
+    callers.refuse_query_tokens("start another one")
+    if callers.is_under_policies:
+        raise PermissionDenied(
+            "a policy restricts what you see, and such callers cannot run queries on Spark: leave out engine => 'spark'",
+            key="spark.policies",
+        )
+    return context.spark
+
+
+def _prepared(context: Context, spark: SparkSql, query: Query) -> SparkQuery:
+    parsed = parse_query(query.sql)
+    views = {name: f"lake_{uuid.uuid4().hex}" for name in parsed.reads}
+    return SparkQuery(
+        context.callers.authenticated.account_id,
+        parsed.reading(views),
+        {view: _options(spark, _found(query, name)) for name, view in views.items()},
+        spark.token_of(context.callers.authenticated),
+    )
+
+
+def _found(query: Query, name: TableName) -> tuple[str, str, str]:
+    """The catalog, schema and name of a table that the caller sees."""
+    path = name.namespace or tuple(filter(None, [query.schema]))
+    here = (query.catalog, ".".join(path), name.name)
+    elsewhere = (path[0], ".".join(path[1:]), name.name) if len(path) > 1 else here
+    is_first = path and path[0].casefold() == query.catalog.casefold()
+    for each in (elsewhere, here) if is_first else (here, elsewhere):
+        if each[1] and query.find(*each) is not None:
+            return each
+    written = ".".join((*name.namespace, name.name))
+    hint = "" if path else ": write schema.table, or name the schema with schema => '…'"
+    raise InvalidArgument(f"table or view {written} does not exist{hint}", key="spark.table")
+
+
+def _options(spark: SparkSql, name: tuple[str, str, str]) -> dict[str, str]:
+    catalog, schema, table = name
+    options = {
+        "location": f"{spark.location().rstrip('/')}/{quote(catalog, safe='')}",
+        "table": f"{identifier(schema)}.{identifier(table)}",
+    }
+    return options | ({"rootCertificates": spark.root_certificates} if spark.root_certificates else {})
 
 
 class QueryFunction(TableFunction):
@@ -122,3 +205,114 @@ class QueryTable(Table):
     def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query."""
         return self._function.execute(self._arguments, options)
+
+
+_MAX_BINS: Final = 1000
+_DEFAULT_BINS: Final = 20
+_BAR: Final = 40
+
+
+class HistogramFunction(TableFunction):
+    """`histogram(table, column)`: counts the values of a column by range, or the most frequent ones of a text column."""
+
+    name = "histogram"
+    comment = "Counts the values of a column by range, and those of a text column by value: histogram('s.t', 'price', bins => 20)."
+    parameters = (
+        Parameter("name", pa.string()),
+        Parameter("column", pa.string()),
+        Parameter("bins", pa.int32(), named=True),
+    )
+    result: Final = pa.schema(
+        {
+            "kind": pa.string(),
+            "lower": pa.string(),
+            "upper": pa.string(),
+            "count": pa.int64(),
+            "share": pa.float64(),
+            "bar": pa.string(),
+        }
+    )
+
+    def __init__(self, context: Context, catalog: str, find: Find) -> None:
+        self._context, self._catalog, self._find = context, catalog, find
+
+    def schema_for(self, arguments: Mapping[str, pa.Scalar]) -> pa.Schema:  # noqa: ARG002
+        """The columns of the result. Nothing is counted yet."""
+        return self.result
+
+    def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        """Count the values."""
+        given: dict[str, Any] = {name: value.as_py() for name, value in arguments.items()}
+        bins = _DEFAULT_BINS if given["bins"] is None else given["bins"]
+        if not 1 <= bins <= _MAX_BINS:
+            raise InvalidArgument(f"bins is {bins}: use 1 to {_MAX_BINS}", key="histogram.bins")
+        named = table_name(given["name"] or "", self._catalog, self.name)
+        table = self._find(self._catalog, named.db, named.name)
+        full_name = f"{self._catalog}.{named.db}.{named.name}"
+        if table is None:
+            raise NotFound(f"table {full_name} does not exist", key="table", table=full_name)
+        field = _field(table, given["column"] or "", full_name)
+        place = ".".join(map(identifier, (self._catalog, named.db, named.name)))
+        column, number = identifier(field.name), _as_number(field)
+        sql = _values(place, column, bins) if number is None else _ranges(place, column, number, bins)
+        owner = self._context.callers.principal.account_id
+        query = Query(sql, self._find, catalog=self._catalog, owner=owner)
+        wanted = self.result.names if options.columns is None else options.columns
+        for batch in self._context.queries.rows(query):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=self.result).select(wanted)
+
+
+def _field(table: Table, name: str, full_name: str) -> pa.Field:
+    for field in table.schema:
+        if field.name.casefold() == name.casefold():
+            return field
+    raise unknown_column(f"table {full_name}", name, table.schema.names)
+
+
+def _as_number(field: pa.Field) -> str | None:
+    """The type in which values are divided into ranges; None if they are counted by value."""
+    kind = field.type
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return "BIGINT"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_integer(kind):
+        return "DOUBLE"
+    return "TIMESTAMP" if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else None
+
+
+def _ranges(table: str, column: str, number: str, bins: int) -> str:
+    """Count values in ranges of about equal width with round bounds, and those that are NULL, NaN or infinite."""
+    return f"""
+        WITH read AS (SELECT CAST({column} AS {number}) AS value FROM {table}),
+        finite AS (SELECT value FROM read WHERE isfinite(value)),
+        bounds AS (SELECT equi_width_bins(min(value), max(value), {bins}, true) AS ends FROM finite),
+        bins AS (
+            SELECT unnest(map_entries(histogram(value, (SELECT coalesce(ends, []) FROM bounds)))) AS bin FROM finite
+        ),
+        counted AS (
+            SELECT 'range' AS kind, lag(bin.key) OVER (ORDER BY bin.key) AS lower, bin.key AS upper, bin.value AS count
+            FROM bins
+            UNION ALL SELECT 'not finite', NULL, NULL, count(*) FROM read WHERE NOT isfinite(value)
+            UNION ALL SELECT 'null', NULL, NULL, count(*) FROM read WHERE value IS NULL
+        ) {_SHOWN} ORDER BY kind = 'null', kind = 'not finite', counted.upper
+    """  # noqa: S608 - all names are quoted
+
+
+def _values(table: str, column: str, bins: int) -> str:
+    """Count the most frequent values, all others together, and NULLs."""
+    return f"""
+        WITH read AS (SELECT CAST({column} AS VARCHAR) AS value FROM {table}),
+        groups AS (SELECT value, count(*) AS count FROM read WHERE value IS NOT NULL GROUP BY value),
+        frequent AS (SELECT value, count FROM groups ORDER BY count DESC, value LIMIT {bins}),
+        counted AS (
+            SELECT 'value' AS kind, value AS lower, value AS upper, count FROM frequent
+            UNION ALL SELECT 'other', NULL, NULL, (SELECT sum(count) FROM groups) - (SELECT sum(count) FROM frequent)
+            UNION ALL SELECT 'null', NULL, NULL, count(*) FROM read WHERE value IS NULL
+        ) {_SHOWN} ORDER BY kind = 'null', kind = 'other', counted.count DESC, counted.lower
+    """  # noqa: S608 - all names are quoted
+
+
+_SHOWN: Final = f"""
+    SELECT kind, CAST(lower AS VARCHAR) AS lower, CAST(upper AS VARCHAR) AS upper, CAST(count AS BIGINT) AS count,
+        count / sum(count) OVER () AS share, rtrim(bar(count, 0, max(count) OVER (), {_BAR})) AS bar
+    FROM counted WHERE count > 0
+"""  # noqa: S608 - no names of callers

@@ -12,27 +12,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
 from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed
+from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
 from skiway.metastore import Realm, statistics
 from skiway.metastore.records.damage import damage_of
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.schema_names import schema_name
-
-__all__ = [
-    "DAMAGE",
-    "MOMENT",
-    "NAMED",
-    "SystemScan",
-    "VisibleTable",
-    "arrow_table",
-    "enum_name",
-    "moment_of",
-    "place_of",
-    "readable",
-    "unknown",
-]
 
 T = TypeVar("T")
 

@@ -13,21 +13,33 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
+from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA
-from skiway.lake.system import statistics_tables
 from skiway.lake.system import tables as contents
-from skiway.lake.system.audit_table import AUDIT, audit
-from skiway.lake.system.events import EVENTS, events
-from skiway.lake.system.functions import ExplainFunction, QueryFunction
-from skiway.lake.system.histogram_function import HistogramFunction
-from skiway.lake.system.job_functions import ProfileFunction, RefreshFunction
-from skiway.lake.system.layout_functions import PartitionByFunction, SortByFunction
-from skiway.lake.system.merge_function import MergeFunction
-from skiway.lake.system.policy_table import POLICIES, policies
-from skiway.lake.system.quality_table import QUALITY, quality
-from skiway.lake.system.queries import QUERIES, EndQueryFunction, queries
-from skiway.lake.system.report_table import REPORTS, reports
+from skiway.lake.system import tables as statistics_tables
+from skiway.lake.system.administration import (
+    AUDIT,
+    EVENTS,
+    LINEAGE,
+    POLICIES,
+    QUERIES,
+    REPORTS,
+    SETTINGS,
+    TOKENS,
+    USAGE,
+    EndQueryFunction,
+    audit,
+    events,
+    lineage,
+    policies,
+    queries,
+    reports,
+    settings,
+    tokens,
+    usage,
+)
+from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
 from skiway.lake.system.scanning import (
     DAMAGE,
     MOMENT,
@@ -39,21 +51,25 @@ from skiway.lake.system.scanning import (
     moment_of,
     readable,
 )
-from skiway.lake.system.settings_table import SETTINGS, settings
-from skiway.lake.system.snapshot_functions import BranchFunction, RollbackFunction, TagFunction
-from skiway.lake.system.token_table import TOKENS, tokens
-from skiway.lake.system.undrop_function import UndropFunction
-from skiway.lake.system.usage_tables import LINEAGE, USAGE, lineage, usage
+from skiway.lake.system.table_functions import (
+    BranchFunction,
+    MergeFunction,
+    PartitionByFunction,
+    ProfileFunction,
+    RefreshFunction,
+    RollbackFunction,
+    SortByFunction,
+    TagFunction,
+    UndropFunction,
+)
+from skiway.lake.system.tables import QUALITY, quality
 from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore import views as metastore_views
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
-from skiway.schema_names import schema_name
 from skiway.sql import Find
-
-__all__ = ["SystemSchema"]
 
 _EFFECTS: Final = (
     CreateViewFunction,

@@ -1,17 +1,19 @@
-"""The rows of the system tables about tables: their columns, snapshots and files."""
+"""The system tables about tables: their columns, snapshots, files, statistics, partitions and quality rules."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from google.protobuf.json_format import MessageToDict
 
 from skiway import metastore
-from skiway.formats.geometry import coordinate_system, geometry_type_name
+from skiway.formats.extension_types import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
-from skiway.lake.columns import columns_of
+from skiway.lake.reading.columns import columns_of
 from skiway.lake.system.scanning import (
     DAMAGE,
     MOMENT,
@@ -25,9 +27,8 @@ from skiway.lake.system.scanning import (
     unknown,
 )
 from skiway.metastore import Realm, connectors, statistics
+from skiway.metastore import quality as metastore_quality
 from skiway.model import v1
-
-__all__ = ["COLUMNS", "FILES", "SNAPSHOTS", "TABLES", "columns", "files", "snapshots", "tables"]
 
 # -- tables and their columns -----------------------------------------------------------------------------------------
 
@@ -232,3 +233,186 @@ def _file_rows(shown: VisibleTable, snapshot_id: int, found: pa.Table) -> pa.Tab
         pa.nulls(count, pa.string()),
     ]
     return pa.table(arrays, schema=FILES)
+
+
+COLUMN_STATS: Final = pa.schema(
+    [
+        *NAMED,
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("column_id", pa.int64()),
+        pa.field("column_name", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("value_count", pa.int64()),
+        pa.field("null_count", pa.int64()),
+        pa.field("nan_count", pa.int64()),
+        pa.field("distinct_count", pa.float64()),
+        pa.field("min", pa.string()),
+        pa.field("max", pa.string()),
+        DAMAGE,
+    ]
+)
+
+
+def column_stats(scan: SystemScan) -> pa.Table:
+    """One row per profiled column, in the current snapshot; one row without a column if the statistics are damaged."""
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for shown in scan.visible:
+            number = scan.current_id(shown.table)
+            if number is None:
+                continue
+            known, damage = readable(partial(statistics.present_column_statistics, scan.realm, shown.table, number))
+            if damage:
+                yield (*shown.names, number, *unknown(COLUMN_STATS, 4), damage)
+            for column in known or ():
+                yield (*shown.names, number, *_column_row(column), None)
+
+    return arrow_table(COLUMN_STATS, rows())
+
+
+def _column_row(column: v1.ColumnStats) -> tuple[Any, ...]:
+    optional = [getattr(column, name) if column.HasField(name) else None for name in ("null_count", "nan_count")]
+    mode = column.ndv.WhichOneof("mode")
+    distinct = float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
+    bounds = [column.min if column.HasField("min") else None, column.max if column.HasField("max") else None]
+    values = (column.column_id, column.column_name, column.logical_type, column.value_count)
+    return (*values, *optional, distinct, *bounds)
+
+
+COLUMN_HISTORY: Final = pa.schema(
+    [
+        *NAMED,
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("snapshot_created_at", MOMENT),
+        pa.field("profiled_at", MOMENT),
+        pa.field("column_id", pa.int64()),
+        pa.field("column_name", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("value_count", pa.int64()),
+        pa.field("null_count", pa.int64()),
+        pa.field("nan_count", pa.int64()),
+        pa.field("distinct_count", pa.float64()),
+        pa.field("min", pa.string()),
+        pa.field("max", pa.string()),
+        pa.field("quantiles", pa.map_(pa.string(), pa.string())),
+        pa.field("top_values", pa.list_(pa.struct({"value": pa.string(), "count": pa.int64()}))),
+        DAMAGE,
+    ]
+)
+
+
+def column_history(scan: SystemScan) -> pa.Table:
+    """One row per column and profiled snapshot, the newest first; one row without a snapshot if the history is damaged."""
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for shown in scan.visible:
+            known, damage = readable(partial(statistics.statistics_history, scan.realm, shown.table.resource_id.id))
+            if damage:
+                yield (*shown.names, *unknown(COLUMN_HISTORY, 3), damage)
+            for snapshot in known or ():
+                moments = moment_of(snapshot.created_at), moment_of(snapshot.profiled_at)
+                for column in snapshot.columns:
+                    yield (*shown.names, snapshot.snapshot_id, *moments, *_column_row(column), *_spread(column), None)
+
+    return arrow_table(COLUMN_HISTORY, rows())
+
+
+def _spread(column: v1.ColumnStats) -> tuple[Any, Any]:
+    """The quantiles and frequent values of a column; None if it has none."""
+    quantiles = json.loads(column.properties.get("quantiles", "{}"))
+    top = json.loads(column.properties.get("top_values", "[]"))
+    return list(quantiles.items()) or None, [{"value": value, "count": count} for value, count in top] or None
+
+
+PARTITIONS: Final = pa.schema(
+    [
+        *NAMED,
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("spec_id", pa.int32()),
+        pa.field("partition", pa.string()),
+        pa.field("row_count", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("data_file_count", pa.int64()),
+        pa.field("delete_file_count", pa.int64()),
+        DAMAGE,
+    ]
+)
+
+
+def partitions(scan: SystemScan) -> pa.Table:
+    """One row per partition of each current snapshot; one row without a partition if the list of files is damaged."""
+    parts = [PARTITIONS.empty_table()]
+    for shown in scan.visible:
+        number = scan.current_id(shown.table)
+        if number is None:
+            continue
+        found, damage = readable(partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number))
+        if found is None:
+            row = (*shown.names, number, *unknown(PARTITIONS, 4), damage)
+            parts.append(arrow_table(PARTITIONS, iter([row])))
+            continue
+        counted = statistics.partition_statistics(found)
+        names = [pa.repeat(pa.scalar(each), counted.num_rows) for each in shown.names]
+        snapshot_ids = pa.repeat(pa.scalar(number, pa.int64()), counted.num_rows)
+        damages = pa.nulls(counted.num_rows, pa.string())
+        parts.append(pa.table([*names, snapshot_ids, *counted.columns, damages], schema=PARTITIONS))
+    return pa.concat_tables(parts)
+
+
+QUALITY: Final = pa.schema(
+    [
+        *NAMED,
+        pa.field("rule_name", pa.string()),
+        pa.field("rule_id", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("expected", pa.string()),
+        pa.field("severity", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("method", pa.string()),
+        pa.field("observed", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("checked_at", MOMENT),
+        pa.field("job_id", pa.string()),
+        pa.field("comment", pa.string()),
+        DAMAGE,
+    ]
+)
+
+
+def quality(scan: SystemScan) -> pa.Table:
+    """The rules of the tables that the caller may see, as far as policies show them."""
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for shown in scan.visible:
+            for found in metastore_quality.scan(scan.realm, shown.table.resource_id.id):
+                yield (*shown.names, *_described(found))
+
+    return arrow_table(QUALITY, rows())
+
+
+def _described(found: v1.CheckedRule) -> tuple[Any, ...]:
+    rule = found.rule
+    names = (rule.display_name, rule.resource_id.id)
+    if rule.damage:
+        return (*names, *unknown(QUALITY, 5), rule.damage)
+    kind = rule.check.WhichOneof("check") or ""
+    expected = MessageToDict(getattr(rule.check, kind), preserving_proto_field_name=True)
+    severity = enum_name(v1.RuleSeverity, rule.severity, "RSV_")
+    return (*names, kind, json.dumps(expected), severity, *_result(found), rule.description or None, None)
+
+
+def _result(found: v1.CheckedRule) -> tuple[Any, ...]:
+    """What the newest check found; NULL if there was none."""
+    if not found.HasField("result"):
+        return (None,) * 7
+    result = found.result
+    return (
+        enum_name(v1.RuleStatus, result.status, "RST_"),
+        enum_name(v1.RuleMethod, result.method, "RMT_") if result.method else None,
+        result.observed or None,
+        result.message or None,
+        result.snapshot_id if result.HasField("snapshot_id") else None,
+        moment_of(result.checked_at),
+        result.job_id or None,
+    )

@@ -10,15 +10,13 @@ import pyarrow as pa
 from skiway.airport import Parameter, ScanOptions, Table
 from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
+from skiway.foundation.resources import namespace_path
 from skiway.lake.system.effects import EffectFunction, Place
 from skiway.metastore import tables, views
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.resources.view_dialects import DUCKDB, duckdb_sql
 from skiway.model import v1
-from skiway.schema_names import namespace_path
 from skiway.sql import Query, SqlView, including
-
-__all__ = ["CreateViewFunction", "DropViewFunction"]
 
 _REPLACED: Final = (
     "description",

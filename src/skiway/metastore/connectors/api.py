@@ -32,23 +32,19 @@ from skiway.metastore.connectors.specs import (
     check_columns,
     resolve_destination,
 )
-from skiway.metastore.jobs.schedule import rescheduled, unscheduled
+from skiway.metastore.jobs.api import rescheduled, unscheduled
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CONNECTOR
 from skiway.metastore.records.names import dotted, exact_name, normal_path, normal_text
-from skiway.metastore.records.parents import inside
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed, sliced
-from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.records.updates import Claim, copy_field, inside, masked_paths, once, retrying
 from skiway.model import v1
 from skiway.security import SecretsStore
-from skiway.security.secret_shapes import without_secrets
+from skiway.security.redaction import without_secrets
 from skiway.security.source_access import SourceAccess
 from skiway.storage import Operation, Pointer
-
-__all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]
 
 PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy", "copy")
 AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")

@@ -30,28 +30,10 @@ from skiway.metastore.records.repository import Repository
 from skiway.metastore.records.updates import copied
 from skiway.model import v1
 from skiway.security import MASK, SecretsStore
-from skiway.security.secret_shapes import is_secret_name, is_secret_value, secret_in_uri, without_secrets
+from skiway.security.redaction import is_secret_name, is_secret_value, secret_in_uri, without_secrets
 from skiway.security.source_access import SourceAccess
 from skiway.storage import ABSENT, Pointer, Put, Stores
 from skiway.telemetry.job_logs import conceal
-
-__all__ = [
-    "SCHEMES",
-    "NewSecret",
-    "are_sent_alike",
-    "check_credentials",
-    "credentials",
-    "forget",
-    "keep_masked",
-    "marked_at",
-    "new_secret",
-    "refuse_old_secrets",
-    "refuse_secrets_in",
-    "remove_all",
-    "removed_if_unused",
-    "scheme",
-    "shown",
-]
 
 KIND = "connectors"
 NO_SCHEME = "none"

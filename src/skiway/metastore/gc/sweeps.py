@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 
 from skiway.errors import Conflict, SkiwayError
 from skiway.metastore.connectors.credentials import marked_at, removed_if_unused
-from skiway.metastore.events.feed import sequence_pending
+from skiway.metastore.events import sequence_pending
 from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
@@ -28,18 +28,6 @@ from skiway.metastore.records.repository import Repository
 from skiway.metastore.webhooks.resources import remove_secret
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
-
-__all__ = [
-    "Slice",
-    "noting_failure",
-    "run",
-    "sweep_blobs",
-    "sweep_events",
-    "sweep_expired",
-    "sweep_jobs",
-    "sweep_pointers",
-    "sweep_secrets",
-]
 
 WEEK_S = 7 * 24 * 3600.0
 

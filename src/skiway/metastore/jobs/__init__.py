@@ -15,11 +15,11 @@ from skiway.metastore.jobs.api import (
     enqueue_profile_unless_active,
     enqueue_unless_active,
     get,
+    get_log,
     list_,
     scan,
 )
 from skiway.metastore.jobs.attempts import Progress, Stage
-from skiway.metastore.jobs.logs import get_log
 from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease
 
 __all__ = [

@@ -10,8 +10,6 @@ from typing import Final, Literal, NamedTuple
 
 from skiway.model import v1
 
-__all__ = ["Amounts", "Attempt", "AttemptResult", "Progress", "Stage", "clipped", "log_attempt"]
-
 MAX_MESSAGE: Final = 512
 MAX_TABLE_ERRORS: Final = 100
 

@@ -31,18 +31,6 @@ from skiway.model import v1
 from skiway.security import LeasedJob
 from skiway.storage import Clock, Operation, Pointer, Stores, utc_now
 
-__all__ = [
-    "ACTIVE",
-    "FINISHED",
-    "JobQueue",
-    "JobRules",
-    "Lease",
-    "amended",
-    "end",
-    "is_running",
-    "leased",
-]
-
 ACTIVE = (v1.JS_QUEUED, v1.JS_RUNNING)
 FINISHED = (v1.JS_SUCCEEDED, v1.JS_PARTIAL, v1.JS_FAILED, v1.JS_CANCELLED)
 

@@ -5,8 +5,8 @@
 `view_columns` translates the types of their columns.
 """
 
-from skiway.metastore.managed.client_turns import ClientTurns
 from skiway.metastore.managed.commits import (
+    ClientTurns,
     TableChange,
     TableCreation,
     append_with_retry,
@@ -15,13 +15,12 @@ from skiway.metastore.managed.commits import (
     commit,
     commit_all,
 )
-from skiway.metastore.managed.dropped import DroppedTable, dropped_tables, undrop
-from skiway.metastore.managed.registering import register
-from skiway.metastore.managed.requests import create_requested
+from skiway.metastore.managed.registering import DroppedTable, dropped_tables, register, undrop
 from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier
 from skiway.metastore.managed.tables import (
     create,
     create_filled,
+    create_requested,
     create_staged,
     drop,
     drop_unused,

@@ -1,11 +1,8 @@
-"""Creating, dropping and renaming managed tables: Iceberg tables in the warehouse whose catalog is the metastore.
-
-Commits of other engines through Iceberg REST and our own for DuckDB use the same functions. The folder of a table is
-named by ids, so names can change, and nothing that a caller sends becomes part of a path.
-"""
+"""Creating, dropping and renaming managed tables: Iceberg tables in the warehouse whose catalog is the metastore."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -14,7 +11,7 @@ import pyarrow as pa
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import location as at
-from skiway.formats.iceberg.commits import append
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.metadata import (
     new_metadata,
     not_in_future,
@@ -25,33 +22,31 @@ from skiway.formats.iceberg.metadata import (
 )
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations
-from skiway.metastore.managed.locations import check_properties, check_updates, folder_of, id_in
-from skiway.metastore.managed.places import (
+from skiway.metastore.managed.locations import (
     Place,
+    check_properties,
+    check_updates,
     chosen_folder,
     claim_place,
     files_of_table,
     find_place,
+    folder_of,
     folder_of_table,
+    id_in,
     places,
     release_place,
     table_files,
 )
-from skiway.metastore.managed.states import (
-    ManagedTable,
-    NewTable,
-    is_certainly_undone,
-    managed_record,
-    publish,
-)
+from skiway.metastore.managed.states import ManagedTable, NewTable, is_certainly_undone, managed_record, publish
 from skiway.metastore.records import keys
+from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import encoded, exact_name, normal_text
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import retrying, set_plain
+from skiway.metastore.records.updates import Claim, once, retrying, set_plain
 from skiway.metastore.resources import hierarchy, tables
-from skiway.metastore.resources.ownership import is_managed, writable_id
+from skiway.metastore.resources.hierarchy import is_managed, writable_id
 from skiway.model import v1
 from skiway.storage import ABSENT, Operation, Pointer
 
@@ -70,23 +65,6 @@ _UNDROP_WITHIN: Final = timedelta(days=3, hours=-1)
 """Garbage collection keeps the files of dropped tables for three days."""
 
 Also: TypeAlias = Callable[[Stored[v1.Table]], Sequence[Operation]]
-
-__all__ = [
-    "DROPPED_FILE",
-    "check_fillable",
-    "create",
-    "create_filled",
-    "create_staged",
-    "drop",
-    "drop_unused",
-    "forget_staged",
-    "new_record",
-    "recorded",
-    "rename",
-    "require_addressable",
-    "required_place",
-    "staged_table",
-]
 
 
 def _nothing_else(_stored: Stored[v1.Table]) -> Sequence[Operation]:
@@ -323,7 +301,7 @@ def _shape(
     schema: pa.Schema | Schema, partition_by: Sequence[str], spec: PartitionSpec | None, *, properties: dict[str, str]
 ) -> tuple[Schema, PartitionSpec | None]:
     """The schema and the spec. The format version is the lowest that has all types, unless `properties` have one."""
-    from skiway.formats.iceberg.partitions import partition_spec
+    from skiway.formats.iceberg.changes.evolution import partition_spec
     from skiway.formats.iceberg.types import format_version, iceberg_schema
 
     if isinstance(schema, pa.Schema):
@@ -411,3 +389,74 @@ def recorded(
         return made
 
     return retrying(attempt)
+
+
+def create_requested(
+    realm: Realm, request: v1.CreateTableRequest, *, warehouse: Warehouse | None = None
+) -> v1.CreateTableResponse:
+    """Create the table that the request describes.
+
+    A table with columns and without an upstream, in a managed catalog, becomes a managed table. Any other is only a
+    record: of the table that its upstream names, or of one whose columns are not known yet.
+    """
+    spec = request.spec
+    if warehouse is None or not _is_whole_request(spec) or not _belongs_to_managed_catalog(realm, spec):
+        return tables.create(realm, request)
+    schema = _schema(spec.schema_json)
+    if schema is None:
+        return tables.create(realm, request)
+    claim = Claim(realm, "CreateTable", request.idempotency.key, spec, v1.CreateTableResponse)
+
+    def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
+        return claim.storing(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
+
+    def make() -> v1.CreateTableResponse:
+        comment = {"comment": spec.description} if spec.description else {}
+        made = create(
+            realm,
+            warehouse,
+            namespace_id=spec.namespace_id,
+            name=spec.display_name,
+            schema=schema,
+            properties={**spec.properties, **comment},
+            also=also,
+        )
+        return v1.CreateTableResponse(table=made.table, meta=made.stored.meta)
+
+    return once(claim, make)
+
+
+def _is_whole_request(spec: v1.TableSpec) -> bool:
+    """Does the spec have all fields of a managed table, and no upstream? What it lacks is reported like for any table."""
+    has_place = spec.HasField("catalog_id") and spec.HasField("namespace_id")
+    return has_place and spec.HasField("schema_json") and not spec.HasField("upstream")
+
+
+def _belongs_to_managed_catalog(realm: Realm, spec: v1.TableSpec) -> bool:
+    namespace = hierarchy.namespace(realm, spec.namespace_id).value
+    if namespace.catalog_id.id != spec.catalog_id.id:
+        return False  # which is reported like for any table
+    return is_managed(hierarchy.catalog(realm, namespace.catalog_id).value)
+
+
+def _schema(text: str) -> Schema | None:
+    """The schema, or None if it has no columns."""
+    from pyiceberg.exceptions import ValidationError
+
+    from skiway.formats.iceberg.metadata_files import parsed_schema
+
+    try:
+        parsed = json.loads(text)
+        if isinstance(parsed, dict) and not parsed.get("fields"):
+            return None
+        return parsed_schema(parsed)
+    except (ValidationError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise failure(
+            InvalidArgument,
+            "field.invalid",
+            field="schema_json",
+            found=f"not a schema ({reason})",
+            wanted='give it in the JSON form of Iceberg, such as {"type": "struct", "fields": [{"id": 1, "name": "id", '
+            '"required": true, "type": "long"}]}',
+        ) from None

@@ -15,7 +15,6 @@ from skiway.model import v1
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
-__all__ = ["duckdb_columns", "iceberg_columns"]
 
 _PRIMITIVES: Final = {
     exp.DataType.Type.BOOLEAN: "boolean",

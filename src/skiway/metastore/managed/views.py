@@ -22,8 +22,7 @@ from skiway.formats.iceberg.metadata import commit_failed, version_of
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
-from skiway.metastore.managed.locations import check_properties, folder_of, id_in
-from skiway.metastore.managed.places import check_approved
+from skiway.metastore.managed.locations import check_approved, check_properties, folder_of, id_in
 from skiway.metastore.managed.states import is_certainly_undone
 from skiway.metastore.managed.tables import require_addressable, required_place
 from skiway.metastore.managed.view_columns import duckdb_columns, iceberg_columns
@@ -34,27 +33,17 @@ from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, views
-from skiway.metastore.resources.definers import query_digest, set_definer
-from skiway.metastore.resources.hierarchy import full_path
-from skiway.metastore.resources.ownership import writable_id, writer
+from skiway.metastore.resources.hierarchy import full_path, writable_id, writer
 from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, is_translated, spark_sql, tables_in
+from skiway.metastore.resources.views import query_digest, set_definer
 from skiway.model import v1
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
+    from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
-    from skiway.formats.iceberg.view_metadata import ViewMetadata, ViewUpdate, ViewVersion
+    from skiway.formats.iceberg.view_metadata import ViewUpdate
 
-__all__ = [
-    "IcebergView",
-    "commit_view",
-    "create_view",
-    "drop_view",
-    "has_columns",
-    "load_view",
-    "register_view",
-    "rename_view",
-]
 
 COMMENT: Final = "comment"
 
@@ -122,7 +111,7 @@ def register_view(
     realm: Realm, warehouse: Warehouse, *, namespace_id: v1.ResourceId, name: str, metadata_location: str
 ) -> IcebergView:
     """Create a view from a metadata file: of a dropped view, or in a location that the operator approved."""
-    from skiway.formats.iceberg.unpacking import metadata_text
+    from skiway.formats.iceberg.metadata_files import metadata_text
     from skiway.formats.iceberg.view_metadata import parsed_view
 
     place = required_place(realm, namespace_id)

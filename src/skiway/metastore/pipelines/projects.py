@@ -1,22 +1,15 @@
 """The files of a pipeline: `pipeline.yml`, a `.sql` file for each derived table, and `.py` files with functions that make tables.
 
-    # pipeline.yml                        -- totals.sql
-    name: sales                           -- @refresh: full
-    catalog: lake                         -- @partition_by: region
-    namespace: shop                       SELECT region, sum(price) AS total
-    schedule: 1h                          FROM orders
-                                          GROUP BY region
-
-Names without a namespace are tables of the namespace in `pipeline.yml`. A `.sql` file defines the table with its name. For `.py`
-files, see `python_files`.
+The tables are in order: each after the tables of the pipeline that it reads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, NoReturn, get_args
@@ -26,9 +19,7 @@ import yaml
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import TableName
 from skiway.metastore.pipelines.python_files import PythonFunction, parse_python
-from skiway.metastore.pipelines.queries import Query, parse_query
-
-__all__ = ["PROJECT_FILE", "DerivedTable", "Project", "Refresh", "key_of", "position_of", "read_folder", "read_project"]
+from skiway.metastore.pipelines.spark_sql import Query, parse_query
 
 PROJECT_FILE: Final = "pipeline.yml"
 SUFFIXES: Final = (".sql", ".py")
@@ -281,3 +272,32 @@ def _text(path: Path) -> str:
 
 def _invalid(file: str, why: str) -> NoReturn:
     raise InvalidArgument(f"{file}: {why}", key="pipeline.file", file=file)
+
+
+def in_order(project: Project) -> list[DerivedTable]:
+    """The tables of the project, each after those that it reads. Raise `InvalidArgument` if tables read each other."""
+    graph = {key: sorted(map(key_of, read_tables(project, table))) for key, table in sorted(project.tables.items())}
+    for key, reads in graph.items():
+        if key in reads:
+            name = project.tables[key].name
+            raise InvalidArgument(
+                f"table {name} reads itself, in {project.tables[key].file}: read the tables that it is made from",
+                key="pipeline.cycle",
+                cycle=str(name),
+            )
+    try:
+        ordered = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        # The error has each table before one that reads it.
+        names = [str(project.tables[key].name) for key in reversed(error.args[1])]
+        raise InvalidArgument(
+            f"tables of pipeline {project.name} read each other: {' reads '.join(names)}; remove one of these reads",
+            key="pipeline.cycle",
+            cycle=" > ".join(names),
+        ) from None
+    return [project.tables[key] for key in ordered]
+
+
+def read_tables(project: Project, table: DerivedTable) -> Sequence[TableName]:
+    """The tables of the same pipeline that a table reads."""
+    return [name for name in table.reads.values() if key_of(name) in project.tables]

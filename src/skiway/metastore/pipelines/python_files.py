@@ -23,9 +23,7 @@ from typing import Any, Final, NoReturn
 
 from skiway.errors import InvalidArgument
 from skiway.formats import TableName
-from skiway.metastore.pipelines.functions import CHANGING_FUNCTIONS
-
-__all__ = ["PythonFunction", "parse_python"]
+from skiway.metastore.pipelines.spark_sql import CHANGING_FUNCTIONS
 
 DECORATOR: Final = "materialized_view"
 _ARGUMENTS: Final = ("name", "comment", "partition_cols")

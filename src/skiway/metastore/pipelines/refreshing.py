@@ -22,28 +22,30 @@ import pyarrow as pa
 
 from skiway.errors import AlreadyExists, Cancelled, Conflict, InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats import TableName
-from skiway.formats.iceberg.commits import Replacement, append, checked, delete_all
-from skiway.formats.iceberg.partitions import list_items, partition_spec
+from skiway.formats.iceberg.changes.commits import Replacement, append, checked, delete_all
+from skiway.formats.iceberg.changes.evolution import list_items, partition_spec
 from skiway.formats.iceberg.types import format_version, iceberg_schema
-from skiway.metastore.ingest.columns import stored_columns
-from skiway.metastore.ingest.rows import Target, Written
+from skiway.metastore.ingest.rows import Target, Written, stored_columns
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, is_certainly_undone
 from skiway.metastore.managed.tables import create, create_filled
-from skiway.metastore.pipelines.column_lineage import column_lineage, stored_lineage
-from skiway.metastore.pipelines.graph import in_order, read_tables
-from skiway.metastore.pipelines.inputs import Input, LakeTables
-from skiway.metastore.pipelines.positions import PIPELINE, Position, StoredPosition, read_position
-from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of, position_of
+from skiway.metastore.pipelines.inputs import Input, LakeTables, with_views
+from skiway.metastore.pipelines.lineage import (
+    PIPELINE,
+    Position,
+    StoredPosition,
+    column_lineage,
+    read_position,
+    stored_lineage,
+)
+from skiway.metastore.pipelines.projects import DerivedTable, Project, in_order, key_of, position_of, read_tables
 from skiway.metastore.pipelines.python_files import PythonFunction
-from skiway.metastore.pipelines.views import with_views
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.usage import Usage, add_usage
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["PARTITIONING", "Decision", "FunctionEngine", "PipelineRun", "QueryEngine", "QueryResult"]
 
 PARTITIONING: Final = "skiway.pipeline.partition-by"
 

@@ -1,25 +1,262 @@
-"""Scan planning: which files of a snapshot a scan must read.
-
-A file is left out only if its statistics prove that none of its rows satisfies all predicates. Unknown statistics,
-types without an order and invalid values prove nothing. All files are processed together, column by column.
-"""
+"""Scan planning: which files of a snapshot a scan must read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.cache import Cache
-from skiway.metastore.planning.files import ColumnFacts, FileFacts
+from skiway.foundation.cache import Cache
+from skiway.foundation.memory_budget import arrow_bytes
 from skiway.metastore.queries.pins import PinnedSnapshot
+from skiway.metastore.statistics.bounds import LogicalType, bound, logical_type
 from skiway.model import v1
 
-__all__ = ["Plan", "Planner", "Pruned", "plan"]
+_DIGITS: Final = pa.decimal256(76, 38)
+
+
+class Ordered:
+    """An ordered type, and how its texts become values."""
+
+    def __init__(self, kind: LogicalType) -> None:
+        self._kind = kind
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether the type has values that no bound covers."""
+        return self._kind.name in ("FLOAT", "DOUBLE")
+
+    def values(self, texts: pa.Array) -> pa.Array:
+        """The values of canonical texts."""
+        return _READERS[self._kind.name](texts)
+
+    def literals(self, texts: Sequence[str]) -> list[pa.Scalar] | None:
+        """The values of a predicate's texts; None if one is not a valid value of this type, or NaN."""
+        try:
+            # Without the column's precision: a finer literal must not be moved to where the column has a value.
+            found = [bound(LogicalType(self._kind.name), text) for text in texts]
+        except (ValueError, OverflowError):
+            return None
+        if any(each.value is None for each in found):
+            return None
+        values = self.values(pa.array([each.text for each in found], pa.string()))
+        return None if values.null_count else list(values)
+
+    def around(self, value: pa.Scalar) -> list[pa.Scalar]:
+        """All values that an engine may compare the column with for this literal.
+
+        Some engines compare a FLOAT column with the nearest float, others with the number as it is written.
+        """
+        if self._kind.name != "FLOAT":
+            return [value]
+        return [value, value.cast(pa.float32(), safe=False).cast(pa.float64())]
+
+
+def ordered(text: str) -> Ordered | None:
+    """The type with this name; None if its values have no order."""
+    try:
+        kind = logical_type(text)
+    except ValueError:
+        return None
+    return Ordered(kind) if kind.ordered else None
+
+
+def _cast(of: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Convert all texts at once or, if one is invalid, one by one."""
+
+    def read(texts: pa.Array) -> pa.Array:
+        try:
+            return texts.cast(of)
+        except pa.ArrowInvalid:
+            return pa.concat_arrays([_one(texts[place : place + 1], of) for place in range(len(texts))])
+
+    return read
+
+
+def _one(text: pa.Array, of: pa.DataType) -> pa.Array:
+    try:
+        return text.cast(of)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, of)
+
+
+def _floats(texts: pa.Array) -> pa.Array:
+    values = _cast(pa.float64())(pc.replace_substring(texts, "Infinity", "inf"))
+    return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, pa.float64()), values)
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    return _cast(pa.bool_())(texts).cast(pa.int8())  # which have an order
+
+
+def _times(texts: pa.Array) -> pa.Array:
+    return _cast(pa.timestamp("us"))(pc.binary_join_element_wise("1970-01-01T", texts, ""))
+
+
+def _bytes(texts: pa.Array) -> pa.Array:
+    return pa.array([None if text is None else _decoded(text) for text in texts.to_pylist()], pa.binary())
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+
+
+_READERS: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
+    "BOOLEAN": _booleans,
+    "INT": _cast(pa.decimal128(38, 0)),
+    "FLOAT": _floats,
+    "DOUBLE": _floats,
+    "DECIMAL": _cast(_DIGITS),
+    "DATE": _cast(pa.date32()),
+    "TIME": _times,
+    "TIMESTAMP": _cast(pa.timestamp("us")),
+    "TIMESTAMPTZ": _cast(pa.timestamp("us", tz="UTC")),
+    "STRING": lambda texts: texts,
+    "UUID": lambda texts: texts,  # lower-case hexadecimal sorts as the bytes do
+    "BINARY": _bytes,
+}
+
+
+_COUNTS: Final = ("null_count", "nan_count")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """The statistics of one column in every file, NULL where unknown. Without a type, the bounds mean nothing."""
+
+    type: Ordered | None
+    null_count: pa.Array
+    nan_count: pa.Array
+    min: pa.Array | None
+    max: pa.Array | None
+
+
+class FileFacts:
+    """All files of a snapshot with their statistics by column. A column is prepared when it is first used."""
+
+    def __init__(
+        self,
+        files: pa.Table,
+        spec: v1.PartitionSpecInfo | None = None,
+        names: Mapping[int, str | None] | None = None,
+    ) -> None:
+        """`names` has the present names of columns by id, and None for dropped ones; other columns have those of the statistics."""
+        self.files = files.combine_chunks()
+        self._names = names or {}
+        self._spec = spec or v1.PartitionSpecInfo()
+        self._columns: dict[int, ColumnFacts] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """An estimate of the memory it takes."""
+        return 2 * arrow_bytes(self.files)
+
+    @cached_property
+    def is_data(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which files contain rows rather than deletes."""
+        return np.asarray(pc.equal(self.files["file_content"], v1.FC_DATA))
+
+    @cached_property
+    def sizes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The size of each file."""
+        return np.asarray(pc.fill_null(self.files["size_bytes"], 0))
+
+    @cached_property
+    def row_counts(self) -> pa.Array:
+        """The number of rows of each file; 0 if unknown."""
+        return pc.fill_null(self.files["row_count"], 0).combine_chunks()
+
+    def column(self, name: str) -> ColumnFacts | None:
+        """The statistics of a column; None if there are none, or if the name is ambiguous."""
+        ids = self._ids.get(name) or self._folded.get(name.casefold(), set())
+        if len(ids) != 1:
+            return None
+        (number,) = ids
+        if number not in self._columns:
+            self._columns[number] = self._facts(number)
+        return self._columns[number]
+
+    # --- preparation --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _flat(self) -> tuple[pa.StructArray, np.ndarray[Any, np.dtype[np.int64]]]:
+        """The statistics of all columns in all files, and the index of the file of each."""
+        lists = self.files["columns"].combine_chunks() if self.files.num_rows else self.files["columns"].chunk(0)
+        return lists.flatten(), np.asarray(pc.list_parent_indices(lists))
+
+    @cached_property
+    def _ids(self) -> dict[str, set[int]]:
+        values, _ = self._flat
+        pairs = pa.table({"name": values.field("column_name"), "id": values.field("column_id")})
+        found: dict[str, set[int]] = {}
+        for row in pairs.group_by(["name", "id"]).aggregate([]).to_pylist():
+            name = self._names.get(row["id"], row["name"])
+            if name is not None:
+                found.setdefault(name, set()).add(row["id"])
+        return found
+
+    @cached_property
+    def _folded(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for name, ids in self._ids.items():
+            found.setdefault(name.casefold(), set()).update(ids)
+        return found
+
+    def _facts(self, number: int) -> ColumnFacts:
+        values, parents = self._flat
+        places = np.flatnonzero(np.asarray(pc.equal(values.field("column_id"), number)))
+        index = np.full(self.files.num_rows, -1, dtype=np.int64)
+        index[parents[places]] = places
+        own = values.take(pa.array(index, mask=index < 0))
+        types = [each for each in pc.unique(own.field("logical_type")).to_pylist() if each is not None]
+        of = ordered(types[0]) if len(types) == 1 else None
+        counts = {each: own.field(each) for each in _COUNTS}
+        if of is None:
+            return ColumnFacts(None, **counts, min=None, max=None)
+        low, high = (of.values(own.field(each)) for each in ("min", "max"))
+        stored = [name for name in pc.unique(own.field("column_name")).to_pylist() if name is not None]
+        return self._with_partitions(stored[0], ColumnFacts(of, **counts, min=low, max=high))
+
+    def _with_partitions(self, name: str, facts: ColumnFacts) -> ColumnFacts:
+        """Fill in missing bounds of a column that files are partitioned by: it has one value in each file."""
+        texts = self._partition(name)
+        if texts is None or facts.type is None:
+            return facts
+        values = facts.type.values(texts)
+        low, high = pc.coalesce(facts.min, values), pc.coalesce(facts.max, values)
+        return ColumnFacts(facts.type, facts.null_count, facts.nan_count, low, high)
+
+    def _partition(self, name: str) -> pa.Array | None:
+        """The values of a column with an identity partition, whose field has the column's name."""
+        fields = {each.name for each in self._spec.fields if each.transform == "identity"}
+        if name not in fields:
+            return None
+        specs = self.files["partition_spec_id"].to_pylist()
+        texts = [
+            _value(text, name) if spec == self._spec.spec_id else None
+            for text, spec in zip(self.files["partition_data_json"].to_pylist(), specs, strict=True)
+        ]
+        return pa.array(texts, pa.string())
+
+
+def _value(text: str | None, name: str) -> str | None:
+    try:
+        found = json.loads(text or "{}").get(name)
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 MOST_TASKS: Final = 10_000

@@ -4,11 +4,8 @@ The calls of `QualityService` are exported here. `rules` stores rules, `facts` c
 decides, `results` stores what was decided, `checks` does all of that, and `sweeps` repeats it.
 """
 
-from skiway.metastore.quality.checks import after_profile, check, check_rows
-from skiway.metastore.quality.checks import get as get_check
-from skiway.metastore.quality.results import list_ as list_results
+from skiway.metastore.quality.checks import after_profile, check, check_metadata, check_rows, get_check, list_results
 from skiway.metastore.quality.rules import CALLS, list_, scan
-from skiway.metastore.quality.sweeps import check_metadata
 
 __all__ = [
     "CALLS",

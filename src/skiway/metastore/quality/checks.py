@@ -1,29 +1,102 @@
-"""Checks of rules: from what is known at once, and from the rows in a job where that does not decide.
+"""Checks of rules, and their results.
 
-Rules are checked on request, after a profile, and, if they are about freshness, by a sweep: a table that nobody writes to gets
-no profiles either.
+A check decides from what is known at once, and from the rows in a job where that is not enough. The newest results of each rule
+are kept. Rules
+that need no profile are checked repeatedly.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from skiway.errors import NotFound, SkiwayError
+from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed, SkiwayError
 from skiway.metastore import jobs
-from skiway.metastore.quality import results, rules
+from skiway.metastore.platform import visit_accounts
+from skiway.metastore.quality import rules
 from skiway.metastore.quality.facts import known_facts
+from skiway.metastore.quality.rules import require
 from skiway.metastore.quality.verdicts import TableFacts, Verdict, judged
+from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
+from skiway.metastore.records.kinds import RULE, RULE_RESULTS
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, snapshots
 from skiway.model import v1
+from skiway.storage import Check, Pointer, Stores
 
-__all__ = ["Measure", "after_profile", "check", "check_rows", "get"]
+HISTORY: Final = 50
+"""How many results of a rule are stored."""
+
+
+def list_results(realm: Realm, request: v1.ListRuleResultsRequest) -> v1.ListRuleResultsResponse:
+    """Return the stored results of a rule, newest first."""
+    rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
+    rule = require(realm, rule_id).value
+    found = realm.all(RULE_RESULTS).find(keys.rule_results(realm.account_id, rule.resource_id.id))
+    return v1.ListRuleResultsResponse(results=found.value.results if found else ())
+
+
+def store_result(
+    realm: Realm, rule: Stored[v1.QualityRule], verdict: Verdict, *, snapshot_id: int | None, job_id: str = ""
+) -> v1.RuleResult | None:
+    """Store a result. It replaces one of the same rule for the same snapshot. None if the rule was changed or deleted meanwhile."""
+    result = v1.RuleResult(
+        status=v1.RST_UNKNOWN if verdict.status is None else verdict.status,
+        method=verdict.method,
+        snapshot_id=snapshot_id,
+        checked_at=realm.now(),
+        observed=verdict.observed,
+        message=verdict.message,
+        check=rule.value.check,
+        job_id=job_id,
+    )
+
+    def attempt() -> v1.RuleResult | None:
+        now = realm.stores.pointers.get(rule.pointer.key)
+        if now != rule.pointer:
+            return None
+        repository = realm.all(RULE_RESULTS)
+        current = repository.find(keys.rule_results(realm.account_id, rule.value.resource_id.id))
+        after = _with_result(rule.value, None if current is None else current.value, result)
+        after.updated_at.CopyFrom(result.checked_at)
+        # The rule is unchanged: its version orders the events, and a deleted rule gets no results.
+        unchanged = Check(rule.pointer.key, expect=rule.pointer.version)
+        try:
+            if current is None:
+                repository.create(after, also=lambda _: [unchanged])
+            else:
+                repository.update(current, after, also=lambda _: [unchanged])
+        except (AlreadyExists, NotFound, PreconditionFailed):
+            raise failure(
+                Contention, "store.contended", what=f"the results of rule {rule.value.display_name}"
+            ) from None
+        return result
+
+    return retrying(attempt)
+
+
+def _with_result(rule: v1.QualityRule, before: v1.RuleResults | None, result: v1.RuleResult) -> v1.RuleResults:
+    made = v1.RuleResults(rule_id=rule.resource_id, table_id=rule.table_id)
+    earlier = list(before.results) if before is not None else []
+    if earlier and _is_same_state(earlier[0], result):
+        del earlier[0]
+    made.rule_name = rule.display_name
+    made.results.extend([result, *map(copied, earlier[: HISTORY - 1])])
+    made.last_decided = before.last_decided if before is not None else v1.RST_UNSPECIFIED
+    if result.status != v1.RST_UNKNOWN:
+        made.last_decided = result.status
+    return made
+
+
+def _is_same_state(one: v1.RuleResult, other: v1.RuleResult) -> bool:
+    has_same = one.HasField("snapshot_id") == other.HasField("snapshot_id") and one.snapshot_id == other.snapshot_id
+    return has_same and one.check == other.check
 
 
 class Measure(Protocol):
@@ -59,7 +132,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
     return _checked(realm, table, chosen, estimates_only=request.estimates_only)
 
 
-def get(realm: Realm, request: v1.GetCheckRequest) -> v1.GetCheckResponse:
+def get_check(realm: Realm, request: v1.GetCheckRequest) -> v1.GetCheckResponse:
     """The job, if it checks rules of this table. Callers whom policies restrict do not get it."""
     table = hierarchy.table(realm, request.table_id).value
     realm.require_unrestricted(table)
@@ -90,7 +163,7 @@ def _checked(
     response = v1.CheckRulesResponse(job=job)
     for rule, verdict in verdicts:
         job_id = job.job_id if job is not None and rule.value in readable else ""
-        result = results.store(realm, rule, _explained(verdict, job_id), snapshot_id=snapshot_id, job_id=job_id)
+        result = store_result(realm, rule, _explained(verdict, job_id), snapshot_id=snapshot_id, job_id=job_id)
         response.rules.add(rule=rule.value, result=result)
     return response
 
@@ -116,7 +189,7 @@ def check_rows(realm: Realm, job: v1.Job, measure: Measure) -> int:
             return 0
         verdicts = _exact_verdicts(table, chosen, known, partial(measure, snapshot_id=snapshot_id))
         for rule, verdict in zip(chosen, verdicts, strict=True):
-            results.store(realm, rule, verdict, snapshot_id=snapshot_id, job_id=job.job_id)
+            store_result(realm, rule, verdict, snapshot_id=snapshot_id, job_id=job.job_id)
         if snapshots.current_id(realm, table.resource_id.id) == snapshot_id:
             break
     return len(chosen)
@@ -139,3 +212,47 @@ def _exact_verdicts(
         ]
     for verdict in verdicts:
         yield verdict if verdict.status is not None else replace(verdict, status=v1.RST_UNKNOWN, message=STILL_OPEN)
+
+
+METADATA_KINDS: Final = ("freshness", "row_count", "schema")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How many rules a step looked at, and where to continue; None at the end."""
+
+    looked_at: int
+    next_token: str | None = None
+
+
+def check_metadata(
+    stores: Stores, *, realm_of: Callable[[str], Realm], size: int = 100, token: str | None = None
+) -> Checked:
+    """Check the next rules of all accounts that need no profile. A rule that cannot be checked is logged."""
+
+    def visit(account_id: str, pointer: Pointer) -> None:
+        realm = realm_of(account_id)
+        found = realm.all(RULE).entry(pointer)
+        if found is not None and found.value.check.WhichOneof("check") in METADATA_KINDS:
+            _check_one(realm, found)
+
+    return Checked(*visit_accounts(stores, keys.rule, visit, size=size, token=token))
+
+
+def _check_one(realm: Realm, rule: Stored[v1.QualityRule]) -> None:
+    """Check a rule, and store the result if it is news: the status or the snapshot differs from the last one."""
+    try:
+        facts, snapshot_id = known_facts(realm, hierarchy.table(realm, rule.value.table_id).value)
+        verdict = judged(rule.value.check, facts)
+        before = rules.newest_result(realm, rule.value.resource_id.id)
+        is_known = before is not None and before.status == verdict.status and before.check == rule.value.check
+        if verdict.status is not None and not (is_known and _is_of(before, snapshot_id)):
+            store_result(realm, rule, verdict, snapshot_id=snapshot_id)
+    except SkiwayError as error:
+        # One broken table must not stop the others.
+        log.debug("rule %s of account %s was not checked: %s", rule.value.display_name, realm.account_id, error)
+
+
+def _is_of(result: v1.RuleResult | None, snapshot_id: int | None) -> bool:
+    known = None if result is None or not result.HasField("snapshot_id") else result.snapshot_id
+    return known == snapshot_id

@@ -18,8 +18,6 @@ from skiway.metastore.resources import snapshots
 from skiway.metastore.statistics.bounds import LogicalType, bound, logical_type
 from skiway.model import v1
 
-__all__ = ["column_types", "known_facts", "type_of"]
-
 EXACT: Final = "exact"
 ESTIMATE: Final = "estimate"
 NO_PROFILE: Final = (

@@ -6,21 +6,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
-from skiway import resources
+from skiway.foundation import resources
 from skiway.metastore.quality.facts import column_types, type_of
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.kinds import RULE, RULE_RESULTS
-from skiway.metastore.records.named import NamedCalls
-from skiway.metastore.records.policy_guard import columns_of
-from skiway.metastore.records.realm import Realm, local_id
+from skiway.metastore.records.realm import Realm, columns_of, local_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.named import NamedCalls
 from skiway.metastore.statistics.bounds import bound
 from skiway.model import v1
 from skiway.storage import Delete, Operation
-
-__all__ = ["CALLS", "list_", "newest_result", "of_table", "require", "scan"]
 
 MAX_ITEMS: Final = 1000
 MAX_TEXT: Final = 1000

@@ -16,16 +16,6 @@ from typing import Any, Final
 from skiway.metastore.statistics.bounds import LogicalType, bound
 from skiway.model import v1
 
-__all__ = [
-    "ColumnFacts",
-    "Interval",
-    "KeyFacts",
-    "TableFacts",
-    "Unmeasured",
-    "Verdict",
-    "judged",
-]
-
 SHOWN: Final = 5
 """How many unexpected values or columns a message lists."""
 

@@ -4,8 +4,20 @@ The calls of `QueryService` are exported here. `inputs` resolves names, `pins` f
 `transaction_leases` stores those of transactions.
 """
 
-from skiway.metastore.queries.leases import RULES, QueryRules, begin, end, get, list_, pinned, renew, scan
-from skiway.metastore.queries.transaction_leases import TransactionUse, check_transaction, use_in_transaction
+from skiway.metastore.queries.leases import (
+    RULES,
+    QueryRules,
+    TransactionUse,
+    begin,
+    check_transaction,
+    end,
+    get,
+    list_,
+    pinned,
+    renew,
+    scan,
+    use_in_transaction,
+)
 
 __all__ = [
     "RULES",

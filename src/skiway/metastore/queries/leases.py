@@ -1,20 +1,9 @@
-"""Query leases.
-
-A client that begins a query learns which snapshot of each table the query reads. It can read these snapshots until the
-lease ends, whatever is written, replaced or deleted meanwhile. Leases are stored, so every server of the store knows
-them.
-
-A lease is active until it is ended or its time is over. A process that finds it active after its time marks it as
-expired, but only if it is unchanged: a renewal that came first wins. The record stays readable for a grace period, then
-its pointers expire and it is gone.
-
-A query belongs to the caller who began it. Administrators reach all queries of the account.
-"""
+"""Leases of queries, and of transactions of DuckDB with more than one statement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from skiway.errors import (
@@ -27,34 +16,17 @@ from skiway.errors import (
     PreconditionFailed,
 )
 from skiway.metastore.queries import pins as pinning
-from skiway.metastore.queries.inputs import Inputs, Read
-from skiway.metastore.queries.pins import Pin, PinnedSnapshot, pins
+from skiway.metastore.queries.pins import Inputs, Pin, PinnedSnapshot, Read, pins
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import LEASE
+from skiway.metastore.records.kinds import LEASE, SNAPSHOT
 from skiway.metastore.records.names import MAX_NAME
-from skiway.metastore.records.realm import Realm, local_id, timestamp
+from skiway.metastore.records.realm import Realm, local_id, resource_id, timestamp
 from skiway.metastore.records.repository import Stored, sliced
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Put
-
-__all__ = [
-    "ENDED",
-    "RULES",
-    "QueryRules",
-    "amended",
-    "begin",
-    "create",
-    "end",
-    "find",
-    "get",
-    "list_",
-    "pinned",
-    "renew",
-    "scan",
-]
 
 ENDED = (v1.LS_ENDED_COMMIT, v1.LS_ENDED_ABORT)
 
@@ -320,3 +292,94 @@ def _require_own(realm: Realm, lease: v1.QueryLease) -> v1.QueryLease:
 def _missing(query_id: str) -> NotFound:
     """The error that there is no such query, or that it is not active."""
     return failure(NotFound, "query.not_found", query_id=query_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionUse:
+    """What a transaction has used: snapshots by table id, and how many statements."""
+
+    transaction_id: str
+    began: datetime
+    until: datetime
+    snapshots: Sequence[tuple[str, int]]
+    statements: int
+
+
+def use_in_transaction(realm: Realm, used: TransactionUse, *, rules: QueryRules = RULES) -> None:
+    """Store what a transaction uses. Raise `PreconditionFailed` if its lease was ended.
+
+    If the account has too many leases, the transaction has none: it can be used, but is not listed.
+    """
+    realm = _as_server(realm)
+    try:
+        lease = _active(find(realm, used.transaction_id).value)
+    except NotFound:
+        try:
+            create(realm, _lease(realm, used), rules)
+        except (AlreadyExists, LimitExceeded):  # another server has just stored it, or there are too many
+            return
+        lease = v1.QueryLease()
+    known = {(each.table_id.id, each.snapshot_id) for each in lease.tables}
+    new = [_pinned(realm, *each) for each in used.snapshots if each not in known]
+    # The pins first: a lease must never name what is not held.
+    pinning.hold(realm, used.transaction_id, pinning.pinned_uris(new), until=used.until)
+
+    def edit(lease: v1.QueryLease) -> None:
+        _active(lease)
+        query = lease.descriptor
+        query.last_used_at.CopyFrom(realm.now())
+        query.statements = max(query.statements, used.statements)
+        names = {(each.table_id.id, each.snapshot_id) for each in lease.tables}
+        added = [each for each in new if (each.table_id.id, each.snapshot_id) not in names]
+        lease.tables.extend(added)
+        query.snapshots.pins.extend(
+            v1.SnapshotPin(table_id=each.table_id, snapshot_id=each.snapshot_id) for each in added
+        )
+
+    amended(realm, used.transaction_id, rules, edit=edit)
+
+
+def check_transaction(realm: Realm, transaction_id: str) -> bool:
+    """Whether a transaction has a lease. Raise `PreconditionFailed` if it was ended."""
+    try:
+        _active(find(_as_server(realm), transaction_id).value)
+    except NotFound:
+        return False
+    return True
+
+
+def _active(lease: v1.QueryLease) -> v1.QueryLease:
+    if lease.descriptor.state in ENDED:
+        raise failure(PreconditionFailed, "query.ended", transaction_id=lease.descriptor.query_id)
+    return lease
+
+
+def _as_server(realm: Realm) -> Realm:
+    return replace(realm, access=None, policies=None)
+
+
+def _lease(realm: Realm, used: TransactionUse) -> v1.QueryLease:
+    query = v1.QueryDescriptor(
+        query_id=used.transaction_id,
+        account_id=realm.account_id,
+        caller=realm.caller,
+        kind=v1.QK_TRANSACTION,
+        state=v1.LS_ACTIVE,
+        statements=used.statements,
+        created_at=timestamp(used.began),
+        expires_at=timestamp(used.until),
+        last_used_at=realm.now(),
+    )
+    return v1.QueryLease(descriptor=query, updated_at=realm.now())
+
+
+def _pinned(realm: Realm, table_id: str, snapshot_id: int) -> v1.PinnedTable:
+    """What to hold of a table. Snapshots of folders that were never synchronised have no record."""
+    snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
+    try:
+        table = hierarchy.table(realm, resource_id(realm, table_id, v1.RK_TABLE))
+    except NotFound:  # dropped meanwhile
+        table = None
+    if table is None or snapshot is None:
+        return v1.PinnedTable(table_id=resource_id(realm, table_id, v1.RK_TABLE), snapshot_id=snapshot_id)
+    return pinning.stored(realm, table, snapshot, v1.SnapshotRef()).stored

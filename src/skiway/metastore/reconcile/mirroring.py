@@ -1,41 +1,30 @@
-"""Mirroring an upstream table: its record, its snapshots, the files of each, and which snapshot is current.
-
-Only differences to the stored records are written, so mirroring an unchanged table writes nothing. A snapshot and its
-files are published in one batch, and only while the table is unchanged.
-"""
+"""Mirroring the tables of an upstream: where each belongs, its record, its snapshots and their files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
-from skiway.formats import Format, Snapshot, TableHandle
+from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.formats import Format, Snapshot, Source, TableHandle, TableName
+from skiway.metastore.connectors.api import selects
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT
-from skiway.metastore.records.names import refuse_secrets
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import CONNECTOR, FILE_STATS, SNAPSHOT, TABLE
+from skiway.metastore.records.names import dotted, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import apply_batch, copy_field, retrying
 from skiway.metastore.resources import hierarchy, namespaces, snapshots, tables
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.resources.snapshots import current_put, stored_id
 from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.file_table import DIGEST, partition_spec, snapshot_record, stored_files
 from skiway.model import v1
 from skiway.storage import Check, Operation, Pointer
-
-__all__ = [
-    "Mirror",
-    "ensured_namespace",
-    "list_with_problem",
-    "mirrored_tables",
-    "store_problem",
-    "table_spec",
-    "wanted",
-]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NO_COLUMNS: Final = '{"type": "struct", "fields": []}'
@@ -303,13 +292,13 @@ def _merged(stored: v1.Snapshot, upstream: v1.Snapshot) -> v1.Snapshot:
     Values that upstream no longer has stay, and so does the ingestion time.
     """
     merged = updates.copied(stored)
-    for field, value in upstream.ListFields():
-        if field.name in ("ingested_at", "updated_at"):
+    for descriptor, value in upstream.ListFields():
+        if descriptor.name in ("ingested_at", "updated_at"):
             continue
-        if field.name in ("summary", "format_metadata"):
-            getattr(merged, field.name).update(value)
+        if descriptor.name in ("summary", "format_metadata"):
+            getattr(merged, descriptor.name).update(value)
         else:
-            copy_field(upstream, merged, field.name)
+            copy_field(upstream, merged, descriptor.name)
     return merged
 
 
@@ -322,3 +311,143 @@ def _replaced(realm: Realm, stored: Stored[v1.FileStatsSet] | None, facts: v1.Fi
         return False
     realm.all(FILE_STATS).update(stored, facts)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTarget:
+    """A table upstream, and the namespace and name it gets here."""
+
+    source: TableName
+    namespace: tuple[str, ...]
+    name: str
+
+    def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
+        """The id of the destination namespace, if it exists."""
+        found = namespaces.lookup(realm, catalog_id, self.namespace)
+        return None if found is None else found.resource_id
+
+
+@dataclass(slots=True)
+class Destinations:
+    """The destinations of a connector's tables in the scope of a job."""
+
+    realm: Realm
+    connector: v1.Connector
+    scope: v1.JobScope
+    resolved: list[MirrorTarget] = field(default_factory=list, init=False)
+
+    def targets(self, source: Source) -> list[MirrorTarget]:
+        """All destinations.
+
+        Raise `NotFound` if there are none, because a filter that matches nothing is most likely misspelled.
+        """
+        chosen = list(self._chosen(source))
+        if not chosen:
+            raise self._nothing("the connector selects no table of its upstream", "connector.tables.none")
+        if len(chosen) > 1 and self._own_name():
+            raise InvalidArgument(
+                f"connector {self.connector.display_name} has one destination table but selects {len(chosen)} tables:"
+                " remove destination.table, or set source.table",
+                key="connector.destination.table.many",
+                field="destination.table_display_name",
+            )
+        self.resolved = [target for target in map(self._aim, chosen) if self._in_scope(target)]
+        if not self.resolved:
+            raise self._nothing("no table of the connector is in the requested scope", "scope.unmatched")
+        return self.resolved
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the connector mirrors a single table."""
+        return self.connector.source.HasField("table")
+
+    def base(self) -> tuple[str, ...]:
+        """The namespace below which all tables are mirrored; empty if they keep their upstream namespaces."""
+        to = self.connector.destination
+        if to.HasField("namespace_id"):
+            return full_path(hierarchy.namespace(self.realm, to.namespace_id, field="destination.namespace_id").value)
+        return tuple(to.namespace.segments) or self._source_path
+
+    def _chosen(self, source: Source) -> Iterator[TableName]:
+        wanted = self.connector.source
+        for namespace in [self._source_path] if self._source_path else source.namespaces():
+            for name in source.tables(namespace):
+                if selects(wanted, namespace, name):
+                    yield TableName(namespace, name)
+
+    def _aim(self, table: TableName) -> MirrorTarget:
+        below = table.namespace[len(self._source_path) :]
+        path = tuple(map(normal_text, (*self.base(), *below))) or (self.connector.display_name,)
+        own = self._by_table(table)
+        name = own.table_display_name or self._own_name() or normal_text(table.name)
+        return MirrorTarget(table, tuple(own.namespace.segments) or path, name)
+
+    def _by_table(self, table: TableName) -> v1.TableDestination:
+        """The destination of this table in `destination.tables`; the full name takes precedence over the plain one."""
+        by_source = {each.source: each for each in self.connector.destination.tables}
+        return by_source.get(str(table)) or by_source.get(table.name) or v1.TableDestination()
+
+    def _own_name(self) -> str:
+        to = self.connector.destination
+        if to.HasField("table_id"):
+            key = keys.table(self.realm.account_id, to.table_id.id)
+            found = self.realm.all(TABLE).find(key)
+            return found.value.display_name if found else ""
+        return to.table_display_name
+
+    def _in_scope(self, target: MirrorTarget) -> bool:
+        paths = [tuple(each.segments) for each in self.scope.namespaces]
+        return (not paths or target.namespace in paths) and self.scope.table in ("", target.name)
+
+    @property
+    def _source_path(self) -> tuple[str, ...]:
+        return tuple(self.connector.source.namespace.segments)
+
+    def _nothing(self, what: str, key: str) -> NotFound:
+        name = self.connector.display_name
+        names = [dotted(each.segments) for each in self.scope.namespaces] + [self.scope.table]
+        requested = ", ".join(filter(None, names))
+        return NotFound(
+            f"{what} (connector {name}{f', requested: {requested}' if requested else ''}): check names and filters",
+            key=key,
+            name=name,
+        )
+
+
+def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: Destinations) -> None:
+    """Store the ids of the destinations that exist now, so that they may be renamed."""
+    catalog_id = connector.destination.catalog_id
+    base = destinations.base()
+    if not base or not destinations.resolved:
+        return
+    namespace = namespaces.lookup(realm, catalog_id, base)
+    if namespace is None:
+        return
+    table_id = _table_id(realm, connector, destinations, namespace) if destinations.is_single else None
+
+    def edit(record: v1.Connector) -> None:
+        if record.destination != connector.destination:
+            return  # changed meanwhile: the ids belong to the old destination
+        record.destination.namespace_id.CopyFrom(namespace.resource_id)
+        record.destination.ClearField("namespace")
+        if table_id is not None:
+            record.destination.table_id.CopyFrom(table_id)
+            record.destination.ClearField("table_display_name")
+
+    def attempt() -> None:
+        key = keys.connector(realm.account_id, connector.resource_id.id)
+        try:
+            updates.update(realm, realm.all(CONNECTOR), key, name=key, precondition=v1.Precondition(), edit=edit)
+        except PreconditionFailed:
+            raise failure(Contention, "store.contended", what=f"connector {connector.display_name}") from None
+
+    retrying(attempt)
+
+
+def _table_id(
+    realm: Realm, connector: v1.Connector, destinations: Destinations, namespace: v1.Namespace
+) -> v1.ResourceId | None:
+    (target, *_) = destinations.resolved
+    found = mirrored_tables(realm, namespace.resource_id.id, connector.resource_id.id)
+    table = found.get((*target.source.namespace, target.source.name))
+    return None if table is None else table.resource_id

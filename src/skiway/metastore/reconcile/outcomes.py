@@ -13,17 +13,6 @@ from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
-__all__ = [
-    "LEFT_OUT",
-    "TRANSIENT",
-    "Control",
-    "Outcome",
-    "Profile",
-    "Profiled",
-    "Stages",
-    "unread",
-]
-
 SHOWN_FILES: Final = 3
 TRANSIENT = (Unavailable, TimedOut, Contention)
 

@@ -22,20 +22,19 @@ from skiway.errors import Cancelled, NotFound, PreconditionFailed, SkiwayError, 
 from skiway.formats import Snapshot, Source, TableHandle, TableName, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, quality, statistics
-from skiway.metastore.connectors.specs import ColumnChoice, chosen_columns
-from skiway.metastore.ingest.changes import CopyEngine, DatabaseSource, FileTable
-from skiway.metastore.ingest.copying import Copy
-from skiway.metastore.ingest.settings import ROWS_ONLY, rules_for
-from skiway.metastore.ingest.targets import CopyPlace
+from skiway.metastore.connectors.specs import ROWS_ONLY, ColumnChoice, chosen_columns, rules_for
+from skiway.metastore.ingest.copying import Copy, CopyEngine, CopyPlace, DatabaseSource, FileTable
 from skiway.metastore.jobs.attempts import Amounts, clipped
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
-from skiway.metastore.reconcile.destinations import Destinations, MirrorTarget, store_destination_ids
 from skiway.metastore.reconcile.mirroring import (
+    Destinations,
     Mirror,
+    MirrorTarget,
     ensured_namespace,
     list_with_problem,
     mirrored_tables,
+    store_destination_ids,
     store_problem,
 )
 from skiway.metastore.reconcile.outcomes import (
@@ -55,10 +54,8 @@ from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.resources import hierarchy, tables
 from skiway.model import v1
 from skiway.security import SecretsStore
-from skiway.security.secret_shapes import without_secrets
+from skiway.security.redaction import without_secrets
 from skiway.security.source_access import SourceAccess
-
-__all__ = ["MOST_LANES", "Reconciler", "capture"]
 
 MOST_LANES: Final = 16
 """The most tables that a pass works on at a time, whatever the policy says."""

@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 from skiway.errors import InvalidArgument, SkiwayError, TimedOut, Unsupported
 from skiway.formats import Source, open_source
 from skiway.metastore.connectors.credentials import are_sent_alike, check_credentials, credentials
-from skiway.metastore.connectors.specs import check
-from skiway.metastore.ingest.settings import ROWS_ONLY
+from skiway.metastore.connectors.specs import ROWS_ONLY, check
 from skiway.metastore.jobs.attempts import clipped
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.kinds import CONNECTOR
@@ -25,9 +24,7 @@ from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.updates import copy_field
 from skiway.model import v1
 from skiway.security import MASK, SecretsStore
-from skiway.security.secret_shapes import without_secrets
-
-__all__ = ["KINDS", "PATIENCE_S", "Opener", "Upstream", "stored_upstream", "upstream", "validate"]
+from skiway.security.redaction import without_secrets
 
 log = logging.getLogger("skiway.reconcile")
 

@@ -26,8 +26,6 @@ from skiway.metastore.records.repository import Guard, Repository
 from skiway.model import v1
 from skiway.storage import Stores
 
-__all__ = ["GRANTABLE", "AccessDecision", "grantees_of"]
-
 NO_ACCESS: Final = 0
 READ: Final = ("catalog.read", "namespace.read", "table.read", "view.read")
 WRITE: Final = ("namespace.write", "table.write", "view.write")

@@ -20,8 +20,6 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.model import v1
 
-__all__ = ["DAMAGE", "damage_of", "damaged_error", "explaining_damage", "partial_record"]
-
 DAMAGE: Final[Mapping[str, str]] = {
     "pointer.dangling": "its record is missing in the blob store",
     "blob.corrupt": "its record in the blob store is corrupt",

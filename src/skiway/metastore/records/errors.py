@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from skiway.errors import InvalidArgument, SkiwayError
 
-__all__ = ["failure", "invalid_field", "sentence", "sentences"]
-
 E = TypeVar("E", bound=SkiwayError)
 
 

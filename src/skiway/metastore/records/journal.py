@@ -28,10 +28,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, PointerStore, Put, Stores, utc_now
-from skiway.storage.calls import Transfer
-from skiway.storage.format import StoreFormat
-
-__all__ = ["EVENT_KINDS", "HISTORY_S", "RETENTION_S", "Journal", "added_event", "journaled", "packed", "unpacked"]
+from skiway.storage.calls import StoreFormat, Transfer
 
 HISTORY_S: Final = 2 * 3600.0
 """How long replaced snapshots are recorded: longer than a transaction can be open."""

@@ -13,35 +13,6 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.names import folded
 from skiway.model import v1
 
-__all__ = [
-    "ACCOUNT",
-    "CATALOG",
-    "COLUMN_STATS",
-    "COLUMN_TAGS",
-    "CONNECTOR",
-    "FILE_STATS",
-    "GRANT",
-    "IDEMPOTENCY",
-    "JOB",
-    "JOB_LOG",
-    "KINDS",
-    "LEASE",
-    "NAMESPACE",
-    "PIPELINE",
-    "POLICY",
-    "RULE",
-    "RULE_RESULTS",
-    "SNAPSHOT",
-    "TABLE",
-    "TABLE_STATS",
-    "TRANSACTION",
-    "VIEW",
-    "WEBHOOK",
-    "Kind",
-    "folding",
-    "work_digest",
-]
-
 M = TypeVar("M", bound=Message)
 C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
 

@@ -20,23 +20,6 @@ from urllib.parse import quote
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records.errors import failure
 
-__all__ = [
-    "HUMPS",
-    "MAX_DEPTH",
-    "MAX_NAME",
-    "PUNCTUATION",
-    "SECRETS",
-    "dotted",
-    "encoded",
-    "exact_name",
-    "exact_path",
-    "exact_text",
-    "folded",
-    "normal_path",
-    "normal_text",
-    "refuse_secrets",
-]
-
 MAX_NAME = 255
 MAX_DEPTH = 16
 MAX_PROPERTIES = 10_000

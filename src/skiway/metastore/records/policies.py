@@ -21,20 +21,8 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import COLUMN_TAGS, NAMESPACE, POLICY, TABLE
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.model import v1
-from skiway.security.principals import Claim
+from skiway.security.authentication import Claim
 from skiway.storage import Stores
-
-__all__ = [
-    "CHANGED_SINCE",
-    "EVERYONE",
-    "NOT_CHANGED",
-    "NO_FILES",
-    "CallerPolicies",
-    "Restriction",
-    "Subject",
-    "column_matches",
-    "current_columns",
-]
 
 EVERYONE: Final = "everyone"
 NO_FILES: Final = "its files and statistics are not available: read it through Airport, for example with DuckDB"

@@ -24,24 +24,8 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import Kind
 from skiway.model import v1
 from skiway.storage import ABSENT, Delete, Operation, Page, Pointer, Put, Stores, blob_digest
-from skiway.storage.paging import first_page, open_token, seal_token
+from skiway.storage.calls import first_page, open_token, seal_token
 from skiway.telemetry.context import require_active
-
-__all__ = [
-    "DEFAULT_PAGE_SIZE",
-    "MAX_PAGE_SIZE",
-    "Also",
-    "Creation",
-    "Guard",
-    "Replacement",
-    "Repository",
-    "Stored",
-    "etag",
-    "listed",
-    "meta_of",
-    "page_size",
-    "sliced",
-]
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

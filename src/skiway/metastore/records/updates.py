@@ -1,15 +1,14 @@
-"""Conditional changes of stored resources: preconditions, field masks, updates, deletions and retries.
-
-A field in the mask is copied from the spec. If the spec does not set it, an optional field is cleared, and a required
-one is an error. Maps and lists are replaced as a whole.
-"""
+"""Changes of stored resources: preconditions, field masks, updates, deletions, retries and idempotency keys."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, Generic, TypeVar, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
@@ -24,29 +23,23 @@ from tenacity import (
 )
 from tenacity.wait import wait_base
 
-from skiway.errors import Busy, Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import (
+    Busy,
+    Conflict,
+    Contention,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    SkiwayError,
+)
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import GRANT
-from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.kinds import GRANT, IDEMPOTENCY
+from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Repository, Stored, etag, meta_of
 from skiway.model import v1
-from skiway.storage import ABSENT, Operation, Pointer, Stores
-
-__all__ = [
-    "ATTEMPTS",
-    "apply_batch",
-    "check",
-    "copied",
-    "copy_field",
-    "delete",
-    "delete_plain",
-    "has_conditions",
-    "masked_paths",
-    "retrying",
-    "set_plain",
-    "update",
-]
+from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put, Stores
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -266,3 +259,209 @@ def _replace(target: Message, name: str, value: Any) -> None:
         setattr(target, name, value)
     else:
         getattr(target, name).MergeFrom(value)
+
+
+def inside(parent: Pointer) -> tuple[Operation, ...]:
+    """The checks of a batch that adds a child to the parent."""
+    return Check(parent.key, expect=parent.version), Check(keys.closing(parent.key), expect=ABSENT)
+
+
+def close_parent(realm: Realm, parent: Pointer, *, resource: str) -> Pointer:
+    """Prevent new children until the marker is deleted or expires, and return the parent's moved pointer."""
+    expires_at = realm.clock() + timedelta(seconds=realm.closing_s)
+    try:
+        moved, _ = realm.stores.pointers.apply(
+            [
+                Put(parent.key, parent.blob_uri, expect=parent.version),
+                Put(keys.closing(parent.key), "closing", expect=ABSENT, expires_at=expires_at),
+            ]
+        )
+    except Contention:
+        raise
+    except Conflict:
+        raise _why_not_closed(realm, parent, resource) from None
+    return moved
+
+
+def reopening(parent: Pointer) -> tuple[Operation, ...]:
+    """The operations that delete the closing marker; part of the batch that completes a deletion or move."""
+    return (Delete(keys.closing(parent.key), expect=1),)
+
+
+def reopen(realm: Realm, parent: Pointer) -> None:
+    """Delete the closing marker after a failure, unless it has expired already."""
+    try:
+        realm.stores.pointers.apply([Check(parent.key, expect=parent.version), *reopening(parent)])
+    except Conflict:
+        return
+
+
+def remove_empty(
+    realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, require_empty: Callable[[], None]
+) -> None:
+    """Delete a parent that has no children. `require_empty` raises if it has; it runs before and after closing."""
+    require_empty()
+    moved = close_parent(realm, pointer, resource=repository.kind.noun)
+    try:
+        require_empty()
+    except Conflict:
+        reopen(realm, moved)
+        raise
+    repository.delete(moved, value, also=reopening(moved))
+
+
+def counted(counts: Iterable[tuple[int, str]]) -> str:
+    """Counts in words, such as `2 tables and 1 view`; empty if all are zero."""
+    parts = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count]
+    return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _why_not_closed(realm: Realm, parent: Pointer, resource: str) -> Conflict | PreconditionFailed | NotFound:
+    name = keys.last_segment(parent.key)
+    current = realm.stores.pointers.get(parent.key)
+    if current is None:
+        return failure(NotFound, resource, resource=resource, id=name)
+    if current != parent:
+        expected, actual = str(parent.version), str(current.version)
+        return failure(
+            PreconditionFailed, "version.mismatch", resource=resource, id=name, expected=expected, actual=actual
+        )
+    return failure(Contention, f"{resource}.closing", resource=resource, id=name)
+
+
+CHANGES_RIGHTS: Final = ("CreatePolicy",)
+"""Operations after which the caller may have other rights. Their responses contain nothing that these hide."""
+
+R = TypeVar("R", bound=Message)
+
+BETWEEN: Final = "|"
+"""Separates the digests of the request and of the caller's rights in a fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Generic[R]):
+    """A request with its idempotency key. `request` has normalized names; a blank key stores nothing."""
+
+    realm: Realm
+    operation: str
+    key: str
+    request: Message
+    response: type[R]
+
+    def stored_response(self) -> R | None:
+        """The response to an earlier request with this key, or None."""
+        if not self.key.strip():
+            return None
+        slot = Slot(self.realm, self.operation, self.key, fingerprint(self.request))
+        record = slot.find()
+        if record is None:
+            return None
+        if not slot.matches(record):
+            raise failure(Conflict, "idempotency.mismatch", op=self.operation, idempotency_key=self.key)
+        if self.operation not in CHANGES_RIGHTS:
+            slot.require_rights(record)
+        return self.response.FromString(record.answer)
+
+    def storing(self, response: R) -> tuple[Operation, ...]:
+        """The operations that store the response until it expires; part of the batch that makes the change."""
+        if not self.key.strip():
+            return ()
+        slot = Slot(self.realm, self.operation, self.key, fingerprint(self.request))
+        record = slot.record(response.SerializeToString(deterministic=True))
+        return (_put_record(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
+
+
+def once(claim: Claim[R], act: Callable[[], R]) -> R:
+    """The stored response to an earlier request with this key, or that of `act`, which must store it."""
+    earlier = claim.stored_response()
+    if earlier is not None:
+        return earlier
+    try:
+        return act()
+    except Conflict:
+        # A request with the same key may have been faster.
+        earlier = claim.stored_response()
+        if earlier is None:
+            raise
+        return earlier
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The record of one idempotency key. While a request runs it is reserved; afterwards it holds the response."""
+
+    realm: Realm
+    operation: str
+    key: str
+    fingerprint: str
+
+    def find(self) -> v1.IdempotencyRecord | None:
+        """The record of an earlier request with this key, or None. Without a response, it is still running."""
+        return self.realm.all(IDEMPOTENCY).named(self._where)
+
+    def matches(self, record: v1.IdempotencyRecord) -> bool:
+        """Whether the record is that of the same request."""
+        return record.fingerprint.partition(BETWEEN)[0] == self.fingerprint
+
+    def require_rights(self, record: v1.IdempotencyRecord) -> None:
+        """Raise `PermissionDenied` if the caller has other rights than when the response was stored."""
+        if record.fingerprint.partition(BETWEEN)[2] != self.realm.rights:
+            raise failure(PermissionDenied, "idempotency.rights", idempotency_key=self.key)
+
+    def record(self, response: bytes) -> v1.IdempotencyRecord:
+        """The record with a response."""
+        return v1.IdempotencyRecord(
+            operation=self.operation,
+            key=self._own_key,
+            fingerprint=f"{self.fingerprint}{BETWEEN}{self.realm.rights}",
+            answer=response,
+        )
+
+    def reserve(self, *, for_s: float) -> int:
+        """Reserve the key, and return the version for `complete` or `free`. Raise `Conflict` if it is in use."""
+        return self._write(b"", expect=ABSENT, for_s=for_s)
+
+    def complete(self, version: int, response: bytes) -> None:
+        """Store the response until it expires."""
+        self._write(response, expect=version, for_s=self.realm.idempotency_ttl_s)
+
+    def free(self, version: int) -> None:
+        """Allow the request to be sent again. If that fails, the reservation expires."""
+        with suppress(SkiwayError):
+            self.realm.stores.pointers.compare_and_delete(self._where, expect=version)
+
+    @property
+    def _where(self) -> str:
+        return keys.idempotency(self.realm.account_id, self.operation, self._own_key)
+
+    @property
+    def _own_key(self) -> str:
+        """The key, which callers do not share."""
+        return f"{self.realm.caller}\n{self.key}"
+
+    def _write(self, response: bytes, *, expect: int, for_s: float) -> int:
+        put = _put_record(self.realm, self.record(response), expect=expect, for_s=for_s)
+        pointers = self.realm.stores.pointers
+        return pointers.compare_and_set(put.key, put.blob_uri, expect=expect, expires_at=put.expires_at).version
+
+
+def _put_record(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
+    """Write the record's blob, and return the operation that stores the record for that long."""
+    now = realm.clock()
+    expires_at = now + timedelta(seconds=for_s)
+    dated = v1.IdempotencyRecord(
+        account_id=realm.account_id,
+        created_at=timestamp(now),
+        updated_at=timestamp(now),
+        expires_at=timestamp(expires_at),
+    )
+    dated.MergeFrom(record)
+    where = IDEMPOTENCY.key(dated)
+    data = dated.SerializeToString(deterministic=True)
+    uri = realm.stores.blobs.put(data, folder=keys.folder(where), suffix=".pb")
+    return Put(where, uri, expect=expect, expires_at=expires_at)
+
+
+def fingerprint(request: Message) -> str:
+    """A digest that is equal for equal messages."""
+    return base64.b64encode(sha256(request.SerializeToString(deterministic=True)).digest()).decode()

@@ -8,21 +8,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Final
 
-from skiway.config.quotas import Quota
+from skiway.config.server import Quota
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import exact_name, refuse_secrets
-from skiway.metastore.records.parents import counted, remove_empty
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import copy_field, masked_paths
+from skiway.metastore.records.updates import Claim, copy_field, counted, masked_paths, once, remove_empty
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
-
-__all__ = ["create", "delete", "get", "list_", "update"]
 
 MUTABLE = ("display_name", "description", "tags", "quotas")
 QUOTAS: Final = tuple(f"{whose}.{each.name}" for whose in ("caller", "account") for each in fields(Quota))

@@ -9,19 +9,27 @@ from typing import Final, Literal, TypeAlias, get_args
 from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import ACCOUNT, CATALOG
 from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
-from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.records.updates import (
+    Claim,
+    close_parent,
+    copy_field,
+    counted,
+    inside,
+    masked_paths,
+    once,
+    remove_empty,
+    reopen,
+    reopening,
+    retrying,
+)
 from skiway.metastore.resources import hierarchy, namespaces
-from skiway.metastore.resources.ownership import is_managed, writable_id
+from skiway.metastore.resources.hierarchy import is_managed, writable_id
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
-
-__all__ = ["SCAN_MODE", "ScanMode", "create", "delete", "find", "get", "list_", "only", "scan", "update"]
 
 SCAN_MODE = "scan.mode"
 """The property that selects who reads the tables of a catalog."""

@@ -16,24 +16,9 @@ from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import listed
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import full_path, require_path
-from skiway.metastore.resources.ownership import is_managed
+from skiway.metastore.resources.hierarchy import full_path, is_managed, require_path
 from skiway.model import v1
 from skiway.telemetry.context import require_active
-
-__all__ = [
-    "lookup_catalog",
-    "lookup_namespace",
-    "lookup_table",
-    "lookup_table_by_ref",
-    "lookup_view",
-    "resolve_catalog",
-    "resolve_fq_tables",
-    "resolve_fq_views",
-    "resolve_namespace",
-    "resolve_table",
-    "resolve_view",
-]
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", v1.Table, v1.View)

@@ -16,8 +16,6 @@ from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 
-__all__ = ["add", "list_", "revoke"]
-
 GRANTEE: Final = re.compile(r"(user|role):[^\x00-\x1f\x7f]+")
 
 

@@ -1,13 +1,11 @@
-"""The hierarchy of an account: catalogs contain namespaces, which contain namespaces, tables and views.
-
-Finds catalogs, namespaces and tables by id or path, lists and counts what a namespace contains, and deletes it.
-"""
+"""The hierarchy of an account: catalogs contain namespaces, which contain namespaces, tables and views; and who may change what of it."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Final, TypeVar
@@ -15,37 +13,99 @@ from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
-from skiway.errors import Conflict, InvalidArgument, NotFound
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind, folding
 from skiway.metastore.records.names import dotted, encoded, folded, normal_text
-from skiway.metastore.records.parents import inside
-from skiway.metastore.records.realm import Realm, local_id, resource_id
+from skiway.metastore.records.realm import Realm, kind_name, local_id, resource_id
 from skiway.metastore.records.repository import Repository, Stored, listed, sliced
-from skiway.metastore.resources.ownership import is_managed, remover, writable_id
+from skiway.metastore.records.updates import inside
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
 
-__all__ = [
-    "Below",
-    "catalog",
-    "check_parent_ids",
-    "child_counts",
-    "clear_namespace",
-    "entering",
-    "find_path",
-    "full_path",
-    "namespace",
-    "namespace_in",
-    "nearest",
-    "purge_table",
-    "relation_any_case",
-    "relation_count",
-    "require_path",
-    "state_digest",
-    "table",
-]
+C = TypeVar("C", v1.Namespace, v1.Table, v1.View)
+
+_COMMITTED: Final = ("schema_json", "properties", "upstream")
+SYSTEM_ACCOUNT = "_system"
+"""The account in the ids of system objects."""
+
+SYSTEM_NAMESPACES = ("information_schema", "skiway")
+"""The namespaces at the top of every catalog."""
+
+
+def refuse_system_path(path: Sequence[str]) -> None:
+    """Raise if a namespace at `path` would hide a system namespace, or be inside one.
+
+    Names are compared case-insensitively.
+    """
+    if folded(path[0]) not in SYSTEM_NAMESPACES:
+        return
+    if len(path) == 1:
+        raise failure(AlreadyExists, "namespace.reserved", resource="namespace", name=path[0])
+    raise failure(PermissionDenied, "system.object.immutable", resource="namespace", name=dotted(path))
+
+
+def writable_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType, *, field: str) -> str:
+    """The text of an id that the request has in `field`, of a resource to be changed. Raise for a system object."""
+    if given.account_id == SYSTEM_ACCOUNT:
+        raise failure(PermissionDenied, "system.object.immutable", resource=kind_name(kind), name=given.id)
+    return local_id(realm, given, kind, field=field)
+
+
+def is_managed(catalog: v1.Catalog) -> bool:
+    """Whether the catalog has no connector."""
+    return not catalog.connector_ref
+
+
+def writer(realm: Realm, kind: Kind[C]) -> Repository[C]:
+    """The repository through which one resource is created or updated. Get a new one for each resource."""
+
+    @cache
+    def managed(catalog_id: str) -> bool:
+        return is_managed(realm.all(CATALOG).require(keys.catalog(realm.account_id, catalog_id), name=catalog_id).value)
+
+    return realm.all(folding(kind, managed))
+
+
+def remover(realm: Realm, kind: Kind[C]) -> Repository[C]:
+    """The repository through which a resource is deleted, together with its case-folded reservation if it has one."""
+    return realm.all(folding(kind, lambda _: True))
+
+
+def refuse_fields(table: v1.Table, paths: Collection[str]) -> None:
+    """Raise if the table is managed and one of the fields comes from its metadata."""
+    owned = sorted(path for path in paths if path.partition(".")[0] in _COMMITTED)
+    if table.metadata_location and owned:
+        raise _refused(table, ", ".join(owned))
+
+
+def refuse_snapshots(table: v1.Table) -> v1.Table:
+    """Return the table. Raise if it is managed."""
+    if table.metadata_location:
+        raise _refused(table, "snapshots")
+    return table
+
+
+def require_managed(table: v1.Table) -> v1.Table:
+    """Return the table. Raise if it is not managed."""
+    if not table.metadata_location:
+        raise PreconditionFailed(
+            f"table {table.display_name} is not a managed table: trigger the connector that mirrors it",
+            key="table.not_managed",
+            id=table.resource_id.id,
+        )
+    return table
+
+
+def _refused(table: v1.Table, what: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"{what} of managed table {table.display_name} cannot be set, because its commits define them: change the table "
+        "with SQL, or commit to it as an Iceberg table",
+        key="table.managed",
+        id=table.resource_id.id,
+    )
+
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", v1.Table, v1.View)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import NAMESPACE
 from skiway.metastore.records.names import (
     dotted,
@@ -22,17 +21,36 @@ from skiway.metastore.records.names import (
     normal_text,
     refuse_secrets,
 )
-from skiway.metastore.records.parents import close_parent, counted, inside, remove_empty, reopen, reopening
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.records.updates import (
+    Claim,
+    close_parent,
+    copy_field,
+    counted,
+    inside,
+    masked_paths,
+    once,
+    remove_empty,
+    reopen,
+    reopening,
+    retrying,
+)
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import Below, find_path, full_path, nearest, require_path
-from skiway.metastore.resources.ownership import is_managed, refuse_system_path, remover, writable_id, writer
+from skiway.metastore.resources.hierarchy import (
+    Below,
+    find_path,
+    full_path,
+    is_managed,
+    nearest,
+    refuse_system_path,
+    remover,
+    require_path,
+    writable_id,
+    writer,
+)
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
-
-__all__ = ["clear", "create", "delete", "find", "find_any_case", "get", "list_", "lookup", "scan", "update"]
 
 MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 

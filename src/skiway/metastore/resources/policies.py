@@ -1,30 +1,27 @@
-"""Policies: which rows of tables and views callers see, and what of their columns; and the tags of columns.
-
-`records.policies` resolves and enforces them. Here they are stored, after a check that they can be applied.
-"""
+"""Policies: which rows of tables and views callers see, and what of their columns; and the tags of columns."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import cached_property
 from typing import Final
 
-from skiway import resources
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
+from skiway.foundation import resources
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE, VIEW
-from skiway.metastore.records.named import NamedCalls
 from skiway.metastore.records.names import MAX_NAME
-from skiway.metastore.records.policies import EVERYONE, column_matches, current_columns
+from skiway.metastore.records.policies import EVERYONE, Subject, column_matches, current_columns
 from skiway.metastore.records.realm import Realm, kind_name, local_id
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
+from skiway.sandbox.queries import Queries
 from skiway.storage import Check, Operation
-
-__all__ = ["Compile", "Relation", "calls", "get_tags", "list_tags", "scan", "set_tags"]
 
 MAX_ITEMS: Final = 1000
 MAX_SQL: Final = 10_000
@@ -237,3 +234,23 @@ def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
 def _replace(field: object, values: Iterable[str]) -> None:
     del field[:]  # type: ignore[attr-defined]
     field.extend(values)  # type: ignore[attr-defined]
+
+
+class SandboxedExpressions:
+    """Compiles the expressions of a policy. The process for that is started when it is first needed."""
+
+    def __call__(self, policy: v1.Policy, relations: Sequence[Relation]) -> Sequence[str]:  # noqa: ARG002
+        """The columns that the policy reads; `InvalidArgument` if an expression is not valid."""
+        text = policy.row_filter.predicate if policy.HasField("row_filter") else policy.mask.expression
+        if not text:
+            return []
+        process = self._queries.start()
+        try:
+            (expression,) = process.expressions([text], Subject().values)
+            return expression.columns
+        finally:
+            process.close()
+
+    @cached_property
+    def _queries(self) -> Queries:
+        return Queries(memory_limit="256MB", timeout_s=30.0, workers=2, threads=1)

@@ -13,39 +13,15 @@ from typing import TypeAlias
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import apply_batch, copy_field, masked_paths, retrying
+from skiway.metastore.records.updates import Claim, apply_batch, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.ownership import refuse_snapshots
+from skiway.metastore.resources.hierarchy import refuse_snapshots
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put
-
-__all__ = [
-    "STATISTICS",
-    "StoredSnapshot",
-    "check_id",
-    "create",
-    "current",
-    "current_at",
-    "current_id",
-    "current_put",
-    "delete",
-    "entries",
-    "get",
-    "list_",
-    "resolve",
-    "scan",
-    "set_current",
-    "stored_id",
-    "update",
-    "without_statistics",
-    "writing",
-    "written_by",
-]
 
 StoredSnapshot: TypeAlias = Stored[v1.Snapshot]
 

@@ -1,29 +1,28 @@
-"""Tables: a name, a schema, and where the data is. Their states are in `snapshots`."""
+"""Tables: a name, a schema, where the data is, and properties, which tables also inherit. Their states are in `snapshots`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
+from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, once
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import copy_field, masked_paths, retrying
+from skiway.metastore.records.updates import Claim, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import purge_table
-from skiway.metastore.resources.ownership import is_managed, refuse_fields, remover, writable_id, writer
+from skiway.metastore.resources.hierarchy import is_managed, purge_table, refuse_fields, remover, writable_id, writer
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 from skiway.storage import Operation
-
-__all__ = ["create", "delete", "find", "find_any_case", "get", "list_", "lookup", "problem_of", "scan", "update"]
-
 
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
 REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "schema_json", "upstream.uri"))
@@ -223,3 +222,89 @@ def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
     if realm.stores.pointers.get(keys.connector(realm.account_id, connector_id)) is None:
         raise failure(NotFound, "connector", resource="connector", id=connector_id)
     given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))
+
+
+MAINTENANCE: Final = "maintenance."
+"""The prefix of the properties that say what runs by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedProperties:
+    """The properties of a table with a prefix: their names without it, each with its text and the object that sets it.
+
+    A property with a wrong text raises `InvalidArgument`, which names that object.
+    """
+
+    prefix: str
+    properties: Mapping[str, tuple[str, str]]
+
+    def is_auto(self, name: str, *, default: bool = False) -> bool:
+        """Whether a property is `auto` rather than `off`."""
+        found = self.text(name, "auto" if default else "off")
+        if found not in ("auto", "off"):
+            raise self.invalid(name, "auto or off")
+        return found == "auto"
+
+    def source_of(self, name: str) -> str:
+        """The object that sets a property; empty if none does."""
+        return self.properties.get(name, ("", ""))[1]
+
+    def text(self, name: str, default: str) -> str:
+        """A property in lower case."""
+        return self.properties.get(name, (default, ""))[0].strip().lower()
+
+    def number(self, name: str, default: int) -> int:
+        """A property that is a whole number."""
+        found = self.text(name, str(default))
+        if not found.isdecimal():
+            raise self.invalid(name, "a number")
+        return int(found)
+
+    def share(self, name: str, default: float) -> float:
+        """A property that is a number between 0 and 1."""
+        try:
+            found = float(self.text(name, str(default)))
+        except ValueError:
+            found = -1.0
+        if not 0 <= found <= 1:
+            raise self.invalid(name, "a share between 0 and 1")
+        return found
+
+    def duration(self, name: str) -> timedelta | None:
+        """A property that is a duration; None if it is not set."""
+        if name not in self.properties:
+            return None
+        try:
+            found: timedelta = DURATION.read(self.text(name, ""))
+        except ValueError:
+            raise self.invalid(name, DURATION.takes) from None
+        return found
+
+    def invalid(self, name: str, wanted: str) -> InvalidArgument:
+        """The error about a property with a wrong text."""
+        text, source = self.properties[name]
+        return InvalidArgument(
+            f"property {self.prefix}{name} of {source} is {text!r}, but must be {wanted}: change or remove it",
+            key="property.invalid",
+        )
+
+
+def inherited(realm: Realm, table: v1.Table, prefix: str) -> Mapping[str, tuple[str, str]]:
+    """The properties of a table that start with the prefix, with those that it inherits, as `InheritedProperties` has them."""
+    found: dict[str, tuple[str, str]] = {}
+    for source, properties in _levels(realm, table):
+        for name, text in properties.items():
+            if name.startswith(prefix):
+                found[name.removeprefix(prefix)] = text, source
+    return found
+
+
+def _levels(realm: Realm, table: v1.Table) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The catalog of a table, its namespaces from the outside, and the table, each with its properties."""
+    catalog = hierarchy.catalog(realm, table.catalog_id).value
+    yield f"catalog {catalog.display_name}", catalog.properties
+    path = hierarchy.full_path(hierarchy.namespace(realm, table.namespace_id).value)
+    for length in range(1, len(path) + 1):
+        namespace = hierarchy.require_path(realm, catalog, path[:length]).value
+        yield f"namespace {'.'.join(path[:length])}", namespace.properties
+    yield f"table {table.display_name}", table.properties

@@ -20,21 +20,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from skiway.errors import InvalidArgument
+from skiway.foundation.resources import namespace_path, schema_name
 from skiway.model import v1
-from skiway.schema_names import namespace_path, schema_name
-
-__all__ = [
-    "DUCKDB",
-    "QUERY_NAMES",
-    "SPARK",
-    "default_catalog",
-    "duckdb_names",
-    "duckdb_sql",
-    "is_translated",
-    "spark_sql",
-    "tables_in",
-    "view_sql",
-]
 
 DUCKDB: Final = "duckdb"
 SPARK: Final = "spark"

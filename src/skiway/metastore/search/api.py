@@ -3,27 +3,168 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from skiway.errors import NotFound
+from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.resources import catalogs
+from skiway.metastore.records.repository import Guard
+from skiway.metastore.resources import catalogs, tables
 from skiway.metastore.resources.hierarchy import find_path, full_path
-from skiway.metastore.search.index import MAX_LARGEST, Area, Index, Totals
+from skiway.metastore.search.index import (
+    MAX_LARGEST,
+    Area,
+    Document,
+    Entry,
+    Index,
+    IndexedDocument,
+    Tags,
+    Totals,
+    document_of,
+    format_of,
+    match,
+    words_of,
+)
 from skiway.metastore.search.indexes import SearchIndexes
-from skiway.metastore.search.ranking import IndexedDocument, Tags, match, words_of
-from skiway.metastore.search.reading import Entry
-from skiway.metastore.search.showing import Shown
-from skiway.metastore.search.visibility import Visibility
+from skiway.metastore.statistics import size_of
 from skiway.model import v1
 from skiway.telemetry.context import require_active
 
-__all__ = ["get_summary", "list_objects", "search"]
+
+class Visibility:
+    """What one caller may see."""
+
+    def __init__(self, realm: Realm) -> None:
+        self._namespaces = realm.all(NAMESPACE).guard
+        self._relations: Mapping[int, Guard | None] = {
+            v1.RK_TABLE: realm.all(TABLE).guard,
+            v1.RK_VIEW: realm.all(VIEW).guard,
+        }
+        self._access, self._policies = realm.access, realm.policies
+        self.shows_tags = realm.access is None or realm.access.everywhere("policy.manage")
+        """Whether the caller sees tags of columns: only those who manage policies do."""
+
+    def namespace(self, area: Area) -> bool:
+        """Whether the caller sees a namespace."""
+        if self._namespaces is None:
+            return True
+        *parents, name = area.path[1:]
+        own, catalog = v1.ResourceId(id=area.id), v1.ResourceId(id=area.catalog_id)
+        return self._namespaces.sees(
+            v1.Namespace(resource_id=own, catalog_id=catalog, parents=parents, display_name=name)
+        )
+
+    def relations(self, area: Area, entries: Iterable[Entry] | None = None) -> Iterator[Entry]:
+        """The tables and views of a namespace that the caller sees, or those of `entries`, which are in the namespace."""
+        found = area.relations.values() if entries is None else entries
+        all_of = {kind: self._sees(kind, "", area) for kind in self._relations}
+        if all(all_of.values()):
+            return iter(found)
+        granted = () if self._access is None else self._access.granted_ids
+        return (
+            each for each in found if all_of[each.kind] or (each.id in granted and self._sees(each.kind, each.id, area))
+        )
+
+    def totals(self, area: Area) -> Totals:
+        """The totals of what the caller sees in a namespace. Sizes that policies withhold are not in them."""
+        is_withheld = None if self._policies is None else self._policies.withholding_sizes(area.catalog_id, area.id)
+        if is_withheld is None:
+            if all(self._sees(kind, "", area) for kind in self._relations):
+                return area.totals
+            return Totals.of(self.relations(area))
+        return Totals.of(
+            replace(each, rows=None, size_bytes=None) if is_withheld(each.id, bool(each.tags)) else each
+            for each in self.relations(area)
+        )
+
+    def _sees(self, kind: int, object_id: str, area: Area) -> bool:
+        """Whether the caller sees a table or view; without an id, all of them in a namespace."""
+        guard = self._relations[kind]
+        if guard is None:
+            return True
+        own, place = v1.ResourceId(id=object_id), v1.ResourceId(id=area.id)
+        on = v1.Table if kind == v1.RK_TABLE else v1.View
+        return guard.sees(on(resource_id=own, namespace_id=place))
+
+
+KINDS: Final[dict[int, tuple[Kind[Any], Callable[[str, str], str]]]] = {
+    v1.RK_TABLE: (TABLE, keys.table),
+    v1.RK_VIEW: (VIEW, keys.view),
+    v1.RK_NAMESPACE: (NAMESPACE, keys.namespace),
+    v1.RK_CATALOG: (CATALOG, keys.catalog),
+}
+
+
+class Shown:
+    """Reads objects for one answer. Repositories hide what the caller may not see."""
+
+    def __init__(self, realm: Realm) -> None:
+        self._realm = realm
+        self._paths: dict[str, tuple[str, ...] | None] = {}
+
+    def object(self, kind: int, object_id: str) -> tuple[v1.LakeObject, Document] | None:
+        """An object as answers contain it, and its texts; None if the caller does not see it, or if it does not exist."""
+        found = self._read(kind, object_id)
+        path = None if found is None else self._path(found)
+        if found is None or path is None:
+            return None
+        shown = v1.LakeObject(resource_id=found.resource_id, path=path, damage=found.damage)
+        shown.resource_id.kind = v1.ResourceKind.ValueType(kind)
+        if isinstance(found, v1.Catalog | v1.Namespace):
+            document = Document.at(kind, path, comment=found.description)
+        else:
+            document = document_of(found, path)
+        shown.comment = found.description  # the texts have the comments of columns, too
+        if isinstance(found, v1.Table):
+            self._add_size(shown, found)
+        return shown, document
+
+    def with_id(self, object_id: str) -> v1.LakeObject | None:
+        """The object with an id, of whatever kind."""
+        found = (self.object(kind, object_id) for kind in KINDS)
+        return next((each[0] for each in found if each is not None), None)
+
+    def _add_size(self, shown: v1.LakeObject, table: v1.Table) -> None:
+        shown.format = format_of(table)
+        shown.problem = tables.problem_of(self._realm, table)
+        size = size_of(self._realm, table)
+        if size is None:
+            return
+        if size.damage:
+            shown.damage = size.damage
+        else:
+            shown.row_count, shown.total_size_bytes = size.row_count, size.total_size_bytes
+            shown.row_count_is_bound = size.row_count_is_bound
+
+    def _read(self, kind: int, object_id: str) -> Any:
+        """The record of an object; a damaged one has what its keys tell."""
+        noun, key = KINDS[kind]
+        found = self._realm.all(noun).entry(self._realm.stores.pointers.get(key(self._realm.account_id, object_id)))
+        return None if found is None else found.value
+
+    def _path(self, of: Any) -> tuple[str, ...] | None:
+        match of:
+            case v1.Catalog():
+                return (of.display_name,)
+            case v1.Namespace():
+                above = self._container(v1.RK_CATALOG, of.catalog_id.id)
+                return None if above is None else (*above, *full_path(of))
+        above = self._container(v1.RK_NAMESPACE, of.namespace_id.id)
+        return None if above is None else (*above, of.display_name)
+
+    def _container(self, kind: int, object_id: str) -> tuple[str, ...] | None:
+        if object_id not in self._paths:
+            found = self._read(kind, object_id)
+            self._paths[object_id] = None if found is None else self._path(found)
+        return self._paths[object_id]
+
 
 DEFAULT_HITS: Final = 20
 MAX_HITS: Final = 100

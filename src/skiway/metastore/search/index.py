@@ -1,22 +1,259 @@
-"""The index of one account: catalogs, and namespaces with the tables and views in them.
-
-It is not safe for threads by itself: `indexes` lets one at a time use it.
-"""
+"""The index of one account: catalogs, and namespaces with their tables and views, and which of them match a text best."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
+from sys import getsizeof
 from threading import Lock
 from typing import Final
 
+import msgspec
+
+from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import COLUMN_TAGS, TABLE, VIEW
+from skiway.metastore.records.policies import current_columns
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.resources import tables, views
 from skiway.metastore.resources.hierarchy import full_path
-from skiway.metastore.search.reading import Entry, container
+from skiway.metastore.statistics import size_of
 from skiway.model import v1
 
-__all__ = ["MAX_LARGEST", "Area", "Budget", "Index", "Totals"]
+WEIGHTS: Final = {"name": 100.0, "tag": 50.0, "column": 40.0, "comment": 20.0}
+KINDS: Final[dict[int, int]] = {v1.RK_TABLE: 3, v1.RK_VIEW: 2, v1.RK_NAMESPACE: 1, v1.RK_CATALOG: 1}
+MAX_WORDS: Final = 20
+PART, COLUMN = "\x1e", "\x1f"
+"""They separate the parts of a text, and its columns. Words contain neither, because both count as white space."""
+
+Tags = tuple[tuple[str, str], ...]
+"""Columns of a table, each with one of its tags."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The texts of an object in which words are looked for. `path` has dots, and ends with the name."""
+
+    kind: int
+    path: str
+    name: str
+    columns: Sequence[str] = ()
+    comment: str = ""
+
+    @classmethod
+    def at(cls, kind: int, path: tuple[str, ...], columns: Sequence[str] = (), comment: str = "") -> Document:
+        """The document of an object with this path."""
+        return cls(kind, ".".join(path), path[-1], columns, comment)
+
+    def text(self) -> str:
+        """All texts in lower case."""
+        return PART.join((_plain(self.path), COLUMN.join(map(_plain, self.columns)), _plain(self.comment))).lower()
+
+
+class IndexedDocument:
+    """The document in lower case that has a text. The text is taken apart only as far as that is needed."""
+
+    __slots__ = ("_text", "kind", "name")
+
+    def __init__(self, kind: int, name: str, text: str) -> None:
+        self.kind, self.name, self._text = kind, name.lower(), text
+
+    @property
+    def path(self) -> str:
+        """The path with dots."""
+        return self._text[: self._text.index(PART)]
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns."""
+        columns = self._text.split(PART)[1]
+        return columns.split(COLUMN) if columns else ()
+
+    @property
+    def comment(self) -> str:
+        """The comment."""
+        return self._text[self._text.rindex(PART) + 1 :]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text that somebody searches for."""
+    return list(dict.fromkeys(text.lower().split()))[:MAX_WORDS]
+
+
+def match(document: Document | IndexedDocument, words: Sequence[str], tags: Tags = ()) -> tuple[float, str] | None:
+    """The score of a document, and where its words were found; None if it does not contain all of them."""
+    name, path = document.name.lower(), document.path.lower()
+    score, places = 0.0, []
+    for word in words:
+        best, where = 0.0, ""
+        if word in path:
+            best, where = WEIGHTS["name"] * _closeness(word, name, path), "name"
+        for column, tag in tags:
+            value = WEIGHTS["tag"] * _closeness(word, tag, tag) if word in tag else 0.0
+            if value > best:
+                best, where = value, f"tag {tag} of column {column}"
+        if best < WEIGHTS["column"]:
+            for column in document.columns:
+                lower = column.lower()
+                value = WEIGHTS["column"] * _closeness(word, lower, lower) if word in lower else 0.0
+                if value > best:
+                    best, where = value, f"column {column}"
+        if not best and word in document.comment.lower():
+            best, where = WEIGHTS["comment"], "comment"
+        if not best:
+            return None
+        score += best
+        places.append(where)
+    return score + KINDS.get(document.kind, 0), next((each for each in places if each != "name"), "name")
+
+
+def _closeness(word: str, name: str, path: str) -> float:
+    if name == word or path == word:
+        return 1.0
+    if name.startswith(word):
+        return 0.8 + 0.1 * len(word) / max(len(name), 1)
+    return 0.6 if word in name else 0.4
+
+
+def _plain(text: str) -> str:
+    return text.replace(PART, " ").replace(COLUMN, " ")
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+class _Column(msgspec.Struct):
+    name: str
+    doc: object = None
+
+
+class _Schema(msgspec.Struct):
+    fields: tuple[_Column, ...] = ()
+
+
+_SCHEMA: Final = msgspec.json.Decoder(_Schema)
+"""Reads only the names and comments of columns, which takes a tenth of the time: there may be many tables."""
+
+
+def column_comments(schema_json: str) -> dict[str, str]:
+    """The comment of each column by its name; none if the schema is not one of a table."""
+    try:
+        fields: Iterable[_Column] = _SCHEMA.decode(schema_json or "{}").fields
+    except msgspec.DecodeError:
+        return {}
+    return {each.name: each.doc if isinstance(each.doc, str) else "" for each in fields}
+
+
+OVERHEAD: Final = 600
+"""About how many bytes an entry takes besides its text."""
+
+TagsByTable = Mapping[str, v1.ColumnTags]
+
+
+@dataclass(slots=True)
+class Entry:
+    """An object in the index. `text` is the one of its document; that of a table or view has no path until it is in an index."""
+
+    kind: int
+    id: str
+    name: str
+    text: str
+    format: int = v1.TF_UNSPECIFIED
+    rows: int | None = None
+    size_bytes: int | None = None
+    tags: Tags = ()
+    is_damaged: bool = False
+    rows_are_bound: bool = False
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes."""
+        return OVERHEAD + getsizeof(self.text) + sum(getsizeof(tag) for _, tag in self.tags)
+
+    def move(self, path: tuple[str, ...]) -> None:
+        """Change the path of what contains it."""
+        _, _, rest = self.text.partition(PART)
+        start, _, _ = Document.at(self.kind, (*path, self.name)).text().partition(PART)
+        self.text = f"{start}{PART}{rest}"
+
+
+def container(kind: int, of: v1.Catalog | v1.Namespace, path: tuple[str, ...]) -> Entry:
+    """The entry of a catalog or a namespace."""
+    text = Document.at(kind, path, comment=of.description).text()
+    return Entry(kind, of.resource_id.id, path[-1], text, is_damaged=bool(of.damage))
+
+
+def relations_in(realm: Realm, namespace_id: str, tags: TagsByTable) -> Iterator[Entry]:
+    """The entries of all tables and views of a namespace. `tags` are those of all tables."""
+    for table in tables.scan(realm, namespace_id):
+        yield _table(realm, table, tags.get(table.resource_id.id))
+    for view in views.scan(realm, namespace_id):
+        yield _view(view)
+
+
+def all_tags(realm: Realm) -> TagsByTable:
+    """The tags of the columns of all tables that have some."""
+    found = realm.all(COLUMN_TAGS).entries(keys.column_tags(realm.account_id))
+    return {each.value.table_id.id: each.value for each in found}
+
+
+def read_table(realm: Realm, table_id: str) -> tuple[str, Entry] | None:
+    """The id of the namespace of a table, and its entry; None if it does not exist."""
+    found = realm.all(TABLE).entry(realm.stores.pointers.get(keys.table(realm.account_id, table_id)))
+    if found is None:
+        return None
+    tags = realm.all(COLUMN_TAGS).find(keys.column_tags(realm.account_id, table_id))
+    return found.value.namespace_id.id, _table(realm, found.value, None if tags is None else tags.value)
+
+
+def read_view(realm: Realm, view_id: str) -> tuple[str, Entry] | None:
+    """As `read_table`, for a view."""
+    found = realm.all(VIEW).entry(realm.stores.pointers.get(keys.view(realm.account_id, view_id)))
+    return None if found is None else (found.value.namespace_id.id, _view(found.value))
+
+
+def _table(realm: Realm, table: v1.Table, tags: v1.ColumnTags | None) -> Entry:
+    size = size_of(realm, table)
+    known = size is not None and not size.damage
+    return Entry(
+        v1.RK_TABLE,
+        table.resource_id.id,
+        table.display_name,
+        document_of(table, (table.display_name,)).text(),
+        format_of(table),
+        size.row_count if size is not None and known else None,
+        size.total_size_bytes if size is not None and known else None,
+        () if tags is None else _tags(table, tags.columns),
+        bool(table.damage) or (size is not None and bool(size.damage)),
+        size is not None and size.row_count_is_bound,
+    )
+
+
+def _view(view: v1.View) -> Entry:
+    text = document_of(view, (view.display_name,)).text()
+    return Entry(v1.RK_VIEW, view.resource_id.id, view.display_name, text, is_damaged=bool(view.damage))
+
+
+def document_of(relation: v1.Table | v1.View, path: tuple[str, ...]) -> Document:
+    """What is searched of a table or view."""
+    if isinstance(relation, v1.View):
+        return Document.at(v1.RK_VIEW, path, comment=relation.description)
+    comments = column_comments(relation.schema_json)
+    comment = " ".join(filter(None, (relation.description, *comments.values())))
+    return Document.at(v1.RK_TABLE, path, tuple(comments), comment)
+
+
+def format_of(table: v1.Table) -> v1.TableFormat.ValueType:
+    """The format of a table. Managed tables are Iceberg tables."""
+    return v1.TF_ICEBERG if table.metadata_location else table.upstream.format
+
+
+def _tags(table: v1.Table, tagged: Iterable[v1.TaggedColumn]) -> Tags:
+    """The tags with the present names of their columns."""
+    now = {number: name for name, number in current_columns(table).items()}
+    return tuple((now.get(each.column_id, each.name), tag) for each in tagged for tag in each.tags)
+
 
 MAX_LARGEST: Final = 100
 

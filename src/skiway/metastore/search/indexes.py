@@ -23,16 +23,13 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from skiway.metastore.events import feed
+from skiway.metastore import events as feed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import catalogs, namespaces
-from skiway.metastore.search.index import Budget, Index
-from skiway.metastore.search.reading import Entry, all_tags, read_table, read_view, relations_in
+from skiway.metastore.search.index import Budget, Entry, Index, all_tags, read_table, read_view, relations_in
 from skiway.model import v1
-
-__all__ = ["IDLE_S", "MAX_BYTES", "RETRY_S", "SearchIndexes"]
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 """The size of all indexes of a process together: enough for about 300,000 tables."""

@@ -28,9 +28,15 @@ from skiway.metastore.statistics.api import (
     table_statistics,
     without_outdated,
 )
-from skiway.metastore.statistics.history import add_to_history, list_history, statistics_history
-from skiway.metastore.statistics.partitions import list_partitions, partition_statistics
-from skiway.metastore.statistics.sizes import list_tables, size_of
+from skiway.metastore.statistics.summaries import (
+    add_to_history,
+    list_history,
+    list_partitions,
+    list_tables,
+    partition_statistics,
+    size_of,
+    statistics_history,
+)
 
 __all__ = [
     "CURRENT_VERSION",

@@ -28,53 +28,18 @@ from skiway.errors import (
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.damage import explaining_damage
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.idempotency import Claim, fingerprint, once
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.policies import NO_FILES
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Also, Repository, Stored, page_size, sliced
-from skiway.metastore.records.updates import retrying
+from skiway.metastore.records.updates import Claim, fingerprint, once, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.snapshots import check_id, current_id, resolve
 from skiway.metastore.statistics import file_table
-from skiway.metastore.statistics.validation import check_column, check_file, check_table
+from skiway.metastore.statistics.bounds import check_column, check_file, check_table
 from skiway.model import v1
 from skiway.storage import Check, Operation
-from skiway.storage.paging import open_token, seal_token
-
-__all__ = [
-    "CURRENT_VERSION",
-    "OTHER_FORMATS",
-    "PAGE",
-    "PROFILE_VERSION",
-    "SAMPLED_FILES",
-    "STEP",
-    "STEP_BYTES",
-    "column_statistics",
-    "column_statistics_address",
-    "counted_nulls",
-    "defaulted_fields",
-    "field_names",
-    "file_statistics",
-    "get_table",
-    "has_column_statistics",
-    "is_older",
-    "is_row_bound",
-    "lacks_profiles",
-    "list_columns",
-    "list_files",
-    "present_column_statistics",
-    "profile_version",
-    "put_columns",
-    "put_files",
-    "put_table",
-    "refuse_restricted",
-    "rename_as_now",
-    "renamed",
-    "snapshot_of",
-    "table_statistics",
-    "without_outdated",
-]
+from skiway.storage.calls import open_token, seal_token
 
 PAGE = 200
 STEP = 10_000

@@ -1,23 +1,156 @@
-"""Remove orphan files of a managed table: files in its folder that none of its states references.
-
-It is the sweep of the warehouse (`gc.warehouse`) for a single table, at once, with an age that the caller chooses.
-"""
+"""Delete what a managed table no longer needs: expired snapshots with their files, and orphan files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore.gc.references import TRANSACTION_LIFETIME
-from skiway.metastore.gc.warehouse import THREE_DAYS_S, sweep_table
-from skiway.metastore.managed.states import managed_record
+from skiway.formats import Found, Location, location
+from skiway.formats.iceberg.changes.maintenance import Expiry, ExpiryRules, expirable, expire
+from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
+from skiway.metastore.gc.warehouse import (
+    THREE_DAYS_S,
+    TRANSACTION_LIFETIME,
+    add_files_of_snapshot,
+    leased_tables,
+    pinned_files,
+    sweep_table,
+)
+from skiway.metastore.ingest.positions import position_file, position_history
+from skiway.metastore.managed.commits import change
+from skiway.metastore.managed.states import ManagedTable, load, managed_record
+from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.table_maintenance.expiring import FoundFile
 from skiway.model import v1
 
-__all__ = ["OrphanReport", "remove_orphans"]
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file, and how large it is."""
+
+    location: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport:
+    """What expired, or would expire: refs, snapshots with their times, and files; and why other snapshots were kept."""
+
+    refs: tuple[str, ...] = ()
+    snapshots: Mapping[int, datetime] = field(default_factory=dict)
+    kept: Mapping[int, str] = field(default_factory=dict)
+    files: tuple[FoundFile, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return sum(each.size_bytes for each in self.files)
+
+
+def expire_snapshots(
+    realm: Realm,
+    warehouse: Warehouse,
+    table_id: v1.ResourceId,
+    *,
+    max_age_ms: int | None = None,
+    min_count: int | None = None,
+    dry_run: bool = True,
+    check: Callable[[], None] = lambda: None,
+) -> ExpiryReport:
+    """Remove the snapshots that the rules do not keep, and their files; in a dry run, only report them.
+
+    The rules are those of the table's properties, unless given. `check` is called before each deletion, and may raise to stop.
+    The realm must be that of the server: leases of all callers count.
+    """
+    seen: list[tuple[TableMetadata, Expiry]] = []
+
+    def choose(metadata: TableMetadata) -> Expiry:
+        rules = ExpiryRules.of(metadata.properties, max_age_ms=max_age_ms, min_count=min_count)
+        now_ms = int(realm.clock().timestamp() * 1000)
+        in_use = snapshots_in_use(realm, table_id.id) | _with_position(metadata)
+        chosen = expirable(metadata, rules, now_ms=now_ms, in_use=in_use)
+        seen[:] = [(metadata, chosen)]
+        return chosen
+
+    if dry_run:
+        table = load(realm, warehouse, table_id)
+        choose(table.metadata)
+    else:
+        table = change(realm, warehouse, table_id, expire(choose))
+    before, chosen = seen[0]
+    report = _report(realm, table, before, chosen)
+    if not dry_run:
+        for each in report.files:
+            check()
+            table.files.remove([each.location])
+    return report
+
+
+def snapshots_in_use(realm: Realm, table_id: str) -> dict[int, str]:
+    """The snapshots of a table that somebody may read at this moment, and why."""
+    found: dict[int, str] = {}
+    since_us = int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000)
+    for pointer in realm.stores.pointers.scan(keys.replaced_snapshot(realm.account_id, table_id)):
+        replaced_us, _, number = pointer.blob_uri.partition(":")
+        if number and int(replaced_us) >= since_us:
+            found[int(number)] = "current within the last hour, so a transaction may read it"
+    for each in leased_tables(realm, table_id):
+        found[each.snapshot_id] = "leased by a query or transaction"
+    return found
+
+
+def _with_position(metadata: TableMetadata) -> dict[int, str]:
+    """The snapshots back to the one that says how far a copy has been loaded: without it, the copy could not continue."""
+    with suppress(PreconditionFailed):  # it has expired already
+        return {each.snapshot_id: "leads to the position of a copy" for each in position_history(metadata)}
+    return {}
+
+
+def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> ExpiryReport:
+    times = {each.snapshot_id: datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in before.snapshots}
+    files = tuple(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else ()
+    return ExpiryReport(chosen.refs, {each: times[each] for each in chosen.snapshots}, chosen.kept, files)
+
+
+def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[FoundFile]:
+    """The files that only expired snapshots use: data files first, so that whoever stops half-way leaves them listed."""
+    files, gone = table.files, frozenset(chosen.snapshots)
+    used: set[Location] = set()
+    for metadata in (before, table.metadata):  # the table may have got new snapshots since
+        for snapshot in metadata.snapshots:
+            if snapshot.snapshot_id not in gone:
+                add_files_of_snapshot(used, files, snapshot)
+        for statistics in (*metadata.statistics, *metadata.partition_statistics):
+            if statistics.snapshot_id not in gone:
+                used.add(location(statistics.statistics_path))
+    expired: set[Location] = set()
+    for snapshot in before.snapshots:
+        if snapshot.snapshot_id in gone:
+            add_files_of_snapshot(expired, files, snapshot, known=used)
+            if position := position_file(snapshot):  # no other snapshot has it
+                expired.add(location(position))
+    for statistics in (*before.statistics, *before.partition_statistics):
+        if statistics.snapshot_id in gone:
+            expired.add(location(statistics.statistics_path))
+    unused = expired - used
+    # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
+    unused -= pinned_files(realm, files, table.id) if unused else set()
+    listed = _listed(files)
+    for place in sorted(unused, key=lambda each: (each.name.endswith(".avro"), str(each))):
+        if place in listed:
+            yield FoundFile(uri_of(place), listed[place].size)
+
+
+def _listed(files: TableFiles) -> dict[Location, Found]:
+    """All files in the folders of a table. Files elsewhere belong to others."""
+    return {each.location: each for root in files.reach.roots for each in files.walk(root)}
 
 
 @dataclass(frozen=True, slots=True)

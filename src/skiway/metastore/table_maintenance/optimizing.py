@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from skiway.errors import Conflict, NotFound, PreconditionFailed
 from skiway.formats import data_files
-from skiway.formats.iceberg.commits import overwrite, tidy
-from skiway.formats.iceberg.compaction import CompactionRules, FileGroup, file_groups, rewritten, unused_deletes
-from skiway.formats.iceberg.data_files import DataFileWriter
+from skiway.formats.iceberg.changes.commits import overwrite, tidy
+from skiway.formats.iceberg.changes.maintenance import (
+    CompactionRules,
+    FileGroup,
+    file_groups,
+    rewritten,
+    unused_deletes,
+)
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, load
 from skiway.metastore.records.realm import Realm
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["ATTEMPTS", "MIN_MANIFESTS", "OptimizeReport", "RulesOf", "live_manifests", "optimize", "planned_groups"]
 
 ATTEMPTS: Final = 4
 """How often a group of files is tried."""
@@ -213,8 +218,8 @@ class _Run:
 
 def live_manifests(table: ManagedTable) -> list[ManifestFile]:
     """The manifests of the current snapshot that have files which are not deleted."""
-    from skiway.formats.iceberg.file_io import ReadingIO
     from skiway.formats.iceberg.manifest_files import has_live_files, manifests
+    from skiway.formats.iceberg.metadata_files import ReadingIO
 
     current = table.metadata.current_snapshot()
     return [each for each in manifests(current, ReadingIO(table.files)) if has_live_files(each)]

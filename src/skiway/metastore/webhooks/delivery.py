@@ -21,26 +21,14 @@ from typing import Final
 from google.protobuf.json_format import MessageToDict
 
 from skiway.errors import NotFound, SkiwayError
-from skiway.metastore.events import feed
+from skiway.metastore import events
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.webhooks.positions import Position, WebhookPlace, after
-from skiway.metastore.webhooks.resources import SECRETS
+from skiway.metastore.webhooks.resources import SECRETS, Position, WebhookPlace, after
 from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.storage import Stores
-
-__all__ = [
-    "Delivery",
-    "DeliveryRules",
-    "Due",
-    "OnAttempt",
-    "Send",
-    "accounts_with_webhooks",
-    "due_webhooks",
-    "signature",
-]
 
 PAGE: Final = 100
 MAX_ERROR: Final = 500
@@ -94,8 +82,8 @@ class Due:
 
 def due_webhooks(realm: Realm) -> Due:
     """What is due in an account. Numbers new events."""
-    feed.sequence_pending(realm.stores.pointers, realm.account_id)
-    head = feed.head(realm.stores.pointers, realm.account_id)
+    events.sequence_pending(realm.stores.pointers, realm.account_id)
+    head = events.head(realm.stores.pointers, realm.account_id)
     due, later = list[str](), list[datetime]()
     for found in realm.all(WEBHOOK).entries(keys.webhook(realm.account_id)):
         if found.value.damage or found.value.paused:
@@ -189,7 +177,7 @@ class Delivery:
     def _next(self, webhook: v1.Webhook, position: Position) -> tuple[v1.Event | None, int]:
         """The next event that the webhook wants, or else the last one that it does not want."""
         pointers, reached = self.realm.stores.pointers, position.after
-        while found := feed.read(pointers, self.realm.account_id, after=reached, limit=PAGE):
+        while found := events.read(pointers, self.realm.account_id, after=reached, limit=PAGE):
             for event in found:
                 if _is_wanted(webhook, event):
                     return event, event.sequence - 1

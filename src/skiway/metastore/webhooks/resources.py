@@ -1,30 +1,154 @@
-"""Webhooks as resources. Their secrets are in the secrets store only."""
+"""Webhooks as resources, and how far the delivery of each is."""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
-from skiway import resources
 from skiway.errors import Conflict, NotFound
-from skiway.metastore.events import feed
+from skiway.foundation import resources
+from skiway.metastore import events
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.journal import EVENT_KINDS
 from skiway.metastore.records.kinds import WEBHOOK
-from skiway.metastore.records.named import NamedCalls
-from skiway.metastore.records.realm import Realm, local_id
-from skiway.metastore.webhooks.positions import WebhookPlace
+from skiway.metastore.records.realm import Realm, local_id, timestamp
+from skiway.metastore.records.updates import delete_plain
+from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.security import SecretsStore
-from skiway.security.secret_shapes import secret_in_uri
+from skiway.security.redaction import secret_in_uri
 from skiway.security.source_access import SourceAccess
-from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
+from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
 
-__all__ = ["SECRETS", "calls", "list_dead_letters", "redeliver", "remove_secret"]
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last event that is done, and the attempts at the next one."""
+
+    after: int
+    attempt: int = 0
+    next_us: int = 0
+    error: str = ""
+
+    @property
+    def next_at(self) -> datetime:
+        """When the next attempt is due."""
+        return datetime.fromtimestamp(self.next_us / 1_000_000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookPlace:
+    """What is stored about the delivery of one webhook."""
+
+    realm: Realm
+    webhook_id: str
+
+    @property
+    def _pointers(self) -> PointerStore:
+        return self.realm.stores.pointers
+
+    def begin(self, after: int) -> Put:
+        """The operation that begins after an event, for the batch that creates the webhook."""
+        return Put(self._key("position"), json.dumps(asdict(Position(after))), expect=ABSENT)
+
+    def read(self) -> tuple[Position, Pointer] | None:
+        """The position and its pointer; None if the webhook was deleted."""
+        found = self._pointers.get(self._key("position"))
+        return None if found is None else (Position(**json.loads(found.blob_uri)), found)
+
+    def move(self, before: Pointer, position: Position, *, also: tuple[Operation, ...] = ()) -> bool:
+        """Store a position, unless it changed since it was read. Return whether it was stored."""
+        put = Put(before.key, json.dumps(asdict(position)), expect=before.version)
+        try:
+            self._pointers.apply([put, *also])
+        except (Conflict, NotFound):
+            return False
+        return True
+
+    # --- the lease ----------------------------------------------------------------------------------------------------
+
+    def lease(self, owner: str, seconds: float) -> Pointer | None:
+        """Take the lease for some time; None if another server has it."""
+        until = self.realm.clock() + timedelta(seconds=seconds)
+        with suppress(Conflict):
+            (held,) = self._pointers.apply([Put(self._key("lease"), owner, expect=ABSENT, expires_at=until)])
+            return held
+        return None
+
+    def release(self, held: Pointer) -> None:
+        """Return the lease, unless it has expired."""
+        with suppress(Conflict, NotFound):
+            self._pointers.apply([Delete(held.key, expect=held.version)])
+
+    # --- dead letters -------------------------------------------------------------------------------------------------
+
+    def give_up(self, event: v1.Event, error: str, *, expires_at: datetime) -> Put:
+        """The operation that stores an event which could not be delivered."""
+        letter = v1.DeadLetter(event=event, given_up_at=self.realm.now(), error=error)
+        return Put(self._dead(event.sequence), _packed(letter), expect=ABSENT, expires_at=expires_at)
+
+    def letters(self, *, limit: int = 1000) -> Iterator[tuple[v1.DeadLetter, Pointer]]:
+        """The oldest dead letters with their pointers."""
+        for pointer in self._pointers.page(self._key("dead/"), size=limit).items:
+            yield v1.DeadLetter.FromString(base64.urlsafe_b64decode(pointer.blob_uri)), pointer
+
+    def count_letters(self) -> int:
+        """The number of dead letters."""
+        return self._pointers.count(self._key("dead/"))
+
+    def change_letter(self, pointer: Pointer, letter: v1.DeadLetter | None) -> bool:
+        """Replace a dead letter, or delete it. Return whether it was unchanged until then."""
+        operation: Operation = Delete(pointer.key, expect=pointer.version)
+        if letter is not None:
+            operation = Put(pointer.key, _packed(letter), expect=pointer.version, expires_at=pointer.expires_at)
+        try:
+            self._pointers.apply([operation])
+        except (Conflict, NotFound):
+            return False
+        return True
+
+    def forget(self) -> None:
+        """Delete everything, after the webhook was deleted."""
+        for pointer in list(self._pointers.scan(self._key(""))):
+            delete_plain(self.realm.stores, pointer.key)
+
+    def status(self) -> v1.WebhookStatus:
+        """The delivery as callers see it."""
+        found = self.read()
+        position = Position(0) if found is None else found[0]
+        status = v1.WebhookStatus(
+            position=position.after,
+            attempt=position.attempt,
+            last_error=position.error,
+            dead_letters=self.count_letters(),
+        )
+        if position.attempt:
+            status.next_attempt_at.CopyFrom(timestamp(position.next_at))
+        return status
+
+    def _key(self, part: str) -> str:
+        return keys.webhook_delivery(self.realm.account_id, self.webhook_id, part)
+
+    def _dead(self, sequence: int) -> str:
+        return self._key(f"dead/{sequence:019d}")
+
+
+def _packed(letter: v1.DeadLetter) -> str:
+    return base64.urlsafe_b64encode(letter.SerializeToString(deterministic=True)).decode()
+
+
+def after(position: Position, sequence: int) -> Position:
+    """The position after an event that is done."""
+    return replace(position, after=sequence, attempt=0, next_us=0, error="")
+
 
 SECRETS: Final = "webhooks"
 """The kind of secrets in the secrets store."""
@@ -51,8 +175,8 @@ def calls(secrets: SecretsStore, access: SourceAccess | None) -> NamedCalls[v1.W
         webhook_id, secret = webhook.resource_id.id, spec.secret.encode()
         if new:
             with _new_secret(realm, secrets, webhook_id, secret):
-                feed.sequence_pending(realm.stores.pointers, realm.account_id)
-                begun = WebhookPlace(realm, webhook_id).begin(feed.head(realm.stores.pointers, realm.account_id))
+                events.sequence_pending(realm.stores.pointers, realm.account_id)
+                begun = WebhookPlace(realm, webhook_id).begin(events.head(realm.stores.pointers, realm.account_id))
                 yield (begun,)
         elif secret:
             # The secret first: no request to the new address may be signed with the old secret.

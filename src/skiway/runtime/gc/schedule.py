@@ -27,8 +27,6 @@ from skiway.errors import Conflict, InvalidArgument
 from skiway.metastore.records import keys
 from skiway.storage import ABSENT, Clock, Pointer, PointerStore, utc_now
 
-__all__ = ["Lease", "Leases", "NotDue", "Observer", "Progress", "Schedule", "Sweep", "Tick"]
-
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 log = logging.getLogger("skiway.gc")
 

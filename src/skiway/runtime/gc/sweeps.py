@@ -1,21 +1,29 @@
-"""The sweeps of garbage collection. `KINDS` defines them for the schedule, `skiway gc`, the settings and the documentation."""
+"""The sweeps of garbage collection, and the periodic work that runs on its schedule: maintenance, quality rules and profiles.
+
+`KINDS` defines the sweeps of garbage collection for the schedule, `skiway gc`, the settings and the documentation. One
+server of a store runs a sweep at a time, and continues where the last one stopped. Workers run the jobs that sweeps start.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Final
 
-from skiway.clock import Clock, SettledClock, utc_now
+from skiway.config import Settings
 from skiway.config.metastore import Gc
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import gc
+from skiway.foundation.clock import Clock, SettledClock, utc_now
+from skiway.metastore import gc, quality
+from skiway.metastore.reconcile.profiling import ProfileRules, start_profiles
+from skiway.metastore.table_maintenance import MaintenanceArea
+from skiway.metastore.table_maintenance.tasks import start_due
 from skiway.runtime.gc.schedule import Progress, Sweep
+from skiway.runtime.workers import realms_of
 from skiway.security import SecretsStore
 from skiway.storage import Stores
-
-__all__ = ["KINDS", "Page", "SweepKind", "is_enabled", "once_round", "sweeps"]
 
 log = logging.getLogger("skiway.gc")
 
@@ -238,3 +246,70 @@ KINDS: Final = (
     ),
 )
 """All sweeps in their order: those that release blobs come before those that delete them."""
+
+
+def maintenance_sweep(settings: Settings, stores: Stores, warehouse: Warehouse) -> Sweep:
+    """The sweep, with the interval and limits from the settings."""
+    rules = settings.maintenance
+    area = MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms)
+    realm_of = realms_of(settings, stores)
+
+    def step(token: str | None) -> Progress:
+        done, _ = start_due(
+            stores,
+            warehouse,
+            realm_of=realm_of,
+            size=rules.page_size,
+            orphan_age=area.orphan_age,
+            spark_from_bytes=rules.spark.from_bytes,
+            token=token,
+        )
+        return Progress(done.looked_at, next_token=done.next_token)
+
+    return Sweep(
+        "maintenance",
+        step,
+        every_s=rules.tick_every.total_seconds(),
+        slice_s=rules.max_tick_millis / 1000,
+        enabled=rules.enabled,
+    )
+
+
+def quality_sweep(settings: Settings, stores: Stores) -> Sweep:
+    """The sweep, with the interval and limits from the settings."""
+    rules, realm_of = settings.quality, realms_of(settings, stores)
+
+    def step(token: str | None) -> Progress:
+        done = quality.check_metadata(stores, realm_of=realm_of, size=rules.page_size, token=token)
+        return Progress(done.looked_at, next_token=done.next_token)
+
+    return Sweep(
+        "quality",
+        step,
+        every_s=rules.tick_every.total_seconds(),
+        slice_s=rules.max_tick_millis / 1000,
+        enabled=rules.enabled,
+    )
+
+
+def profile_sweep(settings: Settings, stores: Stores, warehouse: Warehouse) -> Sweep:
+    """The sweep, with the rules, the interval and the limits from the settings."""
+    given, realm_of = settings.profiles, realms_of(settings, stores)
+    rules = ProfileRules(given.automatic, given.changed_rows, given.delay)
+
+    def step(token: str | None) -> Progress:
+        done = start_profiles(stores, warehouse, realm_of=realm_of, rules=rules, size=given.page_size, token=token)
+        return Progress(done.looked_at, next_token=done.next_token)
+
+    return Sweep(
+        "profiles",
+        step,
+        every_s=given.tick_every.total_seconds(),
+        slice_s=given.max_tick_millis / 1000,
+        enabled=given.enabled and _has_spark(settings),
+    )
+
+
+def _has_spark(settings: Settings) -> bool:
+    """Whether Spark is installed here. If only separate workers run jobs, they have it."""
+    return settings.reconciler.backend == "remote" or find_spec("pyspark") is not None

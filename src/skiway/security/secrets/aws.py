@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 
-from skiway import extras
-from skiway.clock import Clock, utc_now
 from skiway.errors import LimitExceeded, SkiwayError, Unavailable
+from skiway.foundation import extras
+from skiway.foundation.clock import Clock, utc_now
 from skiway.security.secrets.store import check_size, no_such_secret, secret_key
 
 with extras.needed("aws", "AWS Secrets Manager"):
@@ -26,7 +26,6 @@ with extras.needed("aws", "AWS Secrets Manager"):
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-__all__ = ["ACCOUNT_TAG", "AssumedRole", "AwsAccess", "AwsSecrets", "Clients", "OneClient"]
 
 ACCOUNT_TAG = "AccountId"
 SESSION_S = 3600

@@ -24,13 +24,11 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from skiway.causes import cause_of
-from skiway.disk_sync import sync_paths
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, PreconditionFailed, Unavailable
+from skiway.foundation.causes import cause_of
+from skiway.foundation.files import sync_paths
 from skiway.security.redaction import Redacted
 from skiway.security.secrets.store import check_size, no_such_secret, secret_key
-
-__all__ = ["KEY_FILE", "FileSecrets", "KeyRing", "key_ring_in", "new_encryption_key"]
 
 MAGIC = b"skiway-secret-1\n"
 KEY_BYTES = 32

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from skiway import extras
-from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument
-from skiway.plugins import opener_for_url, url_scheme
+from skiway.foundation import extras
+from skiway.foundation.clock import Clock, utc_now
+from skiway.foundation.plugins import opener_for_url, url_scheme
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
-
-__all__ = ["SECRETS_STORES", "OpenSecrets", "open_secrets"]
 
 SECRETS_STORES = "skiway.secrets_stores"
 

@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound
 
-__all__ = ["MAX_SECRET_BYTES", "MemorySecrets", "SecretsStore", "check_size", "no_such_secret", "secret_key"]
-
 MAX_SECRET_BYTES = 65_536  # the limit of AWS Secrets Manager; the same for all stores, so that they are interchangeable
 
 

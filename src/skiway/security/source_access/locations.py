@@ -11,9 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from skiway.errors import InvalidArgument
-from skiway.security.secret_shapes import without_secrets
-
-__all__ = ["Location", "location", "web_address"]
+from skiway.security.redaction import without_secrets
 
 _SCHEMES: Final = {"": "file", "file": "file", "s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfss": "abfss"}
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")

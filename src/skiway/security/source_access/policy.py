@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from skiway.config.addresses import AddressRule, IpAddress, is_never_permitted
+from skiway.config.source_access import AddressRule, IpAddress, is_never_permitted
 from skiway.errors import InvalidArgument, PermissionDenied, Unavailable
 from skiway.security.source_access.locations import Location, location
-
-__all__ = ["EVERY_ADDRESS", "SourceAccess", "is_of_system", "resolved"]
 
 ACCOUNT: Final = "{account}"
 

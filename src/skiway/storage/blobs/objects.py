@@ -15,15 +15,12 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
 
-from skiway.causes import cause_of
-from skiway.clock import Clock, utc_now
-from skiway.disk_sync import sync_paths
 from skiway.errors import InvalidArgument, Unavailable
+from skiway.foundation.causes import cause_of
+from skiway.foundation.clock import Clock, utc_now
+from skiway.foundation.files import sync_paths
 from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
-from skiway.storage.calls import OnCall
-from skiway.storage.format import BLOB_FORMAT_VERSION, check_version
-
-__all__ = ["ObjectBlobStore", "open_directory", "open_memory", "open_s3"]
+from skiway.storage.calls import BLOB_FORMAT_VERSION, OnCall, check_version
 
 FORMAT_PATH = "skiway-format"
 MAX_SYNCED = 10_000  # directories to remember

@@ -14,12 +14,9 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Self
 
-from skiway.clock import Clock, utc_now
 from skiway.errors import Internal, InvalidArgument, NotFound
-from skiway.storage.calls import OnCall, reported
-from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
-
-__all__ = ["REFRESH_AFTER_S", "BlobHead", "BlobStore", "blob_digest", "blob_uri"]
+from skiway.foundation.clock import Clock, utc_now
+from skiway.storage.calls import OnCall, Page, check_page_size, first_page, open_token, reported, seal_token
 
 REFRESH_AFTER_S = 10.0
 

@@ -18,8 +18,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
-from skiway import extras
-from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import (
     Contention,
     Internal,
@@ -29,8 +27,9 @@ from skiway.errors import (
     SkiwayError,
     Unavailable,
 )
-from skiway.storage.calls import OnCall
-from skiway.storage.format import FORMAT_VERSION, StoreFormat, check_version, require_format
+from skiway.foundation import extras
+from skiway.foundation.clock import Clock, from_micros, to_micros, utc_now
+from skiway.storage.calls import FORMAT_VERSION, OnCall, StoreFormat, check_version, require_format
 from skiway.storage.pointers.store import (
     HEAD_BYTES,
     Delete,
@@ -48,7 +47,6 @@ with extras.needed("aws", "a pointer store in DynamoDB"):
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, ReadTimeoutError
 
-__all__ = ["DynamoPointerStore", "ensure_table", "open_pointers"]
 
 Item = dict[str, dict[str, Any]]
 

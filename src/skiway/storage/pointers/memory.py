@@ -9,13 +9,10 @@ from datetime import datetime
 from itertools import islice
 from threading import Lock
 
-from skiway.clock import Clock, utc_now
 from skiway.errors import InvalidArgument
-from skiway.storage.calls import OnCall
-from skiway.storage.format import FORMAT_VERSION, StoreFormat, require_format
+from skiway.foundation.clock import Clock, utc_now
+from skiway.storage.calls import FORMAT_VERSION, OnCall, StoreFormat, require_format
 from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerStore, Put, require
-
-__all__ = ["MemoryPointerStore", "open_pointers"]
 
 
 class MemoryPointerStore(PointerStore):

@@ -13,14 +13,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from skiway import extras
-from skiway.causes import DISK_FULL
-from skiway.clock import Clock, utc_now
 from skiway.errors import Contention, Internal, InvalidArgument, SkiwayError, Unavailable
+from skiway.foundation import extras
+from skiway.foundation.causes import DISK_FULL
+from skiway.foundation.clock import Clock, utc_now
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.sql import SqlPointerStore
-
-__all__ = ["PostgresPointerStore", "open_pointers"]
 
 T = TypeVar("T")
 

@@ -41,13 +41,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.dml import ReturningDelete
 
-from skiway.clock import Clock, from_micros, to_micros, utc_now
 from skiway.errors import SkiwayError, Unavailable
-from skiway.storage.calls import OnCall
-from skiway.storage.format import FORMAT_VERSION, StoreFormat, check_version, require_format
+from skiway.foundation.clock import Clock, from_micros, to_micros, utc_now
+from skiway.storage.calls import FORMAT_VERSION, OnCall, StoreFormat, check_version, require_format
 from skiway.storage.pointers.store import Delete, KeyParts, Operation, Pointer, PointerStore, Put, key_range, require
-
-__all__ = ["PointerTable", "Query", "SqlPointerStore", "identities", "identity", "to_pointer", "to_row"]
 
 T = TypeVar("T")
 ROWS_PER_READ: Final = 1000

@@ -18,27 +18,20 @@ from datetime import datetime
 from hashlib import sha256
 from typing import ClassVar, Final, Self, TypeAlias
 
-from skiway.clock import Clock, utc_moment, utc_now
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, PreconditionFailed, Unsupported
-from skiway.storage.calls import OnCall, Transfer, reported
-from skiway.storage.format import FORMAT_VERSION, StoreFormat
-from skiway.storage.paging import Page, check_page_size, first_page, open_token, seal_token
-
-__all__ = [
-    "ABSENT",
-    "HEAD_BYTES",
-    "MAX_KEY_BYTES",
-    "Check",
-    "Delete",
-    "KeyParts",
-    "Operation",
-    "Pointer",
-    "PointerStore",
-    "Put",
-    "key_range",
-    "outcome",
-    "require",
-]
+from skiway.foundation.clock import Clock, utc_moment, utc_now
+from skiway.storage.calls import (
+    FORMAT_VERSION,
+    OnCall,
+    Page,
+    StoreFormat,
+    Transfer,
+    check_page_size,
+    first_page,
+    open_token,
+    reported,
+    seal_token,
+)
 
 ABSENT: Final = 0
 """The version of a pointer that does not exist; `expect=ABSENT` creates it."""

@@ -19,17 +19,22 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.web.pages import (
-    access,
-    browsing,
     editor,
-    health,
-    home,
     operations,
-    pipelines,
+    overview,
     tables,
-    upkeep,
-    views,
-    webhooks,
+)
+from skiway.web.pages import (
+    operations as access,
+)
+from skiway.web.pages import (
+    operations as pipelines,
+)
+from skiway.web.pages import (
+    operations as webhooks,
+)
+from skiway.web.pages import (
+    tables as upkeep,
 )
 from skiway.web.visits import Page, Redirect, Visit
 
@@ -38,12 +43,12 @@ __all__ = ["PAGES", "Show"]
 Show: TypeAlias = Callable[[Visit], Page | Redirect | Response]
 
 PAGES: Final[Mapping[tuple[str, str], Show]] = {
-    ("GET", ""): home.home,
-    ("GET", "search"): browsing.search,
-    ("GET", "catalogs"): browsing.catalog,
+    ("GET", ""): overview.home,
+    ("GET", "search"): overview.search,
+    ("GET", "catalogs"): overview.catalog,
     ("GET", "tables"): tables.table,
     ("POST", "tables"): upkeep.maintain,
-    ("GET", "views"): views.view,
+    ("GET", "views"): overview.view,
     ("GET", "connectors"): operations.connectors,
     ("POST", "connectors"): operations.change_connector,
     ("GET", "pipelines"): pipelines.pipelines,
@@ -56,7 +61,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "webhooks"): webhooks.webhooks,
     ("POST", "webhooks"): webhooks.change_webhook,
     ("GET", "settings"): operations.settings,
-    ("GET", "health"): health.health,
+    ("GET", "health"): overview.health,
     ("GET", "accounts"): access.accounts,
     ("GET", "tokens"): access.tokens,
     ("GET", "audit"): access.audit,

@@ -14,10 +14,8 @@ from starlette.responses import Response
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 from skiway.presentation.results import TEXTS, first_rows, shown_rows, with_texts
-from skiway.presentation.table_records import numeric_position
+from skiway.presentation.tables import numeric_position
 from skiway.web.visits import Page, Visit
-
-__all__ = ["download", "editor"]
 
 MAX_SHOWN: Final = 200
 MAX_DOWNLOADED: Final = 1_000_000

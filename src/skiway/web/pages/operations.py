@@ -1,28 +1,21 @@
-"""What the lake does: connectors, jobs, queries and events."""
+"""How the lake is operated: connectors, pipelines, jobs, queries, events and webhooks; accounts, tokens, access, the audit log
+and settings.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from skiway.client.metastore import Connector, Job, Query
-from skiway.errors import InvalidArgument
-from skiway.web.pages.home import events_data
-from skiway.web.pages.system_tables import system_rows
-from skiway.web.rendering import path_to
-from skiway.web.visits import Page, Redirect, Visit
+import yaml
 
-__all__ = [
-    "cancel_job",
-    "change_connector",
-    "connectors",
-    "end_query",
-    "events",
-    "job_data",
-    "jobs",
-    "queries",
-    "settings",
-]
+from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Query
+from skiway.errors import InvalidArgument, SkiwayError
+from skiway.web.pages.overview import events_data
+from skiway.web.rendering import path_to
+from skiway.web.visits import Page, Redirect, Visit, system_rows
 
 MAX_ROWS: Final = 100
 
@@ -144,4 +137,172 @@ def _query(query: Query) -> dict[str, Any]:
         "created_at": query.created_at,
         "expires_at": query.expires_at,
         "tables": len(query.snapshots),
+    }
+
+
+RECENT_JOBS: Final = 200
+"""Among how many jobs those of a pipeline are searched."""
+
+SHOWN_JOBS: Final = 20
+
+
+def pipelines(visit: Visit) -> Page:
+    """All pipelines, or one of them with its tables and jobs."""
+    if not visit.names:
+        found = [_pipeline(each) for each in visit.lake.pipelines()]
+        return Page("pipelines.html", "Pipelines", {"pipelines": found})
+    pipeline = visit.lake.pipelines.get(visit.name("pipeline"))
+    planned, problem = list[PlannedTable](), pipeline.damage
+    if not problem:
+        try:
+            planned = visit.lake.pipelines.plan(pipeline.id)
+        except SkiwayError as error:
+            problem = error.message
+    recent = islice(visit.lake.jobs(page_size=RECENT_JOBS), RECENT_JOBS)
+    own = [each for each in recent if each.message.pipeline.pipeline_id.id == pipeline.id]
+    data = {
+        "pipeline": {**_pipeline(pipeline), "texts": dict(pipeline.files)},
+        "problem": problem,
+        "tables": [table_data(each, _catalog(pipeline)) for each in planned],
+        "layers": layers({each.table: each.reads for each in planned}),
+        "jobs": [job_data(each) for each in own[:SHOWN_JOBS]],
+    }
+    return Page("pipeline.html", pipeline.name, data)
+
+
+def run_pipeline(visit: Visit) -> Redirect:
+    """Start a run, and go to its job."""
+    name, action = visit.name("pipeline"), visit.form.get("action", "")
+    if action not in ("run", "refresh"):
+        raise InvalidArgument(f"{action[:40]!r} is not an action: use run or refresh", key="form.invalid")
+    return Redirect(path_to("jobs", visit.lake.pipelines.start(name, full=action == "refresh").id))
+
+
+def layers(reads: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """All tables of a graph in layers: each table is in a later one than those that it reads."""
+    depths: dict[str, int] = {}
+    for table, sources in reads.items():  # in the order of a run, so the depths of sources are known
+        for source in sources:
+            depths.setdefault(source, 0)
+        depths[table] = max((depths[each] + 1 for each in sources), default=0)
+    found: list[list[str]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
+    for table, depth in depths.items():
+        found[depth].append(table)
+    return found
+
+
+def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "name": pipeline.name,
+        "owner": pipeline.owner,
+        "files": list(pipeline.files),
+        "updated_at": pipeline.updated_at,
+        "damage": pipeline.damage,
+    }
+
+
+def _catalog(pipeline: Pipeline) -> str:
+    """The catalog in `pipeline.yml`, which the server has checked."""
+    return str(yaml.safe_load(pipeline.files["pipeline.yml"])["catalog"])
+
+
+def table_data(planned: PlannedTable, catalog: str) -> dict[str, Any]:
+    """A table as the page shows it, with a link to its own page once it exists."""
+    return {
+        "table": planned.table,
+        "link": path_to("tables", catalog, *planned.table.split(".")) if planned.last_action else "",
+        "action": planned.action,
+        "reason": planned.reason,
+        "reads": planned.reads,
+        "last_action": planned.last_action,
+        "refreshed_at": planned.refreshed_at,
+        "columns": {column: list(sources) for column, sources in planned.columns.items()},
+    }
+
+
+MAX_WEBHOOKS: Final = 50
+MAX_LETTERS: Final = 100
+
+
+def webhooks(visit: Visit) -> Page:
+    """All webhooks, or one of them with the events that were given up."""
+    lake = visit.lake
+    if not visit.names:
+        names = [each.name for each in islice(lake.webhooks(), MAX_WEBHOOKS)]
+        return Page("webhooks.html", "Webhooks", {"webhooks": list(map(lake.webhooks.get, names))})  # with their state
+    webhook = lake.webhooks.get(visit.name("webhook"))
+    letters = lake.webhooks.dead_letters(webhook.name)
+    data = {"webhook": webhook, "letters": letters[:MAX_LETTERS], "more": max(len(letters) - MAX_LETTERS, 0)}
+    return Page("webhook.html", webhook.name, data)
+
+
+def change_webhook(visit: Visit) -> Redirect:
+    """Pause or resume a webhook, or send what was given up again."""
+    name, action = visit.name("webhook"), visit.form.get("action", "")
+    match action:
+        case "pause" | "resume":
+            visit.lake.webhooks.update(name, paused=action == "pause")
+        case "redeliver":
+            visit.lake.webhooks.redeliver(name)
+        case _:
+            message = f"{action[:40]!r} is not an action: use pause, resume or redeliver"
+            raise InvalidArgument(message, key="form.invalid")
+    return Redirect(path_to("webhooks", name))
+
+
+MAX_RECORDS: Final = 200
+
+
+def accounts(visit: Visit) -> Page:
+    """The accounts that the visitor may see: all of them for operators, otherwise the own one."""
+    found = [
+        {
+            "name": each.name,
+            "id": str(each.id),
+            "comment": each.description or "",
+            "tags": dict(each.tags),
+            "created_at": each.created_at if not each.damage else None,
+            "damage": each.damage,
+        }
+        for each in visit.lake.accounts()
+    ]
+    return Page("accounts.html", "Accounts", {"accounts": found})
+
+
+def tokens(visit: Visit) -> Page:
+    """The tokens of the account, for its administrators. The server does not know the tokens themselves."""
+    return Page("tokens.html", "Tokens", {"tokens": system_rows(visit, "tokens")})
+
+
+def audit(visit: Visit) -> Page:
+    """The newest calls of the account, for its administrators; `q` selects those that contain a text."""
+    text = visit.query.get("q", "").strip().lower()
+    fields = ("category", "operation", "caller", "outcome", "details")
+    found = [
+        each
+        for each in system_rows(visit, "audit")
+        if not text or any(text in (each[name] or "").lower() for name in fields)
+    ]
+    return Page("audit.html", "Audit log", {"records": found[:MAX_RECORDS], "found": len(found), "filter": text})
+
+
+def access(visit: Visit) -> Page:
+    """All grants of the account, with the names of their objects where the visitor may see them."""
+    grants = list(visit.lake.grants())
+    known = visit.lake.search.with_ids(str(each.object_id) for each in grants)
+    found = [
+        {**_record(each), "path": list(on.path) if (on := known.get(str(each.object_id))) else []} for each in grants
+    ]
+    return Page("access.html", "Grants", {"grants": found})
+
+
+def policies(visit: Visit) -> Page:
+    """All policies of the account."""
+    found = [_record(each) for each in visit.lake.policies()]
+    return Page("policies.html", "Policies", {"policies": found})
+
+
+def _record(value: Any) -> dict[str, Any]:
+    return {
+        field.name: getattr(value, field.name) for field in dataclasses.fields(value) if not field.name.startswith("_")
     }

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from skiway.airport.filters.logic import translate
 from skiway.airport.filters.nodes import Conjunction, Filter, Node, Operator, Unknown
+from skiway.airport.filters.translation import translate
 from skiway.errors import InvalidArgument
-from skiway.extras import needed
+from skiway.foundation.extras import needed
 
 __all__ = ["Dialect", "to_dialect"]
 
@@ -39,10 +39,7 @@ def to_dialect(
     if dialect not in get_args(Dialect):
         raise InvalidArgument(f"unknown SQL dialect {dialect!r}: use {', '.join(map(repr, get_args(Dialect)))}")
     with needed("sql", f"filters in the SQL of {dialect}"):
-        from skiway.airport.filters.dialects.generic import GenericWriter
-        from skiway.airport.filters.dialects.postgres import PostgresWriter
-        from skiway.airport.filters.dialects.sqlite import SQLiteWriter
-        from skiway.airport.filters.dialects.writer import Writer
+        from skiway.airport.filters.dialects.writers import GenericWriter, PostgresWriter, SQLiteWriter, Writer
     kinds: dict[str, type[Writer]] = {"generic": GenericWriter, "postgres": PostgresWriter, "sqlite": SQLiteWriter}
     writer = kinds[dialect](columns, expressions)
     shallow = Filter(tuple(_shallow(predicate, _MAX_DEPTH) for predicate in filter.predicates))

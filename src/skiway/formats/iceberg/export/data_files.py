@@ -1,4 +1,9 @@
-"""Data files of exported tables: whether all clients read them correctly, and their entries for manifests.
+# mypy: disable-error-code="no-any-return"
+"""Data files and columns of exported tables: whether all clients read them correctly, and their entries for manifests.
+
+Clients find columns in files without field ids by a name mapping.
+
+All columns are optional, because clients differ in what they do if a file contradicts NOT NULL.
 
 Clients use bounds to skip files, and Spark also to answer MIN and MAX. So bounds of numbers and times must be values of the
 column. Those of strings may be truncated; Spark does not use them as values.
@@ -6,8 +11,9 @@ column. Those of strings may be truncated; Spark does not use them as values.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -15,20 +21,123 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.layouts import is_list, plain_type
-from skiway.formats.iceberg.export.columns import check_types, refused
+from skiway.airport.conversion import is_list, plain_type
+from skiway.errors import Unsupported
+from skiway.formats.extension_types import coordinate_system
 from skiway.formats.iceberg.warehouse import uri_of
-from skiway.formats.parquet.shapes import FileShape
-from skiway.formats.schemas import Leaf, field_id, leaves
+from skiway.formats.readers.parquet import FileShape
+from skiway.formats.schemas import Leaf, field_id, leaves, schema_json
 from skiway.formats.source import TableHandle
 from skiway.security.source_access import location
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
 
-__all__ = ["check_deletes", "check_shape", "entries_of", "path_of"]
+# PyIceberg is partly untyped.
 
-# mypy: disable-error-code=no-any-return
+
+NAME_MAPPING: Final = "schema.name-mapping.default"
+_FIRST_RESERVED_ID: Final = 2**31 - 1 - 200
+_TYPES: Final = frozenset(
+    {
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()),
+        *(pa.date32(), pa.time64("us")),
+        *(pa.timestamp("us"), pa.timestamp("us", tz="UTC")),  # Spark reads milliseconds as microseconds
+    }
+)
+
+
+def refused(reason: str, **params: str) -> Unsupported:
+    """The error for a table that Iceberg clients would not read correctly."""
+    return Unsupported(reason, key="table.not_exportable", **params)
+
+
+def check_types(fields: Iterable[pa.Field], *, inside: str = "") -> None:
+    """Raise unless all clients read columns of these types with the same values as we do."""
+    for field in fields:
+        name = f"{inside}{field.name}"
+        of = field.type
+        if coordinate_system(field) is not None:
+            raise _type_refused(name, "GEOMETRY")
+        if pa.types.is_struct(of) and of.num_fields:
+            check_types(of, inside=f"{name}.")
+        elif pa.types.is_map(of):
+            check_types([of.key_field, of.item_field], inside=f"{name}.")
+        elif is_list(of):
+            check_types([of.value_field], inside=f"{name}.")
+        elif not _is_readable(of):
+            raise _type_refused(name, str(of))
+
+
+def _is_readable(of: pa.DataType) -> bool:
+    if pa.types.is_dictionary(of):
+        of = of.value_type
+    if pa.types.is_decimal(of):
+        return bool(of.precision <= 38 and 0 <= of.scale <= of.precision)
+    return of in _TYPES
+
+
+def _type_refused(column: str, of: str) -> Unsupported:
+    return refused(f"column {column!r} has type {of}, which not all Iceberg clients read alike", column=column)
+
+
+def iceberg_schema(arrow: pa.Schema) -> Schema:
+    """The schema in which clients read the table, with the field ids of `arrow`."""
+    from pyiceberg.schema import Schema
+
+    check_types(arrow)
+    optional = pa.schema([_optional(field) for field in arrow])
+    try:
+        made = Schema.model_validate_json(schema_json(optional))
+        ids = list(made.field_ids)  # raises if names are ambiguous
+    except ValueError as error:
+        raise refused(f"its column names are ambiguous for Iceberg clients: {error}") from error
+    if len(set(ids)) < _count(optional) or max(ids, default=0) >= _FIRST_RESERVED_ID:
+        raise refused("two of its columns have the same field id, or a reserved one; rename a column")
+    return made
+
+
+def _optional(field: pa.Field) -> pa.Field:
+    of = field.type
+    if pa.types.is_struct(of):
+        of = pa.struct([_optional(child) for child in of])
+    elif pa.types.is_map(of):
+        of = pa.map_(_optional(of.key_field).with_nullable(False), _optional(of.item_field))
+    elif is_list(of):
+        of = pa.list_(_optional(of.value_field))
+    return field.with_type(of).with_nullable(True)
+
+
+def _count(fields: Iterable[pa.Field]) -> int:
+    return sum(1 + _count(_children(field.type)) for field in fields)
+
+
+def _children(of: pa.DataType) -> Sequence[pa.Field]:
+    if pa.types.is_map(of):
+        return [of.key_field.with_name("key"), of.item_field.with_name("value")]
+    if is_list(of):
+        return [of.value_field.with_name("element")]
+    return list(of) if pa.types.is_struct(of) else []
+
+
+def name_mapping(schemas: Iterable[pa.Schema]) -> str:
+    """The name mapping of all columns that any of the schemas has."""
+    fields = [field for schema in schemas for field in schema]
+    return json.dumps(_mapped(fields), ensure_ascii=False, sort_keys=True)
+
+
+def _mapped(fields: Sequence[pa.Field]) -> list[dict[str, Any]]:
+    alike: dict[str, list[pa.Field]] = {}
+    for field in fields:
+        alike.setdefault(field.name, []).append(field)
+    found = []
+    for name, same in sorted(alike.items()):
+        nested = _mapped([child for field in same for child in _children(field.type)])
+        found.append({"field-id": field_id(same[0]), "names": [name], **({"fields": nested} if nested else {})})
+    return found
+
 
 _AT_ONCE: Final = 8  # footers
 _UNSAFE: Final = re.compile(r"[?#\\]|[^\S ]")

@@ -18,20 +18,27 @@ from uuid import UUID
 import pyarrow as pa
 
 from skiway.errors import NotFound, Unsupported
-from skiway.formats.iceberg.export.columns import NAME_MAPPING, iceberg_schema, name_mapping, refused
-from skiway.formats.iceberg.export.data_files import check_deletes, check_shape, entries_of, path_of
+from skiway.formats.iceberg.changes.snapshots import MAIN, NewSnapshot
+from skiway.formats.iceberg.export.data_files import (
+    NAME_MAPPING,
+    check_deletes,
+    check_shape,
+    entries_of,
+    iceberg_schema,
+    name_mapping,
+    path_of,
+    refused,
+)
 from skiway.formats.iceberg.metadata import updated
-from skiway.formats.iceberg.snapshots import MAIN, NewSnapshot
 from skiway.formats.iceberg.types import arrow_schema
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.formats.opened import OpenedTable
+from skiway.formats.opening import OpenedTable
 from skiway.formats.schemas import field_id
 from skiway.formats.source import PartitionSpec, Snapshot, TableHandle, data_files
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["FORMAT", "ZERO_ID", "exported_metadata", "identity_of", "replacing", "snapshot_id"]
 
 FORMAT: Final = 1
 """Increased when the same versions lead to other metadata."""

@@ -1,0 +1,222 @@
+"""`skiway events`, `skiway webhooks` and `skiway queries`: what happens in the account, and what reads its tables now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skiway.cli.command import Call, command, group
+from skiway.cli.lake.resources import commands_for
+from skiway.foundation.resources import WEBHOOK
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import Event, Metastore, Query
+
+events_app = group("events", "Show the events of the account: every committed change, in order.")
+
+EVENT_COLUMNS = ["sequence", "occurred_at", "kind", "action", "name", "snapshot_id", "caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event in the output."""
+
+    sequence: int
+    occurred_at: datetime
+    kind: str
+    action: str
+    object_id: str
+    name: str
+    previous_name: str
+    snapshot_id: int | None
+    detail: str
+    caller: str
+    change_id: str
+
+    @classmethod
+    def of(cls, event: Event) -> EventRecord:
+        """Convert an event of the client."""
+        found = event.message
+        return cls(
+            found.sequence,
+            event.occurred_at,
+            found.kind,
+            found.action,
+            found.object_id,
+            found.name,
+            found.previous_name,
+            event.snapshot_id,
+            found.detail,
+            found.caller,
+            found.change_id,
+        )
+
+
+@command(events_app, "list")
+def list_events(
+    call: Call,
+    after: Annotated[int, typer.Option("--after", metavar="NUMBER", min=0, help="Events after this one.")] = 0,
+) -> None:
+    """List events, oldest first."""
+    call.print_rows(map(EventRecord.of, call.lake.events(after=after)), EVENT_COLUMNS, empty="there are no events")
+
+
+@command(events_app, "watch")
+def watch_events(
+    call: Call,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="NUMBER", min=0, help="Events after this one; by default, new ones."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="NUMBER", min=1, help="Stop after this many events.")
+    ] = None,
+) -> None:
+    """Print events as they happen, one line each, until Ctrl-C."""
+    from itertools import islice
+
+    with call.metastore(timeout_s=None) as lake:
+        for event in islice(lake.events.watch(after=after), count):
+            record = EventRecord.of(event)
+            what = f"{record.kind} {record.name or record.object_id} {record.action}"
+            call.print_result(f"{record.sequence}  {record.occurred_at:%Y-%m-%d %H:%M:%S}  {what}", record)
+
+
+webhooks_app = commands_for(WEBHOOK)
+
+WebhookName = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The name of a webhook.")]
+
+
+@command(webhooks_app, "dead-letters")
+def dead_letters(call: Call, name: WebhookName) -> None:
+    """List the events that were given up, because all attempts failed."""
+    columns = ["sequence", "kind", "action", "name", "given_up_at", "error", "is_due"]
+    call.print_rows(call.lake.webhooks.dead_letters(name), columns, empty="there are no dead letters")
+
+
+@command(webhooks_app, "redeliver")
+def redeliver(
+    call: Call,
+    name: WebhookName,
+    sequences: Annotated[
+        list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Numbers of events; all dead letters by default.")
+    ] = None,
+) -> None:
+    """Send dead letters again, each once."""
+    due = call.lake.webhooks.redeliver(name, sequences or ())
+    call.print_result(f"{due} events are sent again", {"due": due})
+
+
+queries_app = group(
+    "queries", "Manage queries, which are leases on snapshots: what a query reads is not deleted before it ends."
+)
+
+Id = Annotated[str, typer.Argument(metavar="QUERY", help="Query id.")]
+Ttl = Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="Seconds until the lease expires.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The snapshot of a table that a query reads. A deleted table has no name."""
+
+    table: str | None
+    table_id: str
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRecord:
+    """A query in the output."""
+
+    id: str
+    kind: str
+    state: str
+    caller: str
+    created_at: datetime
+    last_used_at: datetime
+    expires_at: datetime
+    tables: tuple[Pin, ...]
+
+    @classmethod
+    def of(cls, query: Query, lake: Metastore) -> QueryRecord:
+        """Convert a resource of the client."""
+        pins = tuple(Pin(_table_name(lake, table_id), table_id, number) for table_id, number in query.snapshots.items())
+        times = (query.created_at, query.last_used_at, query.expires_at)
+        return cls(query.id, query.kind, query.state, query.caller, *times, pins)
+
+
+def _table_name(lake: Metastore, table_id: str) -> str | None:
+    from skiway.client.metastore import Id
+
+    found = lake.tables.find(Id(table_id))
+    return str(found) if found else None
+
+
+def _show_query(call: Call, query: Query) -> None:
+    from skiway.cli import rendering
+
+    record = QueryRecord.of(query, call.lake)
+    call.print_record(record)
+    if call.is_for_people:
+        typer.echo()
+        rendering.write_rows(record.tables, ["table", "snapshot_id"], empty="the query reads no tables")
+
+
+@command(queries_app, "list")
+def list_queries(call: Call) -> None:
+    """List the active queries and transactions: your own, or as an administrator those of the account."""
+    columns = ["id", "kind", "caller", "created_at", "last_used_at", "expires_at"]
+    found = (QueryRecord.of(each, call.lake) for each in call.lake.queries())
+    call.print_rows(found, columns, empty="no queries are active")
+
+
+@command(queries_app, "begin")
+def begin_query(
+    call: Call,
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE", help="Table to read, such as lake.sales.people; repeatable.")
+    ],
+    ttl: Ttl = 60,
+    as_of: Annotated[
+        datetime | None, typer.Option("--as-of", metavar="TIME", help="Read the tables as of this time, in UTC.")
+    ] = None,
+    query_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Query id; random by default.")] = None,
+) -> None:
+    """Begin a query on the current snapshots of tables, or on those as of a time."""
+    from datetime import UTC
+
+    from skiway.client.metastore.calls import segments
+
+    catalog = segments(tables[0], resource="table")[:1]
+    moment = None if as_of is None else as_of.replace(tzinfo=as_of.tzinfo or UTC)
+    query = call.lake.queries.begin(*tables, catalog=catalog, ttl_s=ttl, as_of=moment, query_id=query_id)
+    _show_query(call, query)
+
+
+@command(queries_app, "get")
+def get_query(call: Call, query: Id) -> None:
+    """Show a query that is active or ended recently."""
+    _show_query(call, call.lake.queries.get(query))
+
+
+@command(queries_app, "renew")
+def renew_query(call: Call, query: Id, ttl: Ttl = 60) -> None:
+    """Extend the lease of a query."""
+    found = call.lake.queries.get(query)
+    found.renew(ttl)
+    record = QueryRecord.of(found, call.lake)
+    call.print_result(f"query {query} expires at {record.expires_at:%Y-%m-%d %H:%M:%S} UTC", record)
+
+
+@command(queries_app, "end")
+def end_query(
+    call: Call,
+    query: Id,
+    abort: Annotated[bool, typer.Option("--abort", help="Record that the query was aborted.")] = False,
+) -> None:
+    """End a query or a transaction, and release its snapshots."""
+    call.lake.queries.get(query).end(commit=not abort)
+    call.print_result(f"ended query {query}", QueryRecord.of(call.lake.queries.get(query), call.lake))

@@ -1,0 +1,333 @@
+"""`skiway jobs`, and the jobs that other commands start: their output, progress and exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from skiway.cli.command import Call, command, group
+from skiway.errors import PermissionDenied
+from skiway.presentation.tables import format_size
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import Job, Metastore
+
+PARTIAL: Final = 3
+INTERRUPTED: Final = 130
+MAX_ERRORS: Final = 10
+
+app = group("jobs", "Manage jobs, which sync connectors, and profile and maintain tables in the background.")
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.")]
+Reporter = Callable[["Job"], None]
+
+
+class State(StrEnum):
+    """The states of a job."""
+
+    queued = "queued"
+    running = "running"
+    succeeded = "succeeded"
+    partial = "partial"
+    failed = "failed"
+    cancelled = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job in the output. The counts are those of the last attempt; `errors` has the first errors by table.
+
+    A job that profiles a managed table has no connector. `progress` is that of a job that has not ended.
+    """
+
+    id: str
+    connector: str | None
+    table_id: str | None
+    state: str
+    phase: str
+    tables: int
+    changed: int
+    failed: int
+    attempt: int
+    full: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    took: timedelta | None
+    message: str
+    errors: dict[str, str]
+    damage: str | None = None
+    progress: str | None = None
+    spark_ui: str | None = None
+
+    @classmethod
+    def of(cls, job: Job, names: Mapping[str, str]) -> JobRecord:
+        """Convert a resource of the client; `names` are the names of connectors by id."""
+        message = job.message
+        started, finished = job.started_at, job.finished_at
+        return cls(
+            job.id,
+            names.get(message.connector_id.id, message.connector_id.id) or None,
+            message.table_id.id or None,
+            job.state,
+            job.phase,
+            message.tables_scanned,
+            message.tables_changed,
+            message.errors,
+            message.attempt,
+            message.full_rescan,
+            job.created_at,
+            started,
+            finished,
+            finished - started if started and finished else None,
+            message.message,
+            job.errors,
+            job.damage or None,
+            None if job.is_over or job.damage else describe_progress(job),
+            job.spark_ui or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """The log of a job in the output."""
+
+    id: str
+    state: str
+    log: str
+
+
+@command(app, "list")
+def list_(
+    call: Call,
+    connector: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this connector.")] = None,
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = 20,
+) -> None:
+    """List jobs, newest first."""
+    connector_id = call.lake.connectors.get(connector).id if connector else None
+    names = connector_names(call.lake)
+    found = call.lake.jobs(connector=connector_id, state=state and state.value, page_size=limit)
+    records = [JobRecord.of(each, names) for each in islice(found, limit)]
+    columns = ["id", "state", "connector", "tables", "failed", "took", "created_at", "changed"]
+    call.print_rows(records, columns, empty="there are no such jobs; start one with: skiway connectors sync")
+
+
+@command(app, "get")
+def get(call: Call, job: JobId) -> None:
+    """Show a job."""
+    call.print_record(JobRecord.of(call.lake.jobs.get(job), connector_names(call.lake)))
+
+
+@command(app, "log")
+def log(call: Call, job: JobId) -> None:
+    """Print the log of a job, which is kept at the end of each attempt."""
+    found = call.lake.jobs.get(job)
+    text = call.lake.jobs.log(found)
+    if call.is_for_people and not text:
+        typer.echo(f"job {found.id} is {found.state} and has no log yet; a log is kept when an attempt ends", err=True)
+    elif call.is_for_people:
+        typer.echo(text, nl=False)
+    else:
+        call.print_record(LogRecord(found.id, found.state, text))
+
+
+@command(app, "cancel")
+def cancel(call: Call, job: JobId) -> None:
+    """Cancel a queued job, or ask a running one to stop."""
+    record = JobRecord.of(call.lake.jobs.cancel(job), connector_names(call.lake))
+    results = {"running": "is stopping", "cancelled": "is cancelled"}
+    call.print_result(f"job {record.id} {results.get(record.state, f'has already {_ended(record.state)}')}", record)
+
+
+@command(app, "watch")
+def watch(call: Call, job: JobId) -> None:
+    """Follow a job until it ends.
+
+    The exit code is 0 if all of it succeeded, 3 if some tables failed, else 1. Ctrl-C does not stop the job.
+    """
+    follow(call, call.lake.jobs.get(job))
+
+
+def connector_names(lake: Metastore) -> dict[str, str]:
+    """Return the names of all connectors by id; none for callers who may read tables but not manage connectors."""
+    try:
+        return {str(each.id): each.name for each in lake.connectors()}
+    except PermissionDenied:
+        return {}
+
+
+# -- jobs that other commands start ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Tables of a connector, by their names in the destination catalog; empty for all tables."""
+
+    namespaces: Sequence[str] = ()
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRecord:
+    """The result of one pass over the tables of a connector, in the output."""
+
+    connector: str
+    mode: str
+    tables: int
+    changed: int
+    failed: int
+    errors: dict[str, str]
+
+
+def sync(call: Call, name: str, selection: Selection, *, full: bool, watch: bool) -> None:
+    """Start a job that syncs a connector, or find the running one; with `watch`, follow it."""
+    job = call.lake.connectors.sync(name, full_rescan=full, namespaces=selection.namespaces, table=selection.table)
+    report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
+
+
+def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
+    """Run one pass without a job, however long it takes; exit with 3 if some tables failed, and 1 if all of them did."""
+    with call.metastore(timeout_s=None) as lake:
+        result = lake.connectors.capture(
+            name, statistics=mode == "stats", namespaces=selection.namespaces, table=selection.table
+        )
+    errors = {each.table: each.message for each in result.table_errors}
+    record = CaptureRecord(name, mode, result.tables_scanned, result.tables_changed, result.errors, errors)
+    call.print_result(f"{mode}: {_counts(record.tables, record.changed, record.failed)}", record)
+    if record.failed:
+        if call.is_for_people:
+            for table, message in errors.items():
+                typer.echo(f"  {table}: {message}", err=True)
+        raise typer.Exit(PARTIAL if record.failed < record.tables else 1)
+
+
+def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
+    """Print that a job was started or, with `watch`, follow it."""
+    if watch:
+        follow(call, job)
+        return
+    call.print_result(
+        f"job {job.id} is {job.state}; follow it with: skiway jobs watch {job.id}", JobRecord.of(job, names)
+    )
+
+
+def follow(call: Call, job: Job) -> None:
+    """Report the progress of a job until it ends, and exit as `report_end` does. Ctrl-C does not stop the job."""
+    try:
+        with _progress_reporter() as report:
+            ended = call.lake.jobs.wait(job, on_change=report)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"job {job.id} keeps running: follow it with `skiway jobs watch {job.id}`, "
+            f"or cancel it with `skiway jobs cancel {job.id}`",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    report_end(call, JobRecord.of(ended, connector_names(call.lake)))
+
+
+def report_end(call: Call, job: JobRecord) -> None:
+    """Print the result of a job that has ended; exit with 3 if some tables failed, and with 1 if it failed."""
+    counts = _counts(job.tables, job.changed, job.failed)
+    call.print_result(f"job {job.id} {_ended(job.state)}{f': {counts}' if job.tables else ''}", job)
+    if call.is_for_people:
+        for line in _error_lines(job.errors, job.failed) or ([job.message] if job.message else []):
+            typer.echo(line, err=True)
+    if job.state == "partial":
+        raise typer.Exit(PARTIAL)
+    if job.state != "succeeded" or job.failed:
+        raise typer.Exit(1)
+
+
+def _ended(state: str) -> str:
+    return "succeeded only in part" if state == "partial" else state
+
+
+def _counts(tables: int, changed: int, failed: int) -> str:
+    return f"{tables:,} table{'' if tables == 1 else 's'}, {changed:,} changed, {failed:,} failed"
+
+
+def _error_lines(errors: dict[str, str], count: int) -> list[str]:
+    lines = [f"  {table}: {message}" for table, message in list(errors.items())[:MAX_ERRORS]]
+    return [*lines, f"  … and {count - len(lines)} more"] if count > len(lines) else lines
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress_reporter() -> Iterator[Reporter]:
+    """A progress bar on a terminal, else a line for each change; on stderr, so that stdout has only the result."""
+    from skiway.cli import rendering
+
+    screen = rendering.console(stderr=True)
+    if not screen.is_terminal:
+        yield _line_reporter()
+        return
+    from rich.console import Group
+    from rich.live import Live
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn(), console=screen
+    )
+    task = bar.add_task("waiting for a worker", total=None)
+    with Live(bar, console=screen, refresh_per_second=8, transient=True) as live:
+
+        def report(job: Job) -> None:
+            total = 1.0 if job.tables_total else None  # without a total the bar only pulses
+            bar.update(task, description=describe_progress(job), completed=job.fraction_done, total=total)
+            live.update(Group(bar, *(Text(line, style="red") for line in _error_lines(job.errors, job.message.errors))))
+
+        yield report
+
+
+def _line_reporter() -> Reporter:
+    last = ""
+
+    def report(job: Job) -> None:
+        nonlocal last
+        failed = f", {job.message.errors:,} failed" if job.message.errors and not job.is_over else ""
+        line = f"{describe_progress(job)}{failed}"
+        if line != last:
+            typer.echo(f"job {job.id}: {line}", err=True)
+        last = line
+
+    return report
+
+
+def describe_progress(job: Job) -> str:
+    """Return the state of a job in a few words, such as `metadata, 1 of 3 tables`."""
+    match job.state:
+        case "queued" if job.message.attempt:
+            return f"attempt {job.message.attempt} failed, waiting for the next one"
+        case "queued":
+            return "queued, waiting for a worker"
+        case "running" if job.tables_total:
+            tables = f"{job.tables_done:,} of {job.tables_total:,} table{'' if job.tables_total == 1 else 's'}"
+            files = f", {job.files_done:,} of {job.files_total:,} files" if job.files_total else ""
+            rows = f", {job.rows_done:,} of {job.rows_total:,} rows" if job.rows_total else ""
+            sizes = f", {format_size(job.bytes_done)} of {format_size(job.bytes_total)}" if job.bytes_total else ""
+            left = f", about {_rounded(job.remaining)} left" if job.remaining is not None else ""
+            return f"{job.phase or 'running'}, {tables}{files}{rows}{sizes}{left}"
+        case "running":
+            return "running"
+    return job.state
+
+
+def _rounded(time: timedelta) -> str:
+    """A duration in its two largest units, such as `3 min` or `2 h 5 min`."""
+    seconds = round(time.total_seconds())
+    if seconds < 60:
+        return f"{seconds} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -1,0 +1,140 @@
+"""`skiway pipelines`: the commands of all resources, and those for files and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skiway.cli.command import Call, command
+from skiway.cli.lake.jobs import INTERRUPTED, JobRecord, describe_progress
+from skiway.cli.lake.resources import commands_for
+from skiway.cli.output import one_line
+from skiway.cli.rendering import fields_of
+from skiway.errors import NotFound, SkiwayError
+from skiway.foundation.resources import PIPELINE
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import Job
+    from skiway.client.metastore.connectors import Pipeline, PlannedTable
+
+
+def _shown(_: Call, pipeline: Pipeline) -> dict[str, Any]:
+    """A pipeline with the names of its files."""
+    return {**fields_of(pipeline), "files": list(pipeline.files)}
+
+
+app = commands_for(PIPELINE, shown=_shown, but=("get", "create", "update"))
+
+PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a pipeline.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with pipeline.yml, .sql and .py files.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what a run would do to each table, and why.")]
+
+
+@command(app, "get")
+def get(
+    call: Call,
+    name: PipelineName,
+    file: Annotated[str | None, typer.Option("--file", metavar="PATH", help="Print only this file.")] = None,
+) -> None:
+    """Show a pipeline: its files, and from which columns the columns of its tables were computed."""
+    pipeline = call.lake.pipelines.get(name)
+    if file is not None:
+        _print_file(call, pipeline, file)
+        return
+    tables: Sequence[PlannedTable] = ()
+    problem = None
+    try:
+        tables = call.lake.pipelines.plan(name)
+    except SkiwayError as error:
+        problem = error.message
+    lineage = {f"{each.table}.{column}": list(sources) for each in tables for column, sources in each.columns.items()}
+    call.print_record({**_shown(call, pipeline), "problem": problem, "lineage": lineage})
+
+
+@command(app, "create")
+def create(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
+    """Create a pipeline from the files in a folder. Its runs have your rights."""
+    files = _files(folder)
+    if dry_run:
+        _print_plan(call, call.lake.pipelines.plan(files=files))
+        return
+    made = call.lake.pipelines.create(files)
+    call.print_result(
+        f"created pipeline {made.name}; run it with: skiway pipelines run {made.name}", _shown(call, made)
+    )
+
+
+@command(app, "apply")
+def apply(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
+    """Create a pipeline from the files in a folder, or replace its files. You become its owner."""
+    from skiway.metastore.pipelines.projects import read_project
+
+    files = _files(folder)
+    name = read_project(files).name
+    try:
+        known = call.lake.pipelines.get(name)
+    except NotFound:
+        create(call, folder, dry_run)
+        return
+    if dry_run:
+        _print_plan(call, call.lake.pipelines.plan(known.id, files=files))
+        return
+    changed = call.lake.pipelines.update(known.id, files, if_version=known.version)
+    call.print_result(f"updated pipeline {name}", _shown(call, changed))
+
+
+@command(app, "run")
+def run(
+    call: Call,
+    name: PipelineName,
+    full: Annotated[bool, typer.Option("--full", help="Refresh all tables in full, also unchanged ones.")] = False,
+    dry_run: DryRun = False,
+    background: Annotated[
+        bool, typer.Option("--background", help="Start the job and do not wait for its end.")
+    ] = False,
+) -> None:
+    """Refresh the tables of a pipeline that have to be, in the order of what they read."""
+    if dry_run:
+        _print_plan(call, call.lake.pipelines.plan(name, full=full))
+        return
+    job = call.lake.pipelines.start(name, full=full)
+    if not background:
+        try:
+            job = call.lake.jobs.wait(job, on_change=_report)
+        except KeyboardInterrupt:
+            typer.echo(f"job {job.id} keeps running: cancel it with `skiway jobs cancel {job.id}`", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    done = job.message.message or f"follow it with: skiway jobs watch {job.id}"
+    call.print_result(f"job {job.id} {job.state}: {done}", JobRecord.of(job, {}))
+    if job.is_over and job.state != "succeeded":
+        raise typer.Exit(1)
+
+
+def _print_file(call: Call, pipeline: Pipeline, file: str) -> None:
+    """Print a file. Its control characters, which could change the terminal, are escaped for people."""
+    if file not in pipeline.files:
+        raise NotFound(f"pipeline {pipeline.name} has no file {file}; it has {', '.join(pipeline.files)}")
+    text = pipeline.files[file]
+    if not call.is_for_people:
+        call.print_record({"file": file, "text": text})
+        return
+    for line in text.splitlines():
+        typer.echo(one_line(line.expandtabs(4)))
+
+
+def _files(folder: Path) -> dict[str, str]:
+    from skiway.metastore.pipelines.projects import read_folder
+
+    return read_folder(folder.expanduser())
+
+
+def _report(job: Job) -> None:
+    if not job.is_over:
+        typer.echo(f"job {job.id}: {describe_progress(job)}", err=True)
+
+
+def _print_plan(call: Call, plan: Sequence[PlannedTable]) -> None:
+    call.print_rows(plan, ["table", "action", "reason", "reads"], empty="there are no tables")

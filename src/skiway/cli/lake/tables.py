@@ -1,0 +1,412 @@
+"""`skiway tables`, with the statistics of their columns in `skiway tables describe`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from skiway.cli import rendering
+from skiway.cli.command import Call, command, group
+from skiway.cli.lake.jobs import connector_names
+from skiway.cli.output import Cells, write_columns
+from skiway.errors import PreconditionFailed
+from skiway.presentation.tables import AtMost, ColumnProfile, TableRecord, column_profiles, row_count
+
+if TYPE_CHECKING:
+    from skiway.client.metastore import Metastore, Namespace, Table, TableStats
+
+app = group("tables", "Manage tables: the lake's own Iceberg tables, and tables that connectors mirror.")
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
+Parent = Annotated[
+    str | None, typer.Argument(metavar="NAMESPACE", help="Namespace or catalog to list; all catalogs by default.")
+]
+AtSnapshot = Annotated[
+    int | None, typer.Option("--at", metavar="SNAPSHOT", help="Snapshot id; the current snapshot by default.")
+]
+
+
+@command(app, "list")
+def list_(call: Call, parent: Parent = None) -> None:
+    """List tables with their rows and sizes."""
+    names = connector_names(call.lake)
+    found: Iterable[TableRecord] = (TableRecord.of(each, names) for each in tables_in(call.lake, parent))
+    columns = ["name", "format", "origin", "rows", "data_files", "size_bytes"]
+    if call.is_for_people:
+        found = list(found)
+        columns += ["problem"] if any(each.problem for each in found) else []
+    call.print_rows(
+        found, columns, empty="there are no tables here; create some with skiway sql or skiway connectors create"
+    )
+
+
+@command(app, "get")
+def get(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+    """Show a table and its columns."""
+    from skiway.cli import rendering
+
+    record = TableRecord.of(call.lake.tables.get(name, at=at), connector_names(call.lake))
+    call.print_record(record)
+    if call.is_for_people:
+        typer.echo()
+        rendering.write_rows(record.columns, ["name", "type", "required"], empty="the table has no columns")
+
+
+@command(app, "describe")
+def describe(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+    """Show statistics of a table's columns.
+
+    For each column: NULLs, distinct values, minimum and maximum, and the distribution of values.
+    """
+    print_description(call, name, at)
+
+
+@command(app, "create")
+def create(
+    call: Call,
+    name: TableName,
+    columns: Annotated[
+        list[str], typer.Argument(metavar="COLUMN", help="Column in SQL, such as 'id BIGINT NOT NULL'; repeatable.")
+    ],
+) -> None:
+    """Create an empty Iceberg table."""
+    from skiway.cli.sql.session import Session
+    from skiway.cli.sql.statements import create_table
+    from skiway.client.metastore.calls import dotted, segments
+
+    *namespace, _ = segments(name, resource="table")
+    call.lake.namespaces.get(dotted(namespace))
+    with Session(call) as session:
+        create_table(session, name, columns)
+    created = TableRecord.of(call.lake.tables.get(name), connector_names(call.lake))
+    call.print_result(f"created table {created.name}", created)
+
+
+@command(app, "delete")
+def delete(call: Call, name: TableName) -> None:
+    """Delete a table with its snapshots and statistics.
+
+    The files of a mirrored table are not deleted.
+    """
+    from skiway.cli.sql.session import sql_name
+    from skiway.client.metastore.calls import segments
+
+    deleted: TableRecord | None = None
+    try:
+        table = call.lake.tables.get(name)
+        deleted = TableRecord.of(table, connector_names(call.lake))
+    except PreconditionFailed as error:
+        if error.key != "resource.damaged":
+            raise
+    if deleted is None or deleted.origin == "managed":
+        catalog, schema, own_name = sql_name(segments(name, resource="table"))
+        with call.airport(catalog) as lake:
+            lake.drop_table((schema, own_name))
+    else:
+        call.lake.tables.delete(table)
+    if deleted is None:
+        call.print_result(f"deleted table {name}, which was damaged", {"name": name})
+    else:
+        call.print_result(f"deleted table {deleted.name}", deleted)
+
+
+@command(app, "undrop")
+def undrop(call: Call, name: TableName) -> None:
+    """Restore a managed table that was dropped in the last three days, with its snapshots."""
+    done = call_function(call, name, "undrop")
+    call.print_result(f"restored table {name} with {done['snapshots']} snapshots", done)
+
+
+@command(app, "partition-by")
+def partition_by(
+    call: Call,
+    name: TableName,
+    partitions: Annotated[
+        str, typer.Argument(metavar="PARTITIONS", help="List such as 'day(ts), bucket(16, id)'; '' for none.")
+    ],
+) -> None:
+    """Partition the rows of a managed table that are written from now on."""
+    done = call_function(call, name, "partition_by", partitions)
+    call.print_result(f"new rows of {name} are partitioned by {done['now'] or 'nothing'}", done)
+
+
+@command(app, "sort-by")
+def sort_by(
+    call: Call,
+    name: TableName,
+    columns: Annotated[str, typer.Argument(metavar="COLUMNS", help="List such as 'ts DESC, id'; '' for no order.")],
+) -> None:
+    """Sort the rows of a managed table that are written from now on, within files."""
+    done = call_function(call, name, "sort_by", columns)
+    call.print_result(f"new rows of {name} are sorted by {done['now'] or 'nothing'}", done)
+
+
+@command(app, "merge")
+def merge(
+    call: Call,
+    name: TableName,
+    source: Annotated[str, typer.Argument(metavar="SQL", help="Query for the rows to merge.")],
+    on: Annotated[str, typer.Argument(metavar="CONDITION", help="Condition such as 'target.id = source.id'.")],
+    clauses: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="WHEN clauses; by default rows that match are updated, and others inserted."),
+    ] = None,
+) -> None:
+    """Merge the rows of a query into a managed table, like MERGE INTO, in one commit."""
+    done = call_function(call, name, "merge", source, on, clauses=clauses)
+    counts = ", ".join(f"{done[each]} {each}" for each in ("inserted", "updated", "deleted"))
+    call.print_result(f"merged into {name}: {counts}", done)
+
+
+@command(app, "refresh")
+def refresh(
+    call: Call,
+    name: TableName,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, max=3600, help="How long to wait for it.")] = 60,
+) -> None:
+    """Read the current state of a mirrored table from its source."""
+    done = call_function(call, name, "refresh", wait_s=wait)
+    message = f": {done['message']}" if done["message"] else ""
+    call.print_result(f"refreshing {name}: job {done['job_id']} is {done['state']}{message}", done)
+    if done["state"] in ("failed", "cancelled", "partial"):
+        raise typer.Exit(1)
+
+
+@command(app, "histogram")
+def histogram(
+    call: Call,
+    name: TableName,
+    column: Annotated[str, typer.Argument(metavar="COLUMN")],
+    bins: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Number of ranges or values.")] = 20,
+) -> None:
+    """Count the values of a column: numbers and times by range, others by value."""
+    found = function_rows(call, name, "histogram", column, bins=bins)
+    call.print_rows([HistogramRow(**row) for row in found], [*HistogramRow.__slots__], empty=f"{name} has no rows")
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramRow:
+    """A range of values, or a value, and how often it occurs."""
+
+    kind: str
+    lower: str | None
+    upper: str | None
+    count: int
+    share: float
+    bar: str
+
+
+def call_function(call: Call, name: str, function: str, *arguments: object, **named: object) -> dict[str, object]:
+    """Call a function of the schema `skiway` with the full name of a table or view; return its only row."""
+    (row,) = function_rows(call, name, function, *arguments, **named)
+    return row
+
+
+def function_rows(call: Call, name: str, function: str, *arguments: object, **named: object) -> list[dict[str, Any]]:
+    """Call a function of the schema `skiway` with the full name of a table or view; return its rows."""
+    from skiway.airport.wire.duckdb_sql import identifier
+    from skiway.cli.sql.session import sql_name
+    from skiway.client.metastore.calls import segments
+
+    catalog, schema, own_name = sql_name(segments(name, resource="table"))
+    with call.airport(catalog) as lake:
+        path = f"{identifier(schema)}.{identifier(own_name)}"
+        return list(lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist())
+
+
+def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:
+    """Yield the tables of a namespace, of all namespaces of a catalog, or of all catalogs."""
+    for namespace in namespaces_in(lake, parent):
+        yield from lake.tables(namespace)
+
+
+def namespaces_in(lake: Metastore, parent: str | None) -> Iterator[str | Namespace]:
+    """Yield a namespace, all namespaces of a catalog, or those of all catalogs."""
+    from skiway.client.metastore.calls import segments
+
+    if parent is None:
+        for catalog in lake.catalogs():
+            yield from namespaces_in(lake, str(catalog))
+    elif len(segments(parent, resource="catalog or namespace")) > 1:
+        yield parent
+    else:
+        yield from lake.namespaces(parent, recursive=True)
+
+
+MARKS: Final = {"exact": "", "estimate": "≈", "bound": "≤", "sample": "~"}
+LEGEND: Final = "≈ estimate, ± its error with 95 % confidence; ≤ upper bound; ⊂ within these bounds; others are exact"
+SAMPLE_LEGEND: Final = (
+    "~ from the sample; bounds, and ± of distinct values, hold for the whole table with 95 % confidence"
+)
+MAX_VALUE_WIDTH: Final = 12
+TITLES: Final = ("column", "type", "nulls", "distinct", "min", "max", "values")
+NUMBERS: Final = ("nulls", "distinct")
+MIN_WIDTHS: Final = {"column": 10, "type": 8, "min": 10, "max": 10, "values": 16}
+"""The minimum width of columns that shrink on a narrow terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A table and the statistics of its columns, in the output."""
+
+    name: str
+    format: str
+    origin: str
+    snapshot_id: int | None
+    rows: int | None
+    rows_quality: str | None
+    rows_profiled: int | None
+    sample_files: int | None
+    data_files: int | None
+    size_bytes: int | None
+    columns: tuple[ColumnProfile, ...]
+    problem: str | None = None
+    files_not_profiled: int | None = None
+
+
+def print_description(call: Call, name: str, at: int | None) -> None:
+    """Print a table and the statistics of its columns."""
+    table = call.lake.tables.get(name, at=at)
+    if at is not None:
+        call.lake.snapshots.get(
+            table, at
+        )  # raises NotFound, so that a wrong id is not mistaken for a snapshot without statistics
+    record = TableRecord.of(table, connector_names(call.lake))
+    stats = call.lake.statistics.find(table, at)
+    description = Description(
+        record.name,
+        record.format,
+        record.origin,
+        stats.snapshot_id if stats else at,
+        row_count(stats.row_count, is_bound=stats.row_count_is_bound) if stats else None,
+        stats.properties.get("quality.row_count") if stats else None,
+        _number(stats, "rows.profiled"),
+        _number(stats, "files.sample"),
+        stats.data_file_count if stats else None,
+        stats.total_size_bytes if stats else None,
+        tuple(column_profiles(call.lake, record, at)),
+        record.problem,
+        _number(stats, "files.other_formats"),
+    )
+    if not call.is_for_people:
+        call.print_record(description)
+        return
+    hidden: dict[str, Any] = dict.fromkeys(("rows_quality", "rows_profiled", "sample_files", "files_not_profiled"))
+    rendering.write_fields(dataclasses.replace(description, **hidden))
+    typer.echo()
+    _write_columns(description)
+
+
+def _number(stats: TableStats | None, key: str) -> int | None:
+    return int(stats.properties[key]) if stats and key in stats.properties else None
+
+
+def _write_columns(table: Description) -> None:
+    if not table.columns and table.problem:
+        typer.echo(f"the table cannot be read: {table.problem}", err=True)
+        return
+    if not table.columns and table.files_not_profiled:
+        typer.echo(_other_formats(table), err=True)
+        return
+    if not table.columns:
+        typer.echo(f"the columns are not profiled yet; profile them with: {_profile_command(table)}", err=True)
+        return
+    rows = [_cells(column) for column in table.columns]
+    write_columns(
+        [
+            Cells(title, texts, right=title in NUMBERS, min_width=MIN_WIDTHS.get(title))
+            for title, texts in zip(TITLES, zip(*rows, strict=True), strict=True)
+        ]
+    )
+    typer.echo()
+    more = [_other_formats(table)] if table.files_not_profiled else []
+    for line in (_coverage(table), *more, LEGEND, *([SAMPLE_LEGEND] if table.sample_files else [])):
+        rendering.write_note(line)
+
+
+def _cells(column: ColumnProfile) -> Sequence[str]:
+    return (
+        column.name,
+        column.type,
+        _nulls(column),
+        _distinct(column),
+        _bound(column, "min"),
+        _bound(column, "max"),
+        column.errors or column.histogram() or _top_values(column),
+    )
+
+
+def _nulls(column: ColumnProfile) -> str:
+    share = column.null_share
+    if share is None:
+        return rendering.UNKNOWN
+    text = "0 %" if share == 0 else f"{share:.1%}".replace("%", " %") if share >= 0.001 else "<0.1 %"
+    return MARKS.get(column.quality.get("null_count", ""), "") + text
+
+
+def _distinct(column: ColumnProfile) -> str:
+    distinct = column.distinct
+    if distinct is None:
+        return rendering.UNKNOWN
+    mark = MARKS.get(column.quality.get("ndv", ""), "")
+    if distinct.lower is None or distinct.upper is None or not distinct.value:
+        return f"{mark}{distinct.value:,}"
+    error = max(distinct.value - distinct.lower, distinct.upper - distinct.value) / distinct.value
+    return f"{mark}{distinct.value:,} ±{error:.0%}".replace("%", " %")
+
+
+def _bound(column: ColumnProfile, which: str) -> str:
+    value = column.min if which == "min" else column.max
+    if value is None:
+        return rendering.UNKNOWN
+    mark = "⊂" if column.quality.get(which) == "bound" else ""
+    return mark + _short(value)
+
+
+def _short(value: str) -> str:
+    """Shorten a value: round long fractions and truncate long text."""
+    one_line = " ".join(value.split())
+    if len(one_line) <= MAX_VALUE_WIDTH:
+        return one_line
+    try:
+        return f"{float(one_line):.6g}"
+    except ValueError:
+        return f"{one_line[: MAX_VALUE_WIDTH - 1]}…"
+
+
+def _top_values(column: ColumnProfile) -> str:
+    """The most frequent values with their shares."""
+    mark = MARKS.get(column.quality.get("top_values", ""), "")
+    shares = [
+        f"{_short('NULL' if each.value is None else each.value)} {mark}{each.count / max(column.values, 1):.0%}"
+        for each in column.top_values[:4]
+    ]
+    return ", ".join(shares).replace("%", " %")
+
+
+def _profile_command(table: Description) -> str:
+    if table.origin == "managed":
+        return f"skiway stats profile {table.name} --watch"
+    return f"skiway connectors sync {table.origin} --watch"
+
+
+def _other_formats(table: Description) -> str:
+    return (
+        f"{table.files_not_profiled:,} of {table.data_files:,} data files are Avro or ORC, which are read, but not profiled: rewrite "
+        "them as Parquet for statistics of all rows"
+    )
+
+
+def _coverage(table: Description) -> str:
+    if table.rows is None or table.rows_profiled is None:
+        return f"the table was not profiled; the bounds are from its files. Profile it with: {_profile_command(table)}"
+    if table.sample_files and table.data_files:
+        sample = f"a sample of {table.sample_files:,} of {table.data_files:,} files"
+        return f"{sample} was profiled, with {table.rows_profiled:,} of {table.rows:,} rows"
+    if table.rows_profiled >= table.rows:
+        return "all rows were profiled" if isinstance(table.rows, AtMost) else f"all {table.rows:,} rows were profiled"
+    return f"{table.rows_profiled:,} of {table.rows:,} rows were profiled"

@@ -1,0 +1,221 @@
+# mypy: disable-error-code="no-any-return"
+"""One Parquet data file of an Iceberg table: its encoding, and its statistics for the manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skiway.airport.conversion import empty_rows
+from skiway.formats.extension_types import WkbType, coordinate_system
+from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.formats.readers.footers import row_groups
+from skiway.formats.schemas import Leaf, field_id, leaves, with_id
+from skiway.formats.statistics import merged_stats
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+
+# PyIceberg is partly untyped.
+
+_ROW_GROUP_ROWS: Final = 65_536
+"""A reader decodes a row group up to the row that it looks up. With twice as many rows, that takes twice as long, and scans of whole
+files are not faster."""
+
+_SAMPLED_ROWS: Final = 8192
+_FEW_ROWS: Final = 1024
+"""Files with fewer rows are written fast in any encoding."""
+
+
+class ParquetFile:
+    """An open Parquet file. Every `write` starts a new row group, and so do each 65,536 rows.
+
+    `first` are the first rows, which decide how columns are encoded.
+    """
+
+    def __init__(
+        self,
+        files: TableFiles,
+        uri: str,
+        schema: Schema,
+        arrow: pa.Schema,
+        options: Mapping[str, str],
+        *,
+        first: pa.Table,
+    ) -> None:
+        from pyarrow.parquet import ParquetWriter
+
+        self.uri = uri
+        self.writes = 0
+        self._files, self._schema, self._options = files, schema, options
+        self._arrow = arrow
+        self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
+        # PyIceberg reads these bounds as Python values, which have fewer years and no nanoseconds.
+        self._temporal = [leaf for leaf in leaves(arrow) if _is_temporal(leaf.type)]
+        self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
+        self._sink = files.create(uri)
+        self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
+        self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
+        with files.translated(uri):  # it writes the first bytes
+            self._writer = ParquetWriter(
+                self._sink,
+                self._written,
+                use_dictionary=dictionary_columns(first),
+                compression=_codec(options),
+                compression_level=_level(options),
+                store_decimal_as_integer=True,
+                write_page_index=True,
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of bytes written so far."""
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        """Write the rows as new row groups."""
+        for leaf in self._floats:
+            column = rows[leaf.path[0]]
+            for name in leaf.path[1:]:
+                column = pc.struct_field(column, name)
+            self._nans[leaf.id] += pc.sum(pc.is_nan(column), min_count=0).as_py()
+        for name, of in self._geometries.items():
+            chunks = [pa.ExtensionArray.from_storage(of, chunk) for chunk in rows[name].chunks]
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, self._written.field(name), pa.chunked_array(chunks, of))
+        with self._files.translated(self.uri):
+            self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
+        self.writes += 1
+
+    def close(self, *, partition: Any, spec_id: int, sort_order_id: int | None) -> DataFile:
+        """Close the file, sync it to disk, and return its entry for a manifest."""
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+        with self._files.translated(self.uri):
+            self._writer.close()
+            size = self._sink.tell()
+            self._sink.close()
+        self._files.seal(self.uri)
+        made = DataFile.from_args(
+            _table_format_version=3,
+            content=DataFileContent.DATA,
+            file_path=self.uri,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=size,
+            sort_order_id=sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self._statistics(),
+        )
+        made.spec_id = spec_id
+        return made
+
+    def abort(self) -> None:
+        """Close the file without finishing it; the caller deletes it."""
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()
+            self._sink.close()
+
+    def _statistics(self) -> dict[str, Any]:
+        from pyiceberg.io.pyarrow import (
+            MetricModeTypes,
+            MetricsMode,
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+        from pyiceberg.types import GeometryType
+
+        footer = self._writer.writer.metadata
+        plan = compute_statistics_plan(self._schema, dict(self._options))
+        unbounded = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
+        own = [leaf for leaf in self._temporal if leaf.id in plan and plan[leaf.id].mode.type not in unbounded]
+        plan |= {leaf.id: replace(plan[leaf.id], mode=MetricsMode(MetricModeTypes.COUNTS)) for leaf in own}
+        for each in self._schema.fields:
+            if isinstance(each.field_type, GeometryType):  # Parquet has other statistics for geometries
+                plan[each.field_id] = replace(plan[each.field_id], mode=MetricsMode(MetricModeTypes.NONE))
+        found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self._schema))
+        facts = found.to_serialized_dict()
+        low, high = _temporal_bounds(footer, self._arrow, own)
+        # PyIceberg does not count NaN.
+        nans = {number: count for number, count in self._nans.items() if number in found.value_counts}
+        bounds = {"lower_bounds": facts["lower_bounds"] | low, "upper_bounds": facts["upper_bounds"] | high}
+        return {**facts, **bounds, "nan_value_counts": nans}
+
+
+def _temporal_bounds(footer: Any, arrow: pa.Schema, of: Sequence[Leaf]) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The bounds of dates and timestamps by field id, in Iceberg's single-value serialization."""
+    stats = row_groups(footer, arrow, of)["stats"].combine_chunks()
+    low: dict[int, bytes] = {}
+    high: dict[int, bytes] = {}
+    for leaf in of:
+        merged = merged_stats(stats.field(str(leaf.id)))
+        for bounds, name in ((low, "min"), (high, "max")):
+            bound = merged.field(name)
+            if bound.null_count == 0:
+                whole = pa.int32() if pa.types.is_date32(leaf.type) else pa.int64()
+                bounds[leaf.id] = bound.view(whole)[0].as_py().to_bytes(whole.bit_width // 8, "little", signed=True)
+    return low, high
+
+
+def _written(field: pa.Field, geometry: WkbType | None) -> pa.Field:
+    """`field` as it is written, with the extension type of geometries."""
+    return field if geometry is None else with_id(pa.field(field.name, geometry, field.nullable), field_id(field))
+
+
+def _is_temporal(of: pa.DataType) -> bool:
+    return pa.types.is_date32(of) or pa.types.is_timestamp(of)
+
+
+def _codec(options: Mapping[str, str]) -> str:
+    codec = options.get("write.parquet.compression-codec", "zstd").lower()
+    return "none" if codec == "uncompressed" else codec
+
+
+def _level(options: Mapping[str, str]) -> int | None:
+    level = options.get("write.parquet.compression-level")
+    return int(level) if level and _codec(options) in ("zstd", "gzip", "brotli") else None
+
+
+def dictionary_columns(rows: pa.Table) -> list[str] | bool:
+    """The columns of a file, as paths of Parquet, that are stored with dictionaries; True for all of them.
+
+    A dictionary makes columns with few values smaller. For other columns, Arrow builds one until it is too large, in each row
+    group, which takes three times as long as storing the values, and makes files larger. A sample of the rows shows which
+    columns have few values.
+    """
+    if rows.num_rows < _FEW_ROWS:
+        return True
+    step = max(1, rows.num_rows // _SAMPLED_ROWS)
+    sample = rows.take(pa.array(range(0, rows.num_rows, step), pa.int64()))
+    chosen = [field for field, column in zip(sample.schema, sample.columns, strict=True) if _has_few_values(column)]
+    return len(chosen) == rows.num_columns or [path for field in chosen for path in _paths(field)]
+
+
+def _has_few_values(column: pa.ChunkedArray) -> bool:
+    """Whether most values occur more than once. That is not counted for nested columns."""
+    if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
+        return True
+    return bool(2 * pc.count_distinct(column, mode="only_valid").as_py() <= len(column) - column.null_count)
+
+
+def _paths(field: pa.Field) -> list[str]:
+    """The paths of a column's leaves in a Parquet file."""
+    from pyarrow.parquet import ParquetFile as Reader
+    from pyarrow.parquet import write_table
+
+    if not pa.types.is_nested(field.type):
+        return [field.name]
+    written = BytesIO()
+    write_table(empty_rows(pa.schema([field])), written)
+    found = Reader(written).schema
+    return [found.column(place).path for place in range(len(found))]

@@ -1,0 +1,135 @@
+"""What doors share: the codes of errors, what callers learn about them, bearer tokens, valid headers, the error of requests
+that are too large, and how many wrong secrets a client may send.
+
+Errors of the tree are written for callers and sent as they are. Every other exception may contain anything (paths,
+addresses, rows of somebody else), so callers get one fixed sentence with the correlation id, and the log gets the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Final, TypeVar
+
+import grpc
+
+from skiway import errors
+from skiway.errors import Cancelled, Internal, LimitExceeded, SkiwayError
+
+T = TypeVar("T")
+
+GRPC_CODES: Final[Mapping[type[SkiwayError], grpc.StatusCode]] = {
+    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Conflict: grpc.StatusCode.ABORTED,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Cancelled: grpc.StatusCode.CANCELLED,
+    errors.SkiwayError: grpc.StatusCode.INTERNAL,
+}
+"""The gRPC code of each class, for the metastore's services and for Airport; see `status_in`."""
+
+
+def exhausted(error: BaseException) -> LimitExceeded | None:
+    """The error in our tree if a foreign one says that the process has no memory, or no threads, left."""
+    is_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if not isinstance(error, MemoryError) and not is_thread:
+        return None
+    what = "cannot start more threads" if is_thread else "has not enough memory for the request"
+    return LimitExceeded(f"the server {what}: try again when running statements have ended", key="memory.exceeded")
+
+
+def require_at_most(most: int, found: int, what: str, *, remedy: str, key: str) -> None:
+    """Raise `LimitExceeded` if a request has more than `most` of something, such as "the body has {} commas"."""
+    if found > most:
+        raise LimitExceeded(f"{what.format(found)}, the maximum is {most}: {remedy}", key=key)
+
+
+def status_in(table: Mapping[type[SkiwayError], T], error: BaseException) -> T:
+    """The entry of an error's class in a table, or of its nearest base class; foreign errors count as `SkiwayError`."""
+    error = exhausted(error) or error
+    return next((table[kind] for kind in type(error).__mro__ if kind in table), table[SkiwayError])
+
+
+def disclosed(error: BaseException) -> SkiwayError | None:
+    """The error if callers may see it; None for a fault of the server, of which they see no details."""
+    if isinstance(error, SkiwayError) and error.code != Internal.code:
+        return error
+    return exhausted(error)
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The bearer token in an `authorization` header; None without one."""
+    kind, _, token = authorization.partition(" ")
+    return (token.strip() or None) if kind.lower() == "bearer" else None
+
+
+def internal_error(correlation_id: str) -> Internal:
+    """What a caller gets in place of an error that is not disclosed."""
+    message = f"internal error; {see_log(correlation_id)}"
+    return Internal(message, key="internal.error", correlation_id=correlation_id)
+
+
+def see_log(correlation_id: str) -> str:
+    """Where an operator finds what callers are not told."""
+    return f"see the server log, correlation id {correlation_id}"
+
+
+def outcome_of(error: BaseException) -> str:
+    """The code of the tree under which an error is audited."""
+    if isinstance(error, SkiwayError):
+        return error.code
+    if (known := exhausted(error)) is not None:
+        return known.code
+    return Cancelled.code if isinstance(error, GeneratorExit | KeyboardInterrupt) else Internal.code
+
+
+MAX_HEADER_LENGTH: Final = 128
+"""The longest value of a header that is echoed, logged or forwarded."""
+
+
+def is_valid_header(value: str) -> bool:
+    """Whether the value is short and printable enough to be echoed and logged."""
+    return len(value) <= MAX_HEADER_LENGTH and value.isascii() and value.isprintable()
+
+
+_MAX_ADDRESSES: Final = 10_000
+
+
+class WrongSecrets:
+    """Counts the wrong secrets that each address has sent: `burst` at once, then `per_minute`.
+
+    Call it after a secret was found to be wrong. So a right secret always works, and clients that share an address, such as that
+    of a proxy, cannot lock each other out.
+    """
+
+    def __init__(
+        self, *, burst: int = 10, per_minute: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._burst, self._per_s, self._clock = burst, per_minute / 60, clock
+        self._sent: dict[str, tuple[float, float]] = {}  # how many, as of when
+        self._lock = Lock()
+
+    def count(self, address: str) -> None:
+        """Count a wrong secret; `LimitExceeded` if the address has sent too many."""
+        now = self._clock()
+        with self._lock:
+            sent, since = self._sent.pop(address, (0.0, now))
+            sent = max(0.0, sent - (now - since) * self._per_s) + 1
+            while len(self._sent) >= _MAX_ADDRESSES:
+                del self._sent[next(iter(self._sent))]
+            self._sent[address] = min(sent, self._burst + 1), now
+        if sent > self._burst:
+            raise LimitExceeded(
+                f"this address has sent too many wrong secrets: check the secret, and wait {1 / self._per_s:.0f} s before the next "
+                "attempt",
+                key="secret.attempts",
+                retry_after=f"{1 / self._per_s:.0f}",
+            )

@@ -1,0 +1,152 @@
+"""The calls for resources that an account has by name: create, get, list, update and delete, the same for all kinds.
+
+Requests and responses are named after the kind: `CreateWebhookRequest` has a `spec`, `CreateWebhookResponse` a `webhook`.
+A kind gives the checks of its fields and, if it needs them, further operations of the batches that write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from skiway.errors import InvalidArgument
+from skiway.foundation.resources import Resource
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.errors import failure, invalid_field
+from skiway.metastore.records.kinds import ACCOUNT, Kind
+from skiway.metastore.records.names import exact_name
+from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
+from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.updates import Claim, inside, once
+from skiway.storage import Operation, Pointer
+
+M = TypeVar("M", bound=Message)
+
+Writing = Callable[[Realm, M, Any, bool], AbstractContextManager[Iterable[Operation]]]
+"""Wraps the batch that writes a resource, and adds operations to it; gets the resource, the spec, and whether it is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls(Generic[M]):
+    """The calls for one kind.
+
+    `check` raises unless a changed resource is valid; it gets the resource, the spec and the paths that the request sets.
+    It also names a resource whose spec has no name. `parent` returns what a new resource belongs to. `shown` returns what
+    callers see of a resource, and `status` further fields of the response of a get. `deleting` adds operations to the batch of
+    a deletion; `deleted` removes afterwards what belongs to the resource.
+    """
+
+    resource: Resource
+    kind: Kind[M]
+    key: Callable[[str, str], str]
+    name_key: Callable[[str, str], str]
+    check: Callable[[Realm, M, Any, Set[str]], None]
+    writing: Writing[M] = lambda *_: nullcontext(())
+    parent: Callable[[Realm, Any], Stored[Any]] = lambda realm, _: realm.all(ACCOUNT).require(
+        keys.account(realm.account_id), name=realm.account_id
+    )
+    shown: Callable[[M], M] = lambda value: value
+    status: Callable[[Realm, M], dict[str, Message]] = lambda *_: {}
+    deleting: Callable[[Realm, str], Iterable[Operation]] = lambda *_: ()
+    deleted: Callable[[Realm, str], None] = lambda *_: None
+
+    def create(self, realm: Realm, request: Any) -> Any:
+        """Create a resource. A request that is repeated with its idempotency key returns the first response."""
+        resource = self.resource
+        if not request.HasField("spec"):
+            raise failure(InvalidArgument, "spec.required", field="spec")
+        spec, response = request.spec, resource.message("Create{}Response")
+        claim: Claim[Any] = Claim(realm, f"Create{resource.title}", request.idempotency.key, spec, response)
+
+        def attempt() -> Any:
+            parent = self.parent(realm, spec)
+            now = realm.now()
+            own_id = resource_id(realm, realm.ids(), resource.number)
+            created: Any = self.kind.message(resource_id=own_id, created_at=now, updated_at=now)
+            self._edit(realm, created, spec, resource.paths, clearable=resource.paths)
+            with self.writing(realm, created, spec, True) as operations:
+
+                def also(stored: Stored[M]) -> tuple[Operation, ...]:
+                    return *inside(parent.pointer), *operations, *claim.storing(self._response("Create{}", stored))
+
+                return self._response("Create{}", realm.all(self.kind).create(created, also=also))
+
+        return once(claim, lambda: updates.retrying(attempt))
+
+    def get(self, realm: Realm, request: Any) -> Any:
+        """Return the resource with an id or a name, also a damaged one, and its stored version."""
+        number = self.resource.number
+        found = by_id_or_name(realm, self.kind, request, number, key=self.key, name_key=self.name_key)
+        return self._response("Get{}", found, **self.status(realm, found.value))
+
+    def list_(self, realm: Realm, request: Any) -> Any:
+        """List the resources of the account by name."""
+        found, page = listed(realm.all(self.kind), self.name_key(realm.account_id, ""), request.page)
+        return self.resource.message("List{}sResponse")(**{self.resource.plural: map(self.shown, found), "page": page})
+
+    def update(self, realm: Realm, request: Any) -> Any:
+        """Change the fields in the mask. A new secret replaces the stored one."""
+        own_id, resource = self.id_in(realm, request), self.resource
+        allowed = resource.paths - set(resource.fixed)
+        paths = updates.masked_paths(request.update_mask, allowed=allowed, resource=resource.name)
+        spec = updates.copied(request.spec)
+        for secret in set(resource.secrets) - paths:
+            spec.ClearField(secret)
+
+        def write(current: Stored[M], desired: M) -> Stored[M]:
+            with self.writing(realm, desired, spec, False) as operations:
+                return realm.all(self.kind).update(current, desired, also=lambda _: operations)
+
+        updated = updates.update(
+            realm,
+            realm.all(self.kind),
+            self.key(realm.account_id, own_id),
+            name=own_id,
+            precondition=request.precondition,
+            edit=lambda desired: self._edit(realm, desired, spec, paths),
+            write=write,
+            always=bool(paths & set(resource.secrets)),
+        )
+        return self._response("Update{}", updated)
+
+    def delete(self, realm: Realm, request: Any) -> Any:
+        """Delete a resource, also a damaged one, and what belongs to it."""
+        own_id, repository = self.id_in(realm, request), realm.all(self.kind)
+
+        def remove(pointer: Pointer, value: M | None) -> None:
+            repository.delete(pointer, value, also=tuple(self.deleting(realm, own_id)))
+
+        key = self.key(realm.account_id, own_id)
+        meta = updates.delete(repository, key, name=own_id, precondition=request.precondition, remove=remove)
+        self.deleted(realm, own_id)
+        return self.resource.message("Delete{}Response")(meta=meta)
+
+    def id_in(self, realm: Realm, request: Any) -> str:
+        """The id of the resource that a request names."""
+        field = f"{self.resource.name}_id"
+        return local_id(realm, getattr(request, field), self.resource.number, field=field)
+
+    def _edit(
+        self, realm: Realm, edited: Any, spec: Any, paths: Set[str], *, clearable: Set[str] = frozenset()
+    ) -> None:
+        """Copy the fields in `paths` from the spec, and check the result."""
+        before = updates.copied(edited)
+        for path in sorted(paths - set(self.resource.secrets)):
+            updates.copy_field(spec, edited, path, required=path in self.resource.required - clearable)
+        if "display_name" in self.resource.paths:
+            edited.display_name = exact_name(edited.display_name, resource=self.resource.name)
+        self.check(realm, edited, spec, paths)
+        addresses = (field.name for field in self.resource.fields if field.is_address)
+        moved = [name for name in addresses if getattr(before, name) != getattr(edited, name)]
+        for secret in self.resource.secrets:
+            if moved and secret not in paths:
+                wanted = f"give the {secret} again, because the stored one is sent to the previous {moved[0]} only"
+                raise invalid_field(secret, f"missing, but {moved[0]} changes", wanted)
+
+    def _response(self, method: str, stored: Stored[M], **more: Message) -> Any:
+        fields = {self.resource.name: self.shown(stored.value), "meta": stored.meta, **more}
+        return self.resource.message(f"{method}Response")(**fields)

@@ -1,0 +1,26 @@
+"""The request pipeline: every call of every door is authenticated, authorized, observed, run, and its errors mapped.
+
+A door turns what it receives into a `Call` and runs it inside `Pipeline.observe`, which writes metrics, a span, the
+audit record and the log. `Pipeline.admit` finds out who calls and whether they may. Each door keeps only its own
+table from the error tree to its status codes.
+"""
+
+import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.request_path.calls import CORRELATION_ID, Call, Operation, echo_headers, read_context
+from skiway.request_path.pipeline import Access, Observers, Pipeline, Retries
+from skiway.request_path.quotas import Kind, Lanes, Quotas
+
+__all__ = [
+    "CORRELATION_ID",
+    "Access",
+    "Call",
+    "Kind",
+    "Lanes",
+    "Observers",
+    "Operation",
+    "Pipeline",
+    "Quotas",
+    "Retries",
+    "echo_headers",
+    "read_context",
+]

@@ -1,0 +1,1 @@
+"""The gRPC server of a process: `door` is the server, and `services` are what it serves."""

@@ -1,0 +1,140 @@
+"""Queries of pipelines on Spark.
+
+The rows of an input are read by tasks of Spark with the reader of the lake, so deletes, old schemas and object stores are handled
+as in every other scan, and the executors need no jars. Spark plans and runs the query, and its tasks write the data files.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
+from skiway.formats import TableName
+from skiway.metastore.ingest.rows import FilePart, Target, Written, write_rows
+from skiway.metastore.pipelines.inputs import Input
+from skiway.metastore.pipelines.refreshing import QueryResult
+from skiway.spark_jobs.ingest.distribution import RESULT, collected, outcome_of
+from skiway.spark_jobs.session import PINNED, separate_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FILES_PER_TASK: Final = 4
+
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+_POSITION: Final = re.compile(r"; line \d+ pos \d+;?\s*$")
+_MARKED: Final = re.compile(r"^== SQL[^\n]*==\n(?P<sql>[^\n]*)\n(?P<blank> *)(?P<marks>\^+)", re.MULTILINE)
+
+log = logging.getLogger("skiway.pipelines")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkQueries:
+    """Runs queries on Spark. `spark` is called only if there is something to refresh."""
+
+    spark: Callable[[], SparkSession]
+
+    @contextmanager
+    def result(
+        self, query: Callable[[Mapping[TableName, str]], str], inputs: Mapping[TableName, Input]
+    ) -> Iterator[QueryResult]:
+        """The result of a query. It has a session of its own, with its inputs as temporary views, until the block ends."""
+        from pyspark.errors import AnalysisException, ParseException
+
+        views = {name: f"pipeline_{uuid.uuid4().hex}" for name in inputs}
+        with separate_session(self.spark(), PINNED) as spark:
+            for name, read in inputs.items():
+                _rows(spark, name, read).createOrReplaceTempView(views[name])
+            try:
+                frame = spark.sql(query(views))
+                frame.schema  # noqa: B018 - Spark Connect analyzes only when it is asked for the columns
+            except (AnalysisException, ParseException) as error:
+                raise _rejected(error, views) from None
+            try:
+                yield SparkResult(frame)
+            except PreconditionFailed as error:
+                if error.key == "ingest.spark" and error.__cause__ is not None:
+                    raise _rejected(error.__cause__, views) from None
+                raise
+
+
+@dataclass(frozen=True, slots=True)
+class SparkResult:
+    """The rows of a query on Spark."""
+
+    frame: DataFrame
+
+    def columns(self) -> pa.Schema:
+        """The columns of the rows."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.frame.schema, timestamp_utc=True)
+
+    def write(self, target: Target) -> Written:
+        """Run the query; each task writes the rows of its partition."""
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            outcome = outcome_of(lambda: write_rows(target, batches))
+            yield pa.record_batch({"place": pa.array([0], pa.int64()), "outcome": pa.array([outcome], pa.binary())})
+
+        return Written.all(collected(self.frame.mapInArrow(run, RESULT)), {})
+
+
+def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    plain = pa.schema([pa.field(each.name, each.type) for each in read.columns])
+    try:
+        columns = from_arrow_schema(plain, prefer_timestamp_ntz=True)
+    except PySparkException:
+        kinds = ", ".join(f"{each.name} {each.type}" for each in plain)
+        raise Unsupported(
+            f"table {name} has a column of a type that Spark does not have; its columns are {kinds}",
+            key="pipeline.input.type",
+        ) from None
+    snapshot, files = read.snapshot, read.files
+    if snapshot is None or files is None or not files.num_rows:
+        return spark.createDataFrame([], columns)
+    parts = [
+        FilePart(read.handle, snapshot, files.slice(first, _FILES_PER_TASK), read.columns)
+        for first in range(0, files.num_rows, _FILES_PER_TASK)
+    ]
+
+    def scan(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                for rows in parts[place].batches():
+                    yield rows.select(plain.names).cast(plain)
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(scan, columns)
+
+
+def _rejected(error: BaseException, views: Mapping[TableName, str]) -> InvalidArgument:
+    """The error that Spark rejects a query, or its result for some rows, with the names of the tables.
+
+    Spark knows positions only in a text that was made from the query, so the part of the query is passed on instead.
+    """
+    text = str(error)
+    condition, fragment = _CONDITION.search(text), _fragment(text)
+    line = _POSITION.sub("", condition[0] if condition else text.strip().partition("\n")[0])
+    for name, view in views.items():
+        line, fragment = line.replace(view, str(name)), fragment.replace(view, str(name))
+    return InvalidArgument(f"Spark rejects the query: {line}", key="pipeline.query.rejected", fragment=fragment)
+
+
+def _fragment(text: str) -> str:
+    """The part of a query that Spark marks in its message; empty if there is none."""
+    marked = _MARKED.search(text)
+    if marked is None:
+        return ""
+    start = len(marked["blank"])
+    return marked["sql"][start : start + len(marked["marks"])]

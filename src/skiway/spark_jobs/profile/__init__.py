@@ -1,0 +1,6 @@
+"""Profiles of data files: computed by one pass, stored per file, merged into the statistics of a snapshot.
+
+`snapshots.profile_snapshot` does all of this for one snapshot. Importing this package does not load Spark.
+"""
+
+import skiway.foundation.extras.spark  # noqa: F401 - names the extra to install

@@ -1,0 +1,296 @@
+"""What the lake contains, what changed today and what fails: the home page, catalogs, views, search, and the health of the lake."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+from skiway import __version__
+from skiway.client.metastore import Event, LakeObject, Rule
+from skiway.errors import NotFound, PermissionDenied
+from skiway.presentation.tables import row_count
+from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data, optional
+
+MAX_FAILING: Final = 20
+
+
+def rule_data(rule: Rule) -> dict[str, Any]:
+    """A rule and its newest result."""
+    result = rule.result
+    return {
+        "name": rule.name,
+        "kind": rule.kind,
+        "severity": rule.severity,
+        "description": rule.description or rule.damage,
+        "status": "unknown" if result is None else result.status,
+        "method": "" if result is None else result.method,
+        "observed": "" if result is None else result.observed,
+        "message": "" if result is None else result.message,
+        "checked_at": None if result is None else result.checked_at,
+    }
+
+
+def failing_rules(visit: Visit) -> list[dict[str, Any]]:
+    """The first rules that failed, with the paths of their tables."""
+    failed = [
+        each for each in visit.lake.rules(page_size=1000) if each.result is not None and each.result.status == "failed"
+    ]
+    known = visit.lake.search.with_ids(str(each.table_id) for each in failed[:MAX_FAILING])
+    return [
+        {**rule_data(each), "path": list(known[str(each.table_id)].path)}
+        for each in failed[:MAX_FAILING]
+        if str(each.table_id) in known
+    ]
+
+
+MAX_EVENTS: Final = 200
+MAX_CHANGES: Final = 20
+LARGEST: Final = 10
+
+
+def home(visit: Visit) -> Page:
+    """The home page."""
+    summary = _summary(visit)
+    is_late = bool(summary["incomplete"] and summary["incomplete"]["is_temporary"])
+    failing, _ = optional(lambda: failing_jobs(visit))
+    rules, _ = optional(lambda: failing_rules(visit))
+    data = {
+        **summary,
+        "changes": None if is_late else _changes(visit),  # there may be many, which the server has to sort first
+        "failing": failing or [],
+        "failing_rules": rules or [],
+    }
+    return Page("home.html", "Lake", data)
+
+
+def _summary(visit: Visit) -> dict[str, Any]:
+    found = visit.lake.search.summary(largest=LARGEST, wait_s=WAIT_S)
+    return {
+        "catalogs": [
+            {"name": path[-1], "comment": comment, "tables": tables} for path, comment, tables in found.containers
+        ],
+        "tables": found.message.tables,
+        "views": found.message.views,
+        "rows": row_count(found.message.row_count, is_bound=found.message.row_count_is_bound),
+        "rows_are_bound": found.message.row_count_is_bound,
+        "size_bytes": found.message.total_size_bytes,
+        "formats": [
+            {"format": name, "tables": tables, "size_bytes": size_bytes} for name, tables, size_bytes in found.formats
+        ],
+        "largest": [
+            {
+                "path": list(each.path),
+                "format": each.format,
+                "rows": row_count(each.rows, is_bound=each.rows_are_bound),
+                "rows_are_bound": each.rows_are_bound,
+                "size_bytes": each.size_bytes,
+            }
+            for each in found.largest
+        ],
+        "incomplete": incomplete_data(found.incomplete),
+    }
+
+
+def _changes(visit: Visit) -> list[dict[str, Any]]:
+    try:
+        newest, _ = visit.lake.events.newest(MAX_EVENTS)
+    except PermissionDenied:
+        return []
+    since = datetime.now(UTC) - timedelta(days=1)
+    recent = [each for each in newest if each.occurred_at >= since][-MAX_CHANGES:]
+    return events_data(visit, reversed(recent))
+
+
+def events_data(visit: Visit, events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events as pages show them, with the paths of their objects where the visitor may see them."""
+    shown = list(events)
+    known = visit.lake.search.with_ids(each.message.object_id for each in shown)
+    return [_event(each, known.get(each.message.object_id)) for each in shown]
+
+
+def _event(event: Event, of: LakeObject | None) -> dict[str, Any]:
+    return {
+        "sequence": event.sequence,
+        "at": event.occurred_at,
+        "kind": event.kind,
+        "action": event.action,
+        "name": event.name or (of.name if of else ""),
+        "page": of.kind if of else "",
+        "path": list(of.path) if of else [],
+        "snapshot_id": event.snapshot_id,
+    }
+
+
+def failing_jobs(visit: Visit) -> list[dict[str, Any]]:
+    """The last job of each connector that failed, in part or as a whole; none for visitors who may not see jobs."""
+    try:
+        jobs = visit.lake.jobs(page_size=50)
+        newest: dict[str, Any] = {}
+        for job in next(iter(jobs.pages()), []):
+            newest.setdefault(job.message.connector_id.id, job)
+    except PermissionDenied:
+        return []
+    return [
+        {"id": job.id, "state": job.state, "errors": job.errors, "message": job.message.message, "at": job.finished_at}
+        for job in newest.values()
+        if job.state in ("failed", "partial")
+    ]
+
+
+PAGE: Final = 100
+MAX_HITS: Final = 50
+
+
+def search(visit: Visit) -> Page:
+    """What matches the text in the search box, the best first."""
+    text = visit.query.get("q", "").strip()[:200]
+    found = visit.lake.search(text, limit=MAX_HITS, wait_s=WAIT_S)
+    results = [
+        {
+            "kind": each.object.kind,
+            "path": list(each.object.path),
+            "where": each.found_in,
+            "comment": each.object.comment[:200],
+            "rows": row_count(each.object.rows, is_bound=each.object.rows_are_bound),
+            "rows_are_bound": each.object.rows_are_bound,
+            "format": each.object.format,
+        }
+        for each in found
+    ]
+    data = {"q": text, "results": results, "incomplete": incomplete_data(found.incomplete)}
+    return Page("search.html", f"Search: {text}" if text else "Search", data)
+
+
+def catalog(visit: Visit) -> Page:
+    """A catalog or a namespace: its namespaces, and a page of its tables and views."""
+    path = visit.names
+    if not path:
+        raise NotFound("the address names no catalog: choose one on the home page", key="catalog.unknown")
+    try:
+        here = visit.lake.search.summary(path, wait_s=WAIT_S)
+    except NotFound:
+        raise NotFound(
+            f"there is no catalog or namespace {'.'.join(path)[:200]}, or you may not see it: search for its name",
+            key="namespace.not_found",
+        ) from None
+    number = visit.number("page", 1, most=1_000_000)
+    members = visit.lake.search.below(path, offset=(number - 1) * PAGE, limit=PAGE, wait_s=0)
+    data = {
+        "path": list(path),
+        "kind": here.object.kind if here.object else "",
+        "comment": here.object.comment if here.object else "",
+        "namespaces": [{"path": list(below), "tables": tables} for below, _, tables in here.containers],
+        "members": [
+            {
+                "kind": each.kind,
+                "path": list(each.path),
+                "format": each.format,
+                "rows": row_count(each.rows, is_bound=each.rows_are_bound),
+                "rows_are_bound": each.rows_are_bound,
+                "size_bytes": each.size_bytes,
+                "problem": each.problem,
+                "comment": each.comment[:200],
+            }
+            for each in members.objects
+        ],
+        "total": members.total,
+        "page": number,
+        "pages": max(1, -(-members.total // PAGE)),
+        "incomplete": incomplete_data(members.incomplete),
+    }
+    return Page("catalog.html", ".".join(path), data)
+
+
+def view(visit: Visit) -> Page:
+    """A view."""
+    if len(visit.names) < 3:
+        raise NotFound("the address of a view names a catalog, a namespace and the view", key="page.unknown")
+    found = visit.lake.views.get(visit.names)
+    data = {
+        "path": list(visit.names),
+        "comment": found.description or "",
+        "rights": found.rights,
+        "dialects": dict(found.sql),
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+    }
+    return Page("view.html", ".".join(visit.names), data)
+
+
+MAX_SHOWN: Final = 20
+MAX_JOBS: Final = 500
+
+
+def health(visit: Visit) -> Page:
+    """One check per line, each with its findings. A check that the visitor may not make says so."""
+    checks = [
+        _check("Connectors", "the last sync of each connector succeeded", lambda: _all(_failing(visit))),
+        _check("Jobs", "no job waits for a worker", lambda: _all(_waiting(visit))),
+        _check("Records", "all records can be read", lambda: _damaged(visit)),
+        _check("Statistics", "all tables have statistics", lambda: _without_statistics(visit)),
+    ]
+    return Page("health.html", "Health", {"version": __version__, "checks": checks})
+
+
+Finding = dict[str, Any]
+Findings = tuple[int, list[Finding], str]
+"""How many findings there are, the first of them, and why some may be missing."""
+
+
+def _check(name: str, expected: str, find: Callable[[], Findings]) -> dict[str, Any]:
+    found, reason = optional(find)
+    count, shown, incomplete = found or (0, [], "")
+    state = "attention" if count else "unknown" if found is None or incomplete else "ok"
+    return {
+        "name": name,
+        "expected": expected,
+        "state": state,
+        "reason": reason or incomplete,
+        "count": count,
+        "findings": shown[:MAX_SHOWN],
+    }
+
+
+def _all(findings: Iterable[Finding]) -> Findings:
+    found = list(findings)
+    return len(found), found, ""
+
+
+def _failing(visit: Visit) -> Iterable[Finding]:
+    for job in failing_jobs(visit):
+        yield {
+            "text": f"job {job['id']} {job['state']}: {job['message'] or 'see the job'}",
+            "page": ["jobs", job["id"]],
+        }
+
+
+def _waiting(visit: Visit) -> Iterable[Finding]:
+    states = Counter(each.state for each in islice(visit.lake.jobs(), MAX_JOBS))
+    if states["queued"] and not states["running"]:
+        yield {"text": f"{states['queued']} jobs wait, and none runs: is a worker running?", "page": ["jobs"]}
+
+
+def _damaged(visit: Visit) -> Findings:
+    found: list[Finding] = []
+    for kind, resources in (
+        ("catalog", visit.lake.catalogs()),
+        ("connector", visit.lake.connectors()),
+        ("policy", visit.lake.policies()),
+    ):
+        for each in resources:
+            if each.damage:
+                found.append({"text": f"{kind} {each.name} is damaged: {each.damage}", "page": []})
+    more = visit.lake.search.below(condition="damaged", limit=MAX_SHOWN, wait_s=WAIT_S)
+    found += (
+        {"text": f"{each.kind} {'.'.join(each.path)} is damaged: {each.damage}", "page": []} for each in more.objects
+    )
+    return len(found) - len(more.objects) + more.total, found, more.incomplete.reason if more.incomplete else ""
+
+
+def _without_statistics(visit: Visit) -> Findings:
+    found = visit.lake.search.below(condition="without_statistics", limit=MAX_SHOWN, wait_s=0)
+    shown = [{"text": ".".join(each.path), "page": ["tables", *each.path]} for each in found.objects]
+    return found.total, shown, found.incomplete.reason if found.incomplete else ""
