@@ -10,8 +10,7 @@ from starlette.responses import PlainTextResponse
 from authorization.callers import CALLERS, ByName
 from runtime.in_process import requested
 from skiway.metastore import Realm
-from skiway.request_path import Access
-from skiway.runtime.authentication import Operators
+from skiway.request_path import Access, Operators
 from skiway.runtime.http.door import web_app
 from skiway.security import PermissionAuthorizer
 from skiway.security.authentication import OBSERVES_PLATFORM

@@ -10,7 +10,7 @@ import pyarrow as pa
 from runtime.servers import skiway, started
 from skiway.client import AirportClient
 from skiway.config import load
-from skiway.config.stores import store_urls
+from skiway.runtime.stores import store_urls
 from skiway.storage import open_stores
 
 ROWS = pa.table({"id": [1, 2, 3]})

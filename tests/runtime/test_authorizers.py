@@ -8,7 +8,7 @@ import pytest
 
 from skiway.config import load
 from skiway.errors import InvalidArgument, PermissionDenied
-from skiway.foundation import plugins
+from skiway.foundation import extras
 from skiway.runtime.authentication import AUTHORIZERS, authorizer
 from skiway.runtime.parts import access_of
 from skiway.security import PermissionAuthorizer, Principal, Roles
@@ -39,7 +39,7 @@ def _entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("nothing", f"{__name__}:nothing", AUTHORIZERS),
         EntryPoint("broken", f"{__name__}:missing", AUTHORIZERS),
     ]
-    monkeypatch.setattr(plugins, "_installed", lambda _: {AUTHORIZERS: found})
+    monkeypatch.setattr(extras, "_installed", lambda _: {AUTHORIZERS: found})
 
 
 def test_roles_decide_by_default() -> None:

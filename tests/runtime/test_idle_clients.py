@@ -25,9 +25,8 @@ from skiway.config.server import Grpc, Http
 from skiway.errors import Unauthorized
 from skiway.metastore import Realm
 from skiway.model import flight_pb2 as flight
-from skiway.request_path import Access
+from skiway.request_path import Access, Operators
 from skiway.rpc import Door
-from skiway.runtime.authentication import Operators
 from skiway.runtime.grpc.door import GrpcDoor, Health
 from skiway.runtime.http.connections import Connections
 from skiway.runtime.http.door import HttpDoor

@@ -16,8 +16,7 @@ from runtime.in_process import requested
 from skiway.config import load
 from skiway.errors import InvalidArgument, Unavailable
 from skiway.metastore import Realm
-from skiway.request_path import Access
-from skiway.runtime.authentication import Operators
+from skiway.request_path import Access, Operators
 from skiway.runtime.grpc.door import enable_reflection
 from skiway.runtime.http.door import web_app
 from skiway.security import PermissionAuthorizer, TokenAuthenticator, new_token

@@ -18,7 +18,7 @@ __all__ = ["main", "run_process"]
 def main() -> None:
     """Run the command line. Without the extra `lake`, explain which extra to install for what."""
     try:
-        import skiway.foundation.extras.lake  # noqa: F401
+        extras.check("lake")
     except extras.MissingExtra:
         sys.exit(f"skiway: {extras.overview()}")
     from skiway.cli.app import main as run

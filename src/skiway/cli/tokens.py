@@ -13,12 +13,12 @@ import typer
 from skiway.cli.options import load_settings
 from skiway.cli.output import Output
 from skiway.cli.rendering import write_record, write_records
-from skiway.config import Settings, store_urls
+from skiway.config import Settings
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.platform import AccountDirectory, forget_token, token_uses
 from skiway.metastore.seeding import seed_home
 from skiway.runtime.authentication import roles as known_roles
-from skiway.runtime.stores import stores_of
+from skiway.runtime.stores import store_urls, stores_of
 from skiway.security import Roles, TokenEntry, TokenFile, new_token
 from skiway.security.tokens import add_token, remove_token, token_id
 from skiway.storage import Stores

@@ -9,17 +9,14 @@
 from skiway.config.fields import Setting
 from skiway.config.loading import FILE_NAME, load
 from skiway.config.settings import Settings, describe, replaced, shown, without_effect
-from skiway.config.stores import StoreUrls, store_urls
 
 __all__ = [
     "FILE_NAME",
     "Setting",
     "Settings",
-    "StoreUrls",
     "describe",
     "load",
     "replaced",
     "shown",
-    "store_urls",
     "without_effect",
 ]

@@ -1,10 +1,9 @@
-"""All settings of a process, as one immutable object, and the reference that describes them."""
+"""All settings of a process, as one immutable object."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import groupby
 from types import MappingProxyType
 
 from skiway.config.fields import Setting, as_text, section, settings_of, values_of
@@ -99,26 +98,3 @@ def replaced(settings: Settings) -> Iterator[Setting]:
     """The old settings that are set, and still work."""
     defaults = dict(values_of(Settings()))
     return (known()[key] for key, value in values_of(settings) if known()[key].replaced_by and value != defaults[key])
-
-
-# The reference in docs/configuration.md, which `python -m skiway.config docs/configuration.md` regenerates
-
-BEGIN, END = "<!-- settings: generated, do not edit -->", "<!-- end of settings -->"
-
-
-def page_with_reference(page: str) -> str:
-    """The page with the current reference between its two markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    sections = groupby(describe(), key=lambda setting: setting.key.partition(".")[0])
-    reference = "\n".join(_table(name, list(settings)) for name, settings in sections)
-    return f"{before}{BEGIN}\n\n{reference}\n{END}{after}"
-
-
-def _table(section: str, settings: list[Setting]) -> str:
-    rows = [f"| `{each.key}` | {each.takes} | {_default(each)} | {each.description} |" for each in settings]
-    return "\n".join([f"### {section}", "", "| key | value | default | description |", "|---|---|---|---|", *rows, ""])
-
-
-def _default(setting: Setting) -> str:
-    return f"`{setting.default}`" if setting.default else ""

@@ -113,6 +113,12 @@ class Aws:
     s3: AwsS3 = AwsS3()
     dynamodb: AwsDynamodb = AwsDynamodb()
 
+    def credentials(self, prefix: str = "") -> dict[str, str]:
+        """The credentials that are set, in plain text, by their names with a prefix."""
+        names = ("access_key_id", "secret_access_key", "session_token")
+        secrets = {name: getattr(self, name) for name in names}
+        return {f"{prefix}{name}": secret.reveal() for name, secret in secrets.items() if secret is not None}
+
 
 @section
 class Gcs:

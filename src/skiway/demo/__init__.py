@@ -8,6 +8,8 @@ queries     three example queries, answered over Airport
 output      the text that the demo prints
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
 
 __all__: list[str] = []

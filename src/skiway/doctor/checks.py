@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skiway import __version__
-from skiway.config import Settings, store_urls
+from skiway.config import Settings
 from skiway.config.server import Tls
 from skiway.errors import PreconditionFailed, SkiwayError
 from skiway.foundation.causes import cause_of
@@ -28,7 +28,7 @@ from skiway.metastore.migrations import STEPS, pending_steps, store_format
 from skiway.metastore.platform import store_checks
 from skiway.runtime.http.door import DEFAULT_ADDRESS
 from skiway.runtime.lifecycle import Announced, check_room, read_announced
-from skiway.runtime.stores import OTHERS, secrets_of
+from skiway.runtime.stores import OTHERS, secrets_of, store_urls
 from skiway.security import TokenFile
 from skiway.storage import Stores, open_blobs, open_pointers
 

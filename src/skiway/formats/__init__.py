@@ -10,7 +10,10 @@ A table that cannot be read correctly raises an error. Libraries that take long 
 their kind is opened.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.files import FileCache, Found
 from skiway.formats.opening import OpenedTable, open_source

@@ -3,7 +3,10 @@
 Tables of connectors can be read, managed tables can be read and written.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 from skiway.lake.catalog import LakeCatalogs
 from skiway.lake.reading.opened_tables import Handles, Sources
 from skiway.lake.service import airport_service, signing_key

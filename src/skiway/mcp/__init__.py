@@ -7,8 +7,11 @@ not read with DuckDB, and the server authorizes, limits and audits every call. N
     server     the tools and resources over MCP, on standard input and output or HTTP
 """
 
-import skiway.foundation.extras.lake
-import skiway.foundation.extras.mcp  # noqa: F401 - both name the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+extras.check("mcp")
+
 from skiway.mcp.server import serve_http, serve_stdio
 
 __all__ = ["serve_http", "serve_stdio"]

@@ -5,7 +5,10 @@ The exported modules are plain functions that take and return messages, independ
 is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 from skiway.metastore import (
     connectors,
     events,

@@ -5,9 +5,12 @@ audit record and the log. `Pipeline.admit` finds out who calls and whether they 
 table from the error tree to its status codes.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 from skiway.request_path.calls import CORRELATION_ID, Call, Operation, echo_headers, read_context
-from skiway.request_path.pipeline import Access, Observers, Pipeline, Retries
+from skiway.request_path.pipeline import Access, Observers, Operators, Pipeline, Retries
 from skiway.request_path.quotas import Kind, Lanes, Quotas
 
 __all__ = [
@@ -18,6 +21,7 @@ __all__ = [
     "Lanes",
     "Observers",
     "Operation",
+    "Operators",
     "Pipeline",
     "Quotas",
     "Retries",

@@ -3,7 +3,10 @@
 `RestApp(access, observers, warehouse=…)` is an ASGI app, usually mounted at `/iceberg`. `routes` lists what it serves.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 from skiway.rest.app import RestApp, RestOptions
 from skiway.rest.calls import Mirrors, TokenIssuer
 

@@ -4,7 +4,10 @@
 method calls and who may call it.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 from skiway.rpc.door import Door
 from skiway.rpc.methods import Method, Rule, Service
 from skiway.rpc.services import all_services

@@ -120,24 +120,29 @@ class Service:
             )
 
 
+def service(name: str, category: str, rules: Mapping[str, Rule], *, for_platform: bool = False) -> Service:
+    """The service of `proto/skiway/v1` with this name."""
+    descriptor = v1.Table.DESCRIPTOR.file.pool.FindServiceByName(f"skiway.v1.{name}")
+    return Service(descriptor, category, rules, for_platform)
+
+
+def basic_rules(functions: Any, noun: str, read: str, *write: str, nouns: str = "") -> dict[str, Rule]:
+    """The rules of the methods that most kinds of resources have; `functions` is the module or object with their functions."""
+    return {
+        f"List{nouns or f'{noun}s'}": reads(functions.list_, read),
+        f"Get{noun}": reads(functions.get, read),
+        f"Create{noun}": changes(functions.create, *write),
+        f"Update{noun}": changes(functions.update, *write),
+        f"Delete{noun}": changes(functions.delete, *write),
+    }
+
+
 def service_of(calls: NamedCalls[Any], *, category: str = "", **more: Rule) -> Service:
-    """The service for a kind of resource: the methods that all kinds have, and those that this one has in addition or
-    instead.
-    """
+    """The service for a kind of resource: the basic methods, and those that this kind has in addition or instead."""
     resource, permission = calls.resource, calls.resource.permission
-    read_permission = resource.read_permission or permission
-    return Service(
-        resource.service,
-        category=category or resource.name,
-        rules={
-            f"List{resource.plural.title()}": reads(calls.list_, read_permission),
-            f"Get{resource.title}": reads(calls.get, read_permission),
-            f"Create{resource.title}": changes(calls.create, permission),
-            f"Update{resource.title}": changes(calls.update, permission),
-            f"Delete{resource.title}": changes(calls.delete, permission),
-            **more,
-        },
-    )
+    read = resource.read_permission or permission
+    rules = basic_rules(calls, resource.title, read, permission, nouns=resource.plural.title())
+    return Service(resource.service, category or resource.name, {**rules, **more})
 
 
 MAX_ITEMS: Final = 20_000

@@ -47,25 +47,7 @@ from skiway.metastore.system.objects import EngineCatalogs
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
-from skiway.model.v1 import (
-    account_pb2,
-    catalog_pb2,
-    connector_pb2,
-    directory_pb2,
-    event_pb2,
-    grant_pb2,
-    maintenance_pb2,
-    namespace_pb2,
-    query_pb2,
-    search_pb2,
-    snapshot_pb2,
-    statistics_pb2,
-    system_pb2,
-    table_pb2,
-    transaction_pb2,
-    view_pb2,
-)
-from skiway.rpc.methods import Service, changes, reads, service_of
+from skiway.rpc.methods import Service, basic_rules, changes, reads, service, service_of
 from skiway.security import MemorySecrets, SecretsStore
 from skiway.telemetry.context import current_call
 
@@ -140,25 +122,20 @@ def all_services(
 
 def tables_of(create: CreateTable) -> Service:
     """The service for tables."""
-    return Service(
-        table_pb2.DESCRIPTOR.services_by_name["TableService"],
-        category="table",
-        rules={
-            "ListTables": reads(statistics.list_tables, "table.read"),
-            "GetTable": reads(tables.get, "table.read"),
-            "CreateTable": changes(create, "table.write"),
-            "UpdateTable": changes(tables.update, "table.write"),
-            "DeleteTable": changes(tables.delete, "table.write"),
-        },
-    )
+    rules = {
+        **basic_rules(tables, "Table", "table.read", "table.write"),
+        "ListTables": reads(statistics.list_tables, "table.read"),
+        "CreateTable": changes(create, "table.write"),
+    }
+    return service("TableService", "table", rules)
 
 
 def search_of(indexes: SearchIndexes) -> Service:
     """The service for search."""
-    return Service(
-        search_pb2.DESCRIPTOR.services_by_name["SearchService"],
-        category="catalog",
-        rules={
+    return service(
+        "SearchService",
+        "catalog",
+        {
             "Search": reads(partial(search.search, indexes=indexes), "catalog.read", by_object=True),
             "ListObjects": reads(partial(search.list_objects, indexes=indexes), "catalog.read", by_object=True),
             "GetSummary": reads(partial(search.get_summary, indexes=indexes), "catalog.read", by_object=True),
@@ -169,10 +146,10 @@ def search_of(indexes: SearchIndexes) -> Service:
 def connectors_of(reconciler: Reconciler) -> Service:
     """The service for connectors and their jobs."""
     secrets, access = reconciler.secrets, reconciler.access
-    return Service(
-        connector_pb2.DESCRIPTOR.services_by_name["ConnectorService"],
-        category="connector",
-        rules={
+    return service(
+        "ConnectorService",
+        "connector",
+        {
             "ListConnectors": reads(connectors.list_, "connector.manage"),
             "GetConnector": reads(connectors.get, "connector.manage"),
             "CreateConnector": changes(
@@ -195,10 +172,10 @@ def connectors_of(reconciler: Reconciler) -> Service:
 
 def queries_of(rules: QueryRules, planner: Planner) -> Service:
     """The service for queries, and for what they have to read."""
-    return Service(
-        query_pb2.DESCRIPTOR.services_by_name["QueryService"],
-        category="query",
-        rules={
+    return service(
+        "QueryService",
+        "query",
+        {
             "BeginQuery": changes(partial(queries.begin, rules=rules), "catalog.read"),
             "RenewQuery": changes(partial(queries.renew, rules=rules), "catalog.read"),
             "EndQuery": changes(partial(queries.end, rules=rules), "catalog.read"),
@@ -211,10 +188,10 @@ def queries_of(rules: QueryRules, planner: Planner) -> Service:
 
 def transactions_of(area: StagingArea) -> Service:
     """The service for transactions."""
-    return Service(
-        transaction_pb2.DESCRIPTOR.services_by_name["TransactionService"],
-        category="table",
-        rules={
+    return service(
+        "TransactionService",
+        "table",
+        {
             "BeginTransaction": changes(partial(transactions.begin, area=area), "table.write"),
             "AppendRows": changes(partial(transactions.append, area=area), "table.write"),
             "CommitTransaction": changes(partial(transactions.commit, area=area), "table.write"),
@@ -227,10 +204,10 @@ def transactions_of(area: StagingArea) -> Service:
 
 def maintenance_of(area: MaintenanceArea) -> Service:
     """The service for the maintenance of tables."""
-    return Service(
-        maintenance_pb2.DESCRIPTOR.services_by_name["MaintenanceService"],
-        category="table",
-        rules={
+    return service(
+        "MaintenanceService",
+        "table",
+        {
             "GetTableHealth": reads(partial(table_maintenance.health, area=area), "table.read"),
             "PlanMaintenance": reads(partial(table_maintenance.plan, area=area), "table.write"),
             "StartMaintenance": changes(partial(table_maintenance.start, area=area), "table.write"),
@@ -247,74 +224,39 @@ def system_objects_of(engines: EngineCatalogs) -> Service:
         assert call is not None
         return objects.get(engines, call.engine_kind, call.engine_version)
 
-    return Service(
-        system_pb2.DESCRIPTOR.services_by_name["SystemObjectsService"],
-        category="system",
-        rules={"GetSystemObjects": reads(get, "system-objects.read")},
+    return service(
+        "SystemObjectsService",
+        "system",
+        {"GetSystemObjects": reads(get, "system-objects.read")},
     )
 
 
-ACCOUNTS = Service(
-    account_pb2.DESCRIPTOR.services_by_name["AccountService"],
-    category="account",
-    for_platform=True,
-    rules={
-        "ListAccounts": reads(accounts.list_, "account.read"),
-        "GetAccount": reads(accounts.get, "account.read"),
+ACCOUNTS = service(
+    "AccountService",
+    "account",
+    {
+        **basic_rules(accounts, "Account", "account.read", "account.write", "account.delete"),
         "CreateAccount": changes(accounts.create, "account.write"),
-        "UpdateAccount": changes(accounts.update, "account.write", "account.delete"),
-        "DeleteAccount": changes(accounts.delete, "account.write", "account.delete"),
     },
+    for_platform=True,
 )
-CATALOGS = Service(
-    catalog_pb2.DESCRIPTOR.services_by_name["CatalogService"],
-    category="catalog",
-    rules={
-        "ListCatalogs": reads(catalogs.list_, "catalog.read"),
-        "GetCatalog": reads(catalogs.get, "catalog.read"),
-        "CreateCatalog": changes(catalogs.create, "catalog.write"),
-        "UpdateCatalog": changes(catalogs.update, "catalog.write"),
-        "DeleteCatalog": changes(catalogs.delete, "catalog.write"),
-    },
+CATALOGS = service("CatalogService", "catalog", basic_rules(catalogs, "Catalog", "catalog.read", "catalog.write"))
+NAMESPACES = service(
+    "NamespaceService", "namespace", basic_rules(namespaces, "Namespace", "namespace.read", "namespace.write")
 )
-NAMESPACES = Service(
-    namespace_pb2.DESCRIPTOR.services_by_name["NamespaceService"],
-    category="namespace",
-    rules={
-        "ListNamespaces": reads(namespaces.list_, "namespace.read"),
-        "GetNamespace": reads(namespaces.get, "namespace.read"),
-        "CreateNamespace": changes(namespaces.create, "namespace.write"),
-        "UpdateNamespace": changes(namespaces.update, "namespace.write"),
-        "DeleteNamespace": changes(namespaces.delete, "namespace.write"),
-    },
-)
-VIEWS = Service(
-    view_pb2.DESCRIPTOR.services_by_name["ViewService"],
-    category="view",
-    rules={
-        "ListViews": reads(views.list_, "view.read"),
-        "GetView": reads(views.get, "view.read"),
-        "CreateView": changes(views.create, "view.write"),
-        "UpdateView": changes(views.update, "view.write"),
-        "DeleteView": changes(views.delete, "view.write"),
-    },
-)
-SNAPSHOTS = Service(
-    snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"],
-    category="snapshot",
-    rules={
-        "ListSnapshots": reads(snapshots.list_, "table.read"),
-        "GetSnapshot": reads(snapshots.get, "table.read"),
-        "CreateSnapshot": changes(snapshots.create, "table.write"),
-        "UpdateSnapshot": changes(snapshots.update, "table.write"),
-        "DeleteSnapshot": changes(snapshots.delete, "table.write"),
+VIEWS = service("ViewService", "view", basic_rules(views, "View", "view.read", "view.write"))
+SNAPSHOTS = service(
+    "SnapshotService",
+    "snapshot",
+    {
+        **basic_rules(snapshots, "Snapshot", "table.read", "table.write"),
         "SetCurrentSnapshot": changes(snapshots.set_current, "table.write"),
     },
 )
-STATISTICS = Service(
-    statistics_pb2.DESCRIPTOR.services_by_name["TableStatisticsService"],
-    category="statistics",
-    rules={
+STATISTICS = service(
+    "TableStatisticsService",
+    "statistics",
+    {
         "GetTableStats": reads(statistics.get_table, "catalog.read"),
         "ListColumnStats": reads(statistics.list_columns, "catalog.read"),
         "ListFileColumnStats": reads(statistics.list_files, "catalog.read"),
@@ -325,10 +267,10 @@ STATISTICS = Service(
         "PutFileColumnStats": changes(statistics.put_files, "table.write"),
     },
 )
-DIRECTORY = Service(
-    directory_pb2.DESCRIPTOR.services_by_name["DirectoryService"],
-    category="directory",
-    rules={
+DIRECTORY = service(
+    "DirectoryService",
+    "directory",
+    {
         "ResolveCatalog": reads(directory.resolve_catalog, "catalog.read"),
         "ResolveNamespace": reads(directory.resolve_namespace, "catalog.read"),
         "ResolveTable": reads(directory.resolve_table, "catalog.read", "table.read"),
@@ -342,10 +284,10 @@ DIRECTORY = Service(
         "ResolveFQViews": reads(directory.resolve_fq_views, "catalog.read", "view.read"),
     },
 )
-GRANTS = Service(
-    grant_pb2.DESCRIPTOR.services_by_name["GrantService"],
-    category="grant",
-    rules={
+GRANTS = service(
+    "GrantService",
+    "grant",
+    {
         "ListGrants": reads(grants.list_, "grant.manage"),
         "AddGrant": changes(grants.add, "grant.manage"),
         "RevokeGrant": changes(grants.revoke, "grant.manage"),
@@ -359,10 +301,10 @@ QUALITY = service_of(
     GetCheck=reads(quality.get_check, "table.read"),
     ListRuleResults=reads(quality.list_results, "table.read"),
 )
-EVENTS = Service(
-    event_pb2.DESCRIPTOR.services_by_name["EventService"],
-    category="catalog",
-    rules={
+EVENTS = service(
+    "EventService",
+    "catalog",
+    {
         "ListEvents": reads(events.list_, "catalog.read", by_object=True),
         "WatchEvents": reads(events.watch, "catalog.read", by_object=True),
     },

@@ -4,6 +4,9 @@
 server share, and `skiway.runtime.grpc.services` what they serve; the other modules build single parts.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("lake")
+
 
 __all__: list[str] = []

@@ -1,24 +1,16 @@
-"""Authentication and authorization as configured: the authenticator of `auth.mode`, its headers, roles and authorizer, and
-operators.
-
-Operators may see what concerns the whole server rather than one account: its metrics, and the list of its services.
-"""
+"""Authentication and authorization as configured: the authenticator of `auth.mode`, its headers, roles and authorizer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Final, cast
-from urllib.parse import unquote
 
 from skiway.config import Settings
 from skiway.errors import InvalidArgument
-from skiway.foundation.plugins import named_plugin
-from skiway.request_path import Access
+from skiway.foundation.extras import named_plugin
 from skiway.security import (
     AccessTokens,
     Accounts,
@@ -178,48 +170,3 @@ def _login(settings: Settings) -> dict[str, str]:
         return {}
     client_id = oidc.device_client_id or (oidc.client_id if not oidc.client_secret else None)
     return {"login_issuer": oidc.issuer, "login_client_id": client_id or "", "login_scopes": oidc.scopes}
-
-
-FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-"""Headers of proxies. A request with one of them comes from somebody else than the address that is connected."""
-
-GRPC_PEER: Final = re.compile(r"ipv[46]:\[?(?P<host>[^\]]*?)\]?:\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Operators:
-    """Admits callers from the operator's own networks, and callers with credentials."""
-
-    access: Access
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
-
-    @classmethod
-    def of(cls, access: Access, networks: Iterable[str]) -> Operators:
-        """`networks` are IP addresses and networks such as `10.0.0.0/8`."""
-        return cls(access, tuple(ip_network(each) for each in networks))
-
-    def admit(self, headers: Mapping[str, str], peer: str, *any_of: str) -> None:
-        """Return if the caller is in one of the networks, or authenticates and has one of the permissions, if any are given.
-
-        `peer` is the IP address of the connection. Raises `Unauthorized` or `PermissionDenied`.
-        """
-        if self._is_operator(headers, peer):
-            return
-        principal = self.access.authenticator.authenticate(headers)
-        if any_of:
-            self.access.authorizer.require(principal, *any_of)
-
-    def admit_grpc(self, headers: Mapping[str, str], peer: str, *any_of: str) -> None:
-        """The same for the peer of a gRPC call, such as `ipv4:127.0.0.1:5000`."""
-        found = GRPC_PEER.fullmatch(unquote(peer))
-        self.admit(headers, found["host"] if found else "", *any_of)
-
-    def _is_operator(self, headers: Mapping[str, str], peer: str) -> bool:
-        if not self.networks or any(name in headers for name in FORWARDED):
-            return False
-        try:
-            address = ip_address(peer.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self.networks)

@@ -1,6 +1,4 @@
-"""The lake in a process: the warehouse of managed tables, the catalogs over Airport and Iceberg REST, vended credentials, and
-Spark.
-"""
+"""The lake in a process: the warehouse of managed tables, the catalogs over Airport, vended credentials, and Spark."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ from skiway.airport.wire.sizes import check_stream, check_values
 from skiway.config import Settings
 from skiway.config.fields import Secret
 from skiway.config.metastore import Spark
-from skiway.config.server import Grpc, Http, Sql
+from skiway.config.server import Grpc, Sql
 from skiway.config.server import SparkSql as SparkSqlSettings
+from skiway.config.storage import Storage
 from skiway.errors import PreconditionFailed, Unavailable
 from skiway.formats import open_source
 from skiway.formats.files import FileCache
@@ -27,15 +26,12 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.object_stores import AzureStorage, GcsStorage
 from skiway.foundation import extras
 from skiway.lake import Handles, Sources, airport_service
-from skiway.lake import signing_key as ticket_key
 from skiway.lake.context import SparkSql
-from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.jobs.queue import is_running
 from skiway.metastore.platform import signing_key
 from skiway.metastore.reconcile.upstream import Opener
 from skiway.metastore.transactions import StagingArea, decode_rows, malformed_rows
 from skiway.request_path import Access, Observers
-from skiway.rest import RestApp, RestOptions, TokenIssuer
 from skiway.runtime.authentication import token_headers
 from skiway.sandbox.processes import memory_bytes
 from skiway.sandbox.queries import Queries
@@ -175,8 +171,7 @@ def warehouse_of(settings: Settings) -> Warehouse:
     assert uri is not None, "the default is in the home directory, which a process always has"
     approved = [(name, place) for name, _, place in (each.partition("=") for each in settings.warehouse.locations)]
     cache = FileCache(settings.metadata.files.cache_max_weight)
-    properties = {**_s3(settings), **_gcs(settings), **_azure(settings)}
-    return Warehouse.at(uri, properties, cache=cache, approved=approved)
+    return Warehouse.at(uri, _file_access(settings.storage), cache=cache, approved=approved)
 
 
 def opener_of(warehouse: Warehouse, access: SourceAccess) -> Opener:
@@ -210,7 +205,7 @@ def lake_over_airport(
         idle_s=grpc.idle_seconds,
         decoded_bytes=grpc.max_decoded_bytes,
     )
-    key = ticket_key(Realm(stores, PLATFORM), secrets)
+    key = signing_key(stores, secrets)
     tokens = QueryTokens(key)
     if spark is not None:  # other doors do not accept the tokens of queries
         access = replace(
@@ -329,59 +324,23 @@ def queries_of(settings: Sql) -> Queries:
     )
 
 
-def iceberg_rest(
-    access: Access,
-    observers: Observers,
-    handles: Handles,
-    settings: Http,
-    *,
-    vending: Vending | None = None,
-    tokens: TokenIssuer | None = None,
-) -> RestApp:
-    """The same catalogs for Iceberg clients."""
-    return RestApp(
-        access,
-        observers,
-        warehouse=handles.warehouse,
-        mirrors=lambda realm, table: handles.open(realm, table, relist=True),
-        vending=vending,
-        tokens=tokens,
-        options=RestOptions(body_s=settings.body_seconds),
-    )
-
-
-def _s3(settings: Settings) -> Mapping[str, str]:
-    """The S3 settings, as properties of the warehouse's file access."""
-    aws = settings.storage.aws
-    given = {
+def _file_access(settings: Storage) -> dict[str, str]:
+    """The settings of object stores, as properties of the warehouse's file access."""
+    aws, gcs, azure = settings.aws, settings.gcs, settings.azure
+    keys = aws.credentials()
+    properties = {
         "s3.region": aws.region,
         "client.region": aws.region,
         "s3.endpoint": aws.s3.endpoint,
         "s3.path-style-access": "true" if aws.s3.endpoint and aws.s3.path_style_access else None,
-        "s3.access-key-id": aws.access_key_id and aws.access_key_id.reveal(),
-        "s3.secret-access-key": aws.secret_access_key and aws.secret_access_key.reveal(),
-        "s3.session-token": aws.session_token and aws.session_token.reveal(),
-    }
-    ambient = {} if aws.access_key_id else {"s3.ambient-credentials": "true"}
-    return {name: value for name, value in given.items() if value} | ambient
-
-
-def _gcs(settings: Settings) -> Mapping[str, str]:
-    """The settings of Google Cloud Storage, as properties of the warehouse's file access."""
-    gcs = settings.storage.gcs
-    given = {
+        "s3.access-key-id": keys.get("access_key_id"),
+        "s3.secret-access-key": keys.get("secret_access_key"),
+        "s3.session-token": keys.get("session_token"),
+        "s3.ambient-credentials": None if aws.access_key_id else "true",
         "gcs.service.host": gcs.endpoint and gcs.endpoint.rstrip("/"),
         "gcs.service-account-file": gcs.service_account_file and str(gcs.service_account_file),
-    }
-    return {name: value for name, value in given.items() if value}
-
-
-def _azure(settings: Settings) -> Mapping[str, str]:
-    """The settings of Azure, as properties of the warehouse's file access."""
-    azure = settings.storage.azure
-    given = {
         "adls.endpoint": azure.endpoint and azure.endpoint.rstrip("/"),
         "adls.account-name": azure.account_name,
         "adls.account-key": azure.account_key and azure.account_key.reveal(),
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in properties.items() if value}

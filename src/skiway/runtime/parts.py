@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from skiway.config import Settings, store_urls
+from skiway.config import Settings
 from skiway.config.server import Server
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.foundation.memory_budget import MemoryBudget, available_bytes
@@ -20,11 +20,11 @@ from skiway.metastore.migrations import watching_format
 from skiway.metastore.platform import AccountDirectory, TokenUses, account_quotas, signing_key
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.seeding import seed_demo, seed_home, seed_iceberg, seed_mirror
-from skiway.request_path import Access, Lanes, Observers, Quotas
-from skiway.runtime.authentication import Operators, authenticator, authorizer, credential_headers, with_jobs
+from skiway.request_path import Access, Lanes, Observers, Operators, Quotas
+from skiway.runtime.authentication import authenticator, authorizer, credential_headers, with_jobs
 from skiway.runtime.lake import handles_of, job_tokens, warehouse_of
 from skiway.runtime.source_access import source_access_of
-from skiway.runtime.stores import secrets_of, stores_of
+from skiway.runtime.stores import secrets_of, store_urls, stores_of
 from skiway.runtime.telemetry import observing
 from skiway.runtime.workers import reconciler_of
 from skiway.security import SecretsStore

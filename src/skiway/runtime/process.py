@@ -30,14 +30,14 @@ from skiway.errors import InvalidArgument, Unavailable
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.platform import EndedSessions
 from skiway.request_path import Observers
-from skiway.rest import RestApp
+from skiway.rest import RestApp, RestOptions
 from skiway.runtime.authentication import issuer
 from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
 from skiway.runtime.gc.sweeps import maintenance_sweep, profile_sweep, quality_sweep
 from skiway.runtime.grpc.services import CallProcesses, grpc_services, serving_calls
 from skiway.runtime.http.door import HttpDoor, LocalOnly, explorer_of, health_door, socket_file, web_app
-from skiway.runtime.lake import functions_of, iceberg_rest, optimizer_of, vending_of
+from skiway.runtime.lake import functions_of, optimizer_of, vending_of
 from skiway.runtime.lifecycle import Door, StopSignals, announced, end_soon, opened
 from skiway.runtime.parts import Parts, opened_parts
 from skiway.runtime.stores import stores_in_memory
@@ -141,13 +141,14 @@ def sweeps_of(parts: Parts) -> list[Sweep]:
 def rest_of(parts: Parts) -> RestApp:
     """The Iceberg REST door."""
     settings, access = parts.settings, parts.access
-    return iceberg_rest(
+    return RestApp(
         access,
         parts.observers,
-        parts.handles,
-        settings.server.http,
+        warehouse=parts.handles.warehouse,
+        mirrors=lambda realm, table: parts.handles.open(realm, table, relist=True),
         vending=vending_of(settings, parts.signing_key, parts.warehouse.properties),
         tokens=issuer(settings, access.authenticator),
+        options=RestOptions(body_s=settings.server.http.body_seconds),
     )
 
 

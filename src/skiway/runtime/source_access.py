@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from skiway.config import Settings, store_urls
+from skiway.config import Settings
 from skiway.config.fields import values_of
 from skiway.config.source_access import AddressRule
 from skiway.demo.home import DemoHome
 from skiway.errors import InvalidArgument
+from skiway.runtime.stores import store_urls
 from skiway.security.source_access import SourceAccess, location
 from skiway.security.source_access.policy import EVERY_ADDRESS, is_of_system
 

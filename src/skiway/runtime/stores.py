@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from skiway.config import FILE_NAME, Settings, store_urls
+from skiway.config import FILE_NAME, Settings
+from skiway.config.loading import problems
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.metastore.migrations import STEPS, require_usable
 from skiway.security import SecretsStore
@@ -76,6 +78,97 @@ def _close(path: Path) -> None:
     path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreUrls:
+    """The arguments that open both stores: URLs without secrets, and options, which may be secret."""
+
+    pointers: str
+    blobs: str
+    pointer_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    blob_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def store_urls(settings: Settings, home: Path | None) -> StoreUrls:
+    """The URLs and options of both stores. Embedded stores live in `home`: the file `pointers.db`, the directory `blobs`."""
+    for problem in problems(settings, frozenset()):
+        if problem.key.startswith(("kv.", "blob.")):
+            raise InvalidArgument(f"{problem.key} is invalid: {problem.reason}", key="config.invalid")
+    pointers = _with_parameters(settings.kv.url or _pointers(settings, home), settings)
+    blobs = _with_parameters(settings.blob.url or _blobs(settings, pointers, home), settings)
+    return StoreUrls(
+        pointers,
+        blobs,
+        pointer_options=_pointer_options(settings, pointers),
+        blob_options=_blob_options(settings, blobs),
+    )
+
+
+def _pointers(settings: Settings, home: Path | None) -> str:
+    match settings.kv.backend:
+        case "memory":
+            return "memory://"
+        case "dynamodb":
+            return f"dynamodb://{settings.kv.table}"
+        case _:
+            return f"sqlite:///{_inside(home, 'pointers.db', 'kv.url')}"
+
+
+def _blobs(settings: Settings, pointers: str, home: Path | None) -> str:
+    bucket = settings.blob.s3
+    match settings.blob.backend or _default_backend(pointers):
+        case "memory":
+            return "memory://"
+        case "s3":
+            return f"s3://{bucket.bucket}/{(bucket.prefix or '').strip('/')}"
+        case _:
+            return _inside(home, "blobs", "blob.url").as_uri()
+
+
+def _default_backend(pointers: str) -> str:
+    return "memory" if urlsplit(pointers).scheme == "memory" else "file"
+
+
+def _inside(home: Path | None, name: str, key: str) -> Path:
+    if home is None:
+        raise InvalidArgument(f"{name} needs a home directory: give one, or set {key}", key="config.home")
+    if "?" in str(home.absolute()):
+        raise InvalidArgument(
+            f"the path of the home directory {home} contains a ?: choose another directory", key="config.home"
+        )
+    return home.absolute() / name
+
+
+def _pointer_options(settings: Settings, url: str) -> dict[str, str]:
+    match urlsplit(url).scheme:
+        case "memory" | "sqlite":
+            return {}
+        case "dynamodb":
+            return settings.storage.aws.credentials("aws_")
+        case _:
+            return {} if settings.kv.password is None else {"password": settings.kv.password.reveal()}
+
+
+def _blob_options(settings: Settings, url: str) -> dict[str, str]:
+    return settings.storage.aws.credentials() if urlsplit(url).scheme == "s3" else {}
+
+
+def _with_parameters(url: str, settings: Settings) -> str:
+    """The URL of a store in AWS with the region, endpoint and style of the settings, unless the URL has its own."""
+    aws, parts = settings.storage.aws, urlsplit(url)
+    match parts.scheme:
+        case "s3":
+            style = None if aws.s3.path_style_access else "true"
+            values = {"region": aws.region, "endpoint": aws.s3.endpoint, "virtual_hosted_style_request": style}
+        case "dynamodb":
+            create = None if settings.kv.auto_create else "false"
+            values = {"region": aws.region, "endpoint": aws.dynamodb.endpoint_override, "create": create}
+        case _:
+            return url
+    own = dict(parse_qsl(parts.query, keep_blank_values=True))
+    query = urlencode({name: value for name, value in values.items() if value is not None} | own)
+    return f"{url.partition('?')[0]}{f'?{query}' if query else ''}"
+
+
 def stores_in_memory(settings: Settings, home: Path) -> list[str]:
     """The stores that other processes cannot share, by the names of their settings."""
     urls = store_urls(settings, home)
@@ -94,7 +187,7 @@ def secrets_of(settings: Settings) -> SecretsStore:
                 raise InvalidArgument("secrets.backend file requires secrets.file.directory: set a directory")
             return open_secrets(directory.absolute().as_uri(), options=_keys(settings))
         case "aws":
-            return open_secrets(_aws_url(settings), options=_aws_credentials(settings))
+            return open_secrets(_aws_url(settings), options=settings.storage.aws.credentials("aws_"))
 
 
 def _keys(settings: Settings) -> dict[str, str]:
@@ -107,16 +200,6 @@ def _aws_url(settings: Settings) -> str:
     chosen = {"region": settings.storage.aws.region, "role_arn": settings.secrets.aws.role_arn}
     parameters = urlencode({name: value for name, value in chosen.items() if value})
     return f"aws://{settings.secrets.aws.prefix}{f'?{parameters}' if parameters else ''}"
-
-
-def _aws_credentials(settings: Settings) -> dict[str, str]:
-    aws = settings.storage.aws
-    given = {
-        "aws_access_key_id": aws.access_key_id,
-        "aws_secret_access_key": aws.secret_access_key,
-        "aws_session_token": aws.session_token,
-    }
-    return {name: secret.reveal() for name, secret in given.items() if secret is not None}
 
 
 @contextmanager

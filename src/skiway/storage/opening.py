@@ -13,7 +13,7 @@ from typing import Protocol, Self, cast
 
 from skiway.errors import InvalidArgument
 from skiway.foundation.clock import Clock, utc_now
-from skiway.foundation.plugins import opener_for_url, url_scheme
+from skiway.foundation.extras import opener_for_url, url_scheme
 from skiway.storage.blobs.store import BlobStore
 from skiway.storage.calls import OnCall
 from skiway.storage.pointers.store import PointerStore

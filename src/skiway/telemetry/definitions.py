@@ -1,6 +1,7 @@
 """The definition of every metric, and the values of metrics in memory until they are exported.
 
-A metric has a name, a kind, tags and a description. The table of metrics in the documentation is made from the definitions.
+A metric has a name, a kind, tags and a description.
+`scripts/write_references.py` makes the table in docs/operations.md from the definitions.
 
 Adding a value takes about a microsecond. OpenTelemetry's instruments take ten to twenty, which is too much for code that
 runs several times in each call to a store. Its data model and exporters are used where values leave the process.
@@ -131,25 +132,6 @@ def prometheus_name(metric: Metric) -> str:
     """The metric's name in Prometheus, without the `_total` of counters: `skiway_core_rpc_latency_seconds`."""
     name, suffix = metric.name.replace(".", "_").removesuffix("_total"), SUFFIX[metric.unit]
     return name if name.endswith(suffix) else name + suffix
-
-
-# The table in docs/operations.md, which `python -m skiway.telemetry docs/operations.md` regenerates
-
-BEGIN, END = "<!-- metrics: generated, do not edit -->", "<!-- end of metrics -->"
-
-
-def page_with_metrics(page: str) -> str:
-    """The page with the current table between its two markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    head = ["| metric | name in Prometheus | kind | tags | description |", "|---|---|---|---|---|"]
-    table = "\n".join([*head, *map(_row, METRICS)])
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
-
-
-def _row(metric: Metric) -> str:
-    exported = prometheus_name(metric) + ("_total" if metric.kind == "counter" else "")
-    return f"| `{metric.name}` | `{exported}` | {metric.kind} | {', '.join(metric.tags)} | {metric.description} |"
 
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from requests import Request, Session
 from urllib3.util import connection
 
 from metastore.upstreams import iceberg
-from requests import Request, Session
 from skiway.config.source_access import AddressRule
 from skiway.errors import PermissionDenied, Unavailable
 from skiway.formats import open_source

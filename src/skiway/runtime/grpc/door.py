@@ -32,7 +32,7 @@ from skiway.config.server import Grpc, Tls
 from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.foundation.doors import GRPC_CODES, status_in
 from skiway.foundation.threads import CONNECTION_OPTIONS, StreamWatch, WatchedCall
-from skiway.runtime.authentication import Operators
+from skiway.request_path import Operators
 
 _REFUSERS: Final = 8  # threads for calls that are replaced or rejected
 

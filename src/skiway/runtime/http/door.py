@@ -44,7 +44,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from skiway.config import Settings
 from skiway.config.server import Http, Tls
 from skiway.errors import PermissionDenied, Unauthorized, Unavailable
-from skiway.runtime.authentication import Operators
+from skiway.request_path import Operators
 from skiway.runtime.http.connections import Connections
 from skiway.security.authentication import OBSERVES_PLATFORM
 

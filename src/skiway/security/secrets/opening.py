@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from skiway.errors import InvalidArgument
 from skiway.foundation import extras
 from skiway.foundation.clock import Clock, utc_now
-from skiway.foundation.plugins import opener_for_url, url_scheme
+from skiway.foundation.extras import opener_for_url, url_scheme
 from skiway.security.secrets.store import MemorySecrets, SecretsStore
 
 SECRETS_STORES = "skiway.secrets_stores"

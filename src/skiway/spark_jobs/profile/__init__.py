@@ -3,4 +3,6 @@
 `snapshots.profile_snapshot` does all of this for one snapshot. Importing this package does not load Spark.
 """
 
-import skiway.foundation.extras.spark  # noqa: F401 - names the extra to install
+from skiway.foundation import extras
+
+extras.check("spark")

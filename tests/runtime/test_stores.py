@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from skiway.config import Settings, StoreUrls, load, store_urls
+from skiway.config import Settings, load
 from skiway.config.storage import Kv
 from skiway.errors import InvalidArgument
+from skiway.runtime.stores import StoreUrls, store_urls
 from skiway.storage import ABSENT, Stores, open_blobs, open_pointers
 from storage.homes import running_aws
 
