@@ -70,8 +70,8 @@ def test_page_lists_every_call(module):
 
 def _calls(module):
     """The functions that a module defines, or that a package exports."""
-    if hasattr(module, "__all__"):
-        return {name for name in module.__all__ if name.islower()}
+    if hasattr(module, "__path__"):
+        return {name for name, _ in inspect.getmembers(module, inspect.isfunction)}
     tree = ast.parse(inspect.getsource(module))
     targets = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
     names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}

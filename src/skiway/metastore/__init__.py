@@ -5,7 +5,7 @@ The exported modules are plain functions that take and return messages, independ
 is a `Realm`, the metastore as one account, or one caller in it, sees it; `PLATFORM` is the account of the operators.
 """
 
-import skiway.foundation.extras.lake  # noqa: F401 - names the extra to install
+import skiway.foundation.extras.lake  # names the extra to install
 from skiway.metastore import (
     connectors,
     events,
@@ -32,29 +32,3 @@ from skiway.metastore.resources import (
     tables,
     views,
 )
-
-__all__ = [
-    "PLATFORM",
-    "Realm",
-    "accounts",
-    "catalogs",
-    "connectors",
-    "directory",
-    "events",
-    "exports",
-    "grants",
-    "jobs",
-    "managed",
-    "namespaces",
-    "platform",
-    "policies",
-    "quality",
-    "queries",
-    "search",
-    "snapshots",
-    "statistics",
-    "tables",
-    "transactions",
-    "views",
-    "webhooks",
-]

@@ -27,11 +27,10 @@ def test_example_prints_the_output_on_the_page(capsys: pytest.CaptureFixture[str
 
 def test_page_lists_every_call_with_its_arguments() -> None:
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
-    for name in managed.__all__:
-        if name.islower():
-            known = list(inspect.signature(getattr(managed, name)).parameters)
-            shown = [argument.partition("=")[0] for argument in rows[name].split(", ") if argument != "..."]
-            assert shown == known[: len(shown)], name
+    for name, function in inspect.getmembers(managed, inspect.isfunction):
+        known = list(inspect.signature(function).parameters)
+        shown = [argument.partition("=")[0] for argument in rows[name].split(", ") if argument != "..."]
+        assert shown == known[: len(shown)], name
 
 
 @pytest.mark.parametrize("module", [commits, evolution])
