@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
     from pyiceberg.typedef import Properties
-
     from requests import Session
 
 
@@ -135,9 +134,8 @@ def translated(source: str, name: str = "") -> Iterator[None]:
     """Run a block in which PyIceberg's errors become ours; `name` is the table or namespace."""
     from pydantic import ValidationError
     from pyiceberg import exceptions
-    from sqlalchemy.exc import SQLAlchemyError
-
     from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
