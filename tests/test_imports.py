@@ -222,14 +222,14 @@ def test_commands_of_a_server_set_up_grpc_and_memory_before_they_import_it() -> 
     assert loaded & {"grpc", "pyarrow", "skiway.runtime", "skiway.metastore"} == set()
 
 
-@pytest.mark.parametrize("command", ["serve(home, None, [], ready_file=None)", "work(home, None, [])"])
+@pytest.mark.parametrize("command", ["serve", "work"])
 def test_servers_and_workers_let_arrow_use_the_allocator_of_the_c_library(tmp_path: Path, command: str) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from skiway.cli import server
-home = Path({str(tmp_path)!r})
-server.require_home = server._check_shared = lambda *given: None
+from skiway.cli import command, output, server
+call = command.HomeCall(Path({str(tmp_path)!r}), None, [], output.Output.table)
+server._check_shared = lambda *given: None
 class Runtime:
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -239,7 +239,7 @@ class Runtime:
         return None
 names = ["runtime", "runtime.process", "runtime.workers", "runtime.lifecycle"]
 sys.modules.update((f"skiway.{{name}}", Runtime()) for name in names)
-server.{command}
+server.{command}(call)
 import pyarrow
 print(pyarrow.default_memory_pool().backend_name)
 """

@@ -91,8 +91,8 @@ def test_mistakes_are_explained(run: Run, arguments: list[str], message: str) ->
 def test_token_is_created_listed_and_revoked(run: Run, tmp_path: Path) -> None:
     home = ("--home", tmp_path / "home")
     for days in (["--days", "30"], []):
-        assert run("tokens", "new", "etl", "--account", "default", "--role", "default", *days, *home).code == 0
-    assert run("tokens", "new", "ops", "--account", "", "--role", "platform-monitor", *home).code == 0
+        assert run("tokens", "create", "etl", "--account", "default", "--role", "default", *days, *home).code == 0
+    assert run("tokens", "create", "ops", "--account", "", "--role", "platform-monitor", *home).code == 0
     listed = run("tokens", "list", *home, "-o", "json").json
     assert [(each["name"], each["account"], each["state"], each["last_used_at"]) for each in listed] == [
         ("etl", "default", "valid", None),
@@ -100,23 +100,23 @@ def test_token_is_created_listed_and_revoked(run: Run, tmp_path: Path) -> None:
         ("ops", "", "valid", None),
     ]
     assert [each["expires_at"] is None for each in listed] == [False, True, True]
-    assert listed[0]["id"] in run("tokens", "revoke", "etl", *home).err
-    assert run("tokens", "revoke", listed[0]["id"], *home).out == f"revoked token {listed[0]['id']} of etl\n"
-    assert run("tokens", "revoke", "etl", *home).code == 0
+    assert listed[0]["id"] in run("tokens", "delete", "etl", *home).err
+    assert run("tokens", "delete", listed[0]["id"], *home).out == f"revoked token {listed[0]['id']} of etl\n"
+    assert run("tokens", "delete", "etl", *home).code == 0
     assert [each["name"] for each in run("tokens", "list", *home, "-o", "json").json] == ["ops"]
 
 
 def test_all_tokens_of_a_name_are_revoked_on_request(run: Run, tmp_path: Path) -> None:
     for name in ("etl", "etl", "ops"):
-        run("tokens", "new", name, "--account", "default", "--home", tmp_path)
-    assert run("tokens", "revoke", "etl", "--all", "--home", tmp_path).out.count("revoked token") == 2
+        run("tokens", "create", name, "--account", "default", "--home", tmp_path)
+    assert run("tokens", "delete", "etl", "--all", "--home", tmp_path).out.count("revoked token") == 2
     assert [each["name"] for each in run("tokens", "list", "--home", tmp_path, "-o", "json").json] == ["ops"]
 
 
 def test_token_works_until_it_is_revoked_and_its_last_use_is_listed(run: Run, tmp_path: Path) -> None:
     settings = load_settings(tmp_path, None, ["auth.mode=token"])
     token = run(
-        "tokens", "new", "ada", "--account", "default", "--role", "Administrator", "--home", tmp_path
+        "tokens", "create", "ada", "--account", "default", "--role", "Administrator", "--home", tmp_path
     ).out.strip()
     with stores_of(settings, tmp_path) as stores:
         tokens = authenticator(settings, AccountDirectory(stores), note_use=TokenUses(stores).note)
@@ -125,7 +125,7 @@ def test_token_works_until_it_is_revoked_and_its_last_use_is_listed(run: Run, tm
         (listed,) = run("tokens", "list", "--home", tmp_path, "-o", "json").json
         assert listed["roles"] == ["Administrator"]
         assert datetime.fromisoformat(listed["last_used_at"]) > datetime.now(UTC) - timedelta(minutes=5)
-        assert run("tokens", "revoke", "ada", "--home", tmp_path).code == 0
+        assert run("tokens", "delete", "ada", "--home", tmp_path).code == 0
         with pytest.raises(Unauthorized):
             tokens.authenticate({"authorization": f"Bearer {token}"})
         assert token_uses(stores) == {}
@@ -144,7 +144,7 @@ def test_token_works_until_it_is_revoked_and_its_last_use_is_listed(run: Run, tm
 def test_token_that_would_be_rejected_is_not_created(
     run: Run, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    done = run("tokens", "new", "ada", *arguments, "--home", tmp_path / "home")
+    done = run("tokens", "create", "ada", *arguments, "--home", tmp_path / "home")
     assert (done.code, done.out) == (1, "")
     assert message in done.err
     assert not (tmp_path / "home" / "tokens.toml").exists()
@@ -157,16 +157,16 @@ def test_expired_tokens_and_those_of_deleted_accounts_are_marked(run: Run, tmp_p
         for name, (account, until) in entries.items()
     )
     (tmp_path / "tokens.toml").write_text(text)
-    run("tokens", "new", "ada", "--account", "default", "--home", tmp_path)
+    run("tokens", "create", "ada", "--account", "default", "--home", tmp_path)
     listed = json.loads(run("tokens", "list", "--home", tmp_path, "-o", "json").out)
     assert {each["name"]: each["state"] for each in listed} == {"old": "expired", "lost": "no account", "ada": "valid"}
 
 
 def test_grant_is_added_listed_and_revoked(run: Run) -> None:
     for name, privilege in (("lake", "manage"), ("lake.raw", "write"), ("lake.raw.orders", "read")):
-        added = run("grants", "add", name, "--to", "user:ada", "--privilege", privilege, "-o", "json").json
+        added = run("grants", "create", name, "--to", "user:ada", "--privilege", privilege, "-o", "json").json
         assert (added["object"], added["grantee"], added["privilege"]) == (name, "user:ada", privilege)
-    assert run("grants", "add", "lake.raw.people", "--to", "role:Analyst").out == (
+    assert run("grants", "create", "lake.raw.people", "--to", "role:Analyst").out == (
         "role:analyst may read table lake.raw.people\n"
     )
     listed = run("grants", "list", "--to", "user:ada", "-o", "json").json
@@ -180,9 +180,9 @@ def test_grant_is_added_listed_and_revoked(run: Run) -> None:
         *((name, "user:ada") for name in ("lake", "lake.raw", "lake.raw.orders")),
         ("lake.raw.people", "role:analyst"),
     ):
-        assert run("grants", "revoke", name, "--to", grantee).out == f"revoked the grant on {name} to {grantee}\n"
+        assert run("grants", "delete", name, "--to", grantee).out == f"revoked the grant on {name} to {grantee}\n"
     assert run("grants", "list", "-o", "json").json == []
-    assert run("grants", "revoke", "lake", "--to", "user:ada").out == "user:ada has no grant on lake itself\n"
+    assert run("grants", "delete", "lake", "--to", "user:ada").out == "user:ada has no grant on lake itself\n"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_grant_is_added_listed_and_revoked(run: Run) -> None:
     ],
 )
 def test_grant_that_cannot_work_is_explained(run: Run, arguments: list[str], message: str) -> None:
-    done = run("grants", "add", *arguments)
+    done = run("grants", "create", *arguments)
     assert (done.code, done.out) == (1, "")
     assert message in done.err
 

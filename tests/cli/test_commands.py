@@ -80,7 +80,7 @@ LIGHT = [
         [name, "--help"]
         for name in ("serve", "worker", "demo", "gc", "check", "backup", "restore", "doctor", "config", *sorted(NOUNS))
     ),
-    ["tokens", "new", "--help"],
+    ["tokens", "create", "--help"],
     ["connectors", "create", "--help"],
     ["tables", "describe", "--help"],
 ]
@@ -124,8 +124,8 @@ def test_help_imports_no_heavy_libraries():
         (["serve", "--no-such-option"], "No such option"),
         (["serve", "--set", "gc.cas.enabled"], "'gc.cas.enabled' is not KEY=VALUE, such as"),
         (["config", "--output", "xml"], "'xml' is not one of"),
-        (["tokens", "new", "ada"], "Missing option '--account'"),
-        (["tokens", "new", "ada", "--account", "default", "--days", "0"], "greater than or equal to 1"),
+        (["tokens", "create", "ada"], "Missing option '--account'"),
+        (["tokens", "create", "ada", "--account", "default", "--days", "0"], "greater than or equal to 1"),
     ],
 )
 def test_usage_error_is_reported_with_exit_code_2(arguments, message):
@@ -197,7 +197,7 @@ def test_each_invalid_setting_is_reported(home):
 
 
 def test_token_is_printed_once_and_only_its_hash_is_stored(home):
-    made = [skiway("tokens", "new", name, "--account", "default", "--home", home) for name in ("ada", "grace")]
+    made = [skiway("tokens", "create", name, "--account", "default", "--home", home) for name in ("ada", "grace")]
     assert [each.returncode for each in made] == [0, 0]
     tokens = [each.stdout.strip() for each in made]
     assert all(re.fullmatch(r"skiway_[\w-]{40,}", token) for token in tokens)
@@ -210,7 +210,7 @@ def test_token_is_printed_once_and_only_its_hash_is_stored(home):
 
 def test_tokens_created_concurrently_are_all_stored(home):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = [launch("tokens", "new", f"t{n}", "--account", "default", "--home", home, **quiet) for n in range(4)]
+    running = [launch("tokens", "create", f"t{n}", "--account", "default", "--home", home, **quiet) for n in range(4)]
     assert [each.wait(200) for each in running] == [0, 0, 0, 0]
     assert sorted(re.findall(r'name = "(\w+)"', (home / "tokens.toml").read_text())) == ["t0", "t1", "t2", "t3"]
 
@@ -223,7 +223,7 @@ def test_tokens_created_concurrently_are_all_stored(home):
     ],
 )
 def test_useless_token_is_not_created(home, arguments, message):
-    ended = skiway("tokens", "new", "ada", *arguments, "--home", home)
+    ended = skiway("tokens", "create", "ada", *arguments, "--home", home)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert message in ended.stderr
     assert not (home / "tokens.toml").exists()
@@ -232,7 +232,7 @@ def test_useless_token_is_not_created(home, arguments, message):
 def test_malformed_tokens_file_is_reported_and_not_overwritten(home):
     home.mkdir()
     (home / "tokens.toml").write_text("[[tokens]\n")
-    ended = skiway("tokens", "new", "ada", "--account", "default", "--home", home)
+    ended = skiway("tokens", "create", "ada", "--account", "default", "--home", home)
     assert ended.returncode == 1
     assert "is invalid" in ended.stderr
     assert (home / "tokens.toml").read_text() == "[[tokens]\n"

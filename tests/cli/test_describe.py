@@ -74,7 +74,7 @@ def test_number_of_rows_says_at_most_if_it_is_a_bound(run: Run, lake: Server) ->
         snapshot = metastore.snapshots.get("lake.upserts.t")
         properties = {"quality.row_count": "bound"}
         metastore.statistics.put("lake.upserts.t", snapshot, row_count=1500, properties=properties)
-    for arguments in (("tables", "describe"), ("tables", "get"), ("stats", "show")):
+    for arguments in (("tables", "describe"), ("tables", "get"), ("stats", "get")):
         assert ["rows", "at", "most", "1,500"] in run(*arguments, "lake.upserts.t").lines, arguments
     assert "at most 1,500" in run("tables", "list", "lake.upserts").out
     assert "at most 1,500" in run("search", "lake.upserts.t").out

@@ -279,7 +279,7 @@ def test_damaged_login_is_reported(run: Login, tmp_path: Path) -> None:
 
 def test_server_without_a_provider_asks_for_a_token(run: Login, tmp_path: Path) -> None:
     home = tmp_path / "tokens"
-    made = skiway("tokens", "new", "ada", "--account", "default", "--home", home)
+    made = skiway("tokens", "create", "ada", "--account", "default", "--home", home)
     assert made.returncode == 0, made.stderr
     with started(home, "--set", "auth.mode=token") as server:
         refused = run("login", "--server", server.address)

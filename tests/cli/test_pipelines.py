@@ -101,6 +101,6 @@ def test_commands_of_the_page_run(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert len(found) >= 7
     for line in found:
         given = shlex.split(line)
-        done = run(*given, *(["--background"] if given[1] == "run" and "--dry-run" not in given else []))
+        done = run(*given, *(["--no-watch"] if given[1] == "run" and "--dry-run" not in given else []))
         assert done.code == 0, (line, done.err)
     assert run("pipelines", "list", "-o", "json").json == []

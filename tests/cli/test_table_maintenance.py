@@ -55,7 +55,7 @@ def test_table_is_maintained_by_jobs(run: Run, table: str) -> None:
 
 
 def test_job_can_run_in_the_background(run: Run, table: str) -> None:
-    started = run("tables", "optimize", table, "--sort", "id DESC", "--background", "--output", "json").json
+    started = run("tables", "optimize", table, "--sort", "id DESC", "--no-watch", "--output", "json").json
     watched = run("jobs", "watch", started["job"]["id"], "--output", "json")
     assert json.loads(watched.out)["phase"] == "optimize"
     assert watched.code == 0

@@ -267,10 +267,10 @@ def test_maintenance_and_tokens_have_results_for_programs(tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    made = result("tokens", "new", "ada", "--account", "default")
+    made = result("tokens", "create", "ada", "--account", "default")
     assert made["name"] == "ada"
     assert made["token"].startswith("skiway_")
-    assert result("tokens", "revoke", "ada") == [{"name": "ada", "id": made["id"], "account": "default"}]
+    assert result("tokens", "delete", "ada") == [{"name": "ada", "id": made["id"], "account": "default"}]
     backup = result("backup", tmp_path / "backup")
     assert backup["pointers"] > 0
     assert result("gc", "--dry-run") == []

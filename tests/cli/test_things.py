@@ -191,9 +191,9 @@ def test_files_of_a_table_are_listed(run: Run) -> None:
 def test_statistics_of_tables_show_how_many_rows_were_profiled(run: Run) -> None:
     listed = {line[0]: line for line in run("stats", "list", "lake.raw").lines}
     assert listed["lake.raw.orders"][1:4] == [f"{ROWS:,}", "exact", f"{ROWS:,}"]
-    shown = run("stats", "show", "lake.raw.orders", "-o", "json").json
+    shown = run("stats", "get", "lake.raw.orders", "-o", "json").json
     assert (shown["rows"], shown["rows_profiled"], shown["data_files"]) == (ROWS, ROWS, 6)
-    assert run("stats", "show", "lake.raw.orders", "--at", "9").code == 1
+    assert run("stats", "get", "lake.raw.orders", "--at", "9").code == 1
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_statistics_of_tables_show_how_many_rows_were_profiled(run: Run) -> None
         (["tables", "get", "lke.raw.orders"], "did you mean lake?"),
         (["catalogs", "get", "Lake"], "did you mean lake?"),
         (["connectors", "get", "row"], "did you mean raw?"),
-        (["stats", "show", "lake.raw.zzz"], "did you mean lake.raw.people or lake.raw.orders?"),
+        (["stats", "get", "lake.raw.zzz"], "did you mean lake.raw.people or lake.raw.orders?"),
         (["tables", "get", "orders"], "write catalog.namespace.table"),
         (["jobs", "get", "nothing"], "there is no job nothing"),
         (["sql", "SELECT * FROM lake.raw.order"], "did you mean lake.raw.orders"),
@@ -248,7 +248,7 @@ def test_server_is_found_by_its_home(run: Run, lake: Server, tmp_path: Path, mon
 
 def test_error_asks_for_a_token_if_the_server_requires_one(run: Run, tmp_path: Path) -> None:
     made = skiway(
-        "tokens", "new", "ada", "--account", "default", "--role", "administrator", "--home", tmp_path / "home"
+        "tokens", "create", "ada", "--account", "default", "--role", "administrator", "--home", tmp_path / "home"
     )
     with started(tmp_path / "home", "--set", "auth.mode=token") as server:
         refused = run("catalogs", "list", "--server", server.address)

@@ -228,13 +228,13 @@ def test_secrets_with_a_damaged_key(home: Path) -> None:
 def test_tokens(home: Path) -> None:
     file = home / "tokens.toml"
     given = {"auth__mode": "token", "auth__tokens__file": str(file)}
-    wrong(local(home, "tokens", given), "does not exist", "skiway tokens new")
+    wrong(local(home, "tokens", given), "does not exist", "skiway tokens create")
     file.write_text("tokens = 7")
     wrong(local(home, "tokens", given), "invalid")
     old = (datetime.now(UTC) - timedelta(days=1)).isoformat()
     entry = f'[[tokens]]\nsha256 = "{"0" * 64}"\nname = "ada"\naccount = "default"\n'
     file.write_text(f"{entry}expires_at = {old}\n")
-    wrong(local(home, "tokens", given), "1 tokens", "expired", "skiway tokens new")
+    wrong(local(home, "tokens", given), "1 tokens", "expired", "skiway tokens create")
     file.write_text(entry)
     assert local(home, "tokens", given).evidence == f"1 of 1 tokens in {file} are valid"
     assert local(home, "tokens").state is State.skipped

@@ -47,7 +47,7 @@ class Secured:
 
     def grant(self, name: str, privilege: str) -> None:
         location = f"127.0.0.1:{self.server.port}"
-        words = ("grants", "add", name, "--to", "user:ada", "--privilege", privilege)
+        words = ("grants", "create", name, "--to", "user:ada", "--privilege", privilege)
         skiway(*words, SKIWAY_SERVER=location, SKIWAY_TOKEN=self.boss)
 
 
@@ -56,7 +56,7 @@ def secured(client: Client, folder: Path) -> Iterator[Secured]:
     place = Path(tempfile.mkdtemp(dir=folder))
     home, port = place / "home", free_port()
     tokens = [
-        skiway("tokens", "new", name, "--account", "default", "--role", role, "--home", str(home))
+        skiway("tokens", "create", name, "--account", "default", "--role", role, "--home", str(home))
         for name, role in (("boss", "administrator"), ("ada", "member"))
     ]
     words = [SKIWAY, "serve", "--home", str(home), "--set", "auth.mode=token"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from skiway.cli.server import mcp_app
+from skiway.cli.server import app
 from skiway.mcp.server import MAX_ROWS, MAX_TEXT, mcp_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
@@ -35,7 +35,7 @@ def test_configuration_is_json() -> None:
 
 
 def test_commands_have_these_options() -> None:
-    known = {option for each in typer.main.get_command(mcp_app).params for option in each.opts}
+    known = {option for each in typer.main.get_command(app).commands["mcp"].params for option in each.opts}
     commands = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     used = {
         word for line in commands if line.startswith("skiway mcp") for word in line.split() if word.startswith("--")

@@ -70,7 +70,7 @@ def test_tls_server_accepts_clients_that_trust_its_authority(home, tmp_path):
 
 
 def test_tokens_are_created_used_and_revoked_without_a_restart(home):
-    made = skiway("tokens", "new", "ada", "--account", "default", "--role", "administrator", "--home", home)
+    made = skiway("tokens", "create", "ada", "--account", "default", "--role", "administrator", "--home", home)
     assert made.returncode == 0, made.stderr
     token = made.stdout.strip()
     assert token not in (home / "tokens.toml").read_text()
@@ -81,7 +81,7 @@ def test_tokens_are_created_used_and_revoked_without_a_restart(home):
             assert error_code(stranger) is grpc.StatusCode.UNAUTHENTICATED
         with calling(server.address, token + "x") as forger:
             assert error_code(forger) is grpc.StatusCode.UNAUTHENTICATED
-        reader = skiway("tokens", "new", "bob", "--account", "default", "--home", home).stdout.strip()
+        reader = skiway("tokens", "create", "bob", "--account", "default", "--home", home).stdout.strip()
         with calling(server.address, reader) as bob:
             eventually(lambda: error_code(bob) is None)
             assert bob.catalogs() == ["hers", "lake"]

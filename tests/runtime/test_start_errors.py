@@ -142,7 +142,7 @@ def test_certificate_with_the_wrong_key(home, tmp_path):
 def test_missing_tokens_file(home):
     error = startup_error(home, "--set", "auth.mode=token")
     assert f"the tokens file {home / 'tokens.toml'} does not exist" in error
-    assert "skiway tokens new NAME --account default" in error
+    assert "skiway tokens create NAME --account default" in error
 
 
 def test_broken_file_of_system_objects(home, tmp_path):

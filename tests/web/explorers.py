@@ -69,7 +69,7 @@ def visiting(server: Server) -> Iterator[Visitor]:
 def token_of(home: Path, name: str, *roles: str) -> str:
     """A new token of the default account."""
     named = [argument for role in roles for argument in ("--role", role)]
-    made = skiway("tokens", "new", name, "--account", "default", *named, "--home", home)
+    made = skiway("tokens", "create", name, "--account", "default", *named, "--home", home)
     assert made.returncode == 0, made.stderr
     return made.stdout.strip()
 

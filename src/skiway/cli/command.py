@@ -21,12 +21,24 @@ import typer
 from typer.models import ParameterInfo
 
 from skiway.cli import options
-from skiway.cli.options import HOME, Account, OutputOption, Server, Token, prepare_grpc
+from skiway.cli.options import (
+    HOME,
+    Account,
+    Config,
+    Home,
+    OutputOption,
+    Server,
+    Set,
+    Token,
+    load_settings,
+    prepare_grpc,
+)
 from skiway.cli.output import Output
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
+    from skiway.config import Settings
 
 T = TypeVar("T")
 QUIET_S: Final = 2.0
@@ -187,6 +199,29 @@ class Call:
             raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
         return AirportClient(self.location, catalog, token=self.renewed_token)
 
+    def function(self, name: str, function: str, *arguments: object, **named: object) -> dict[str, Any]:
+        """Call a function of the schema `skiway` with the full name of a table or view; return its only row."""
+        (row,) = self.function_rows(name, function, *arguments, **named)
+        return row
+
+    def function_rows(self, name: str, function: str, *arguments: object, **named: object) -> list[dict[str, Any]]:
+        """Call a function of the schema `skiway` with the full name of a table or view; return its rows."""
+        from skiway.airport.wire.duckdb_sql import identifier
+        from skiway.client.metastore.calls import segments
+        from skiway.foundation.resources import schema_name
+
+        catalog, *namespace, own_name = segments(name, resource="table")
+        with self.airport(catalog) as lake:
+            path = f"{identifier(schema_name(namespace))}.{identifier(own_name)}"
+            return list(lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist())
+
+    def name_of(self, kind: str, object_id: Any) -> str:
+        """Return the full name of a catalog, namespace, table or view."""
+        from skiway.client.metastore import dotted
+
+        path = getattr(self.lake.directory, f"{kind}_path")(object_id)
+        return "(deleted)" if path is None else dotted(path)
+
     def close(self) -> None:
         """Close the client of the metastore, if it was used."""
         if "lake" in self.__dict__:
@@ -225,6 +260,33 @@ class Call:
             self.print_record(record)
 
 
+@dataclass(frozen=True)
+class HomeCall:
+    """One run of a command that works on the home of a server, and not through a server."""
+
+    home: Path
+    file: Path | None
+    given: Sequence[str]
+    output: Output
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings from `--set`, the environment, the settings file and the defaults."""
+        return load_settings(self.home, self.file, self.given)
+
+    @property
+    def existing_home(self) -> Path:
+        """The home, which must exist. The settings are checked first."""
+        if self.settings and not self.home.is_dir():
+            raise InvalidArgument(f"there is no home {self.home}: give the home of your server with --home")
+        return self.home
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether to print tables and messages, and not one document."""
+        return self.output is Output.table
+
+
 def group(name: str, about: str | None) -> typer.Typer:
     """Return a new group of commands."""
     return typer.Typer(
@@ -237,10 +299,12 @@ def group(name: str, about: str | None) -> typer.Typer:
     )
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    app: typer.Typer, name: str, more_options: Sequence[inspect.Parameter] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function whose first parameter is a `Call` as a command.
 
-    The command has the options of the function, followed by those that all commands share.
+    The command has the options of the function, then `more_options`, which it takes as keywords, then those that all commands share.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -248,7 +312,26 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         def run(server: str | None, token: str | None, account: str | None, output: Output, **given: Any) -> None:
             run_command(function, Call(server, token, account, output), **given)
 
-        _set_signature(run, function)
+        _set_signature(run, function, SHARED_OPTIONS, more_options)
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def home_command(
+    app: typer.Typer, name: str, *, has_output: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function whose first parameter is a `HomeCall` as a command, with the options of such commands."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(
+            home: Path, config: Path | None, settings: list[str] | None, output: Output = Output.table, **given: Any
+        ) -> None:
+            function(HomeCall(home.expanduser(), config, settings or [], output), **given)
+
+        _set_signature(run, function, HOME_OPTIONS | ({"output": SHARED_OPTIONS["output"]} if has_output else {}))
         app.command(name)(run)
         return function
 
@@ -266,26 +349,46 @@ def run_command(function: Callable[..., None], call: Call, **given: Any) -> None
         call.close()
 
 
-SHARED_OPTIONS: Final[Mapping[str, tuple[Any, Any]]] = {
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal before something is destroyed; the answer no ends the command."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
+SHARED_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "output": (OutputOption, Output.table),
     "server": (Server, None),
     "token": (Token, None),
     "account": (Account, None),
 }
+HOME_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "home": (Home, HOME),
+    "config": (Config, None),
+    "settings": (Set, None),
+}
 
 
-def _set_signature(run: Callable[..., None], function: Callable[..., None]) -> None:
+def _set_signature(
+    run: Callable[..., None],
+    function: Callable[..., None],
+    shared_options: Mapping[str, tuple[Any, Any]],
+    more_options: Sequence[inspect.Parameter] = (),
+) -> None:
     """Give `run` the signature from which typer derives its options."""
     hints = get_type_hints(function, include_extras=True)
-    own = [each.replace(annotation=hints[each.name]) for each in list(inspect.signature(function).parameters.values())]
+    own = [
+        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in list(inspect.signature(function).parameters.values())[1:]
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in SHARED_OPTIONS.items()
+        for name, (kind, default) in shared_options.items()
     ]
-    parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own[1:]), *shared]
+    parameters = [*own, *more_options, *shared]
     _complete_names(parameters)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__  # type: ignore[attr-defined]
 
 
@@ -342,7 +445,7 @@ def _with_login(call: Call, error: Unauthorized) -> Unauthorized:
         return Unauthorized(f"the server rejects your login: {error.message}; run skiway login again", key=error.key)
     return Unauthorized(
         f"{error.message}; log in with skiway login, or give a token with --token or SKIWAY_TOKEN (create one with "
-        "skiway tokens new)",
+        "skiway tokens create)",
         key=error.key,
     )
 

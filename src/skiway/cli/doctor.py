@@ -4,97 +4,99 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from skiway.cli.command import READY_FILE, Call
-from skiway.cli.options import load_settings, prepare_grpc
-from skiway.cli.output import Output, has_colors
+from skiway.cli.command import READY_FILE, Call, HomeCall, group, home_command
+from skiway.cli.options import Account, Server, Token
+from skiway.cli.output import has_colors
 from skiway.cli.rendering import write_records
-from skiway.doctor import Finding, ServerAddress, State, examine, home_checks, machine_checks, server_checks
 from skiway.errors import SkiwayError
-from skiway.runtime.lifecycle import Announced, read_announced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from skiway.config import Settings
+    from skiway.doctor import Finding, ServerAddress
+    from skiway.runtime.lifecycle import Announced
 
+app = group("doctor", None)
 
 COLORS: Final = {
-    State.ok: typer.colors.GREEN,
-    State.warning: typer.colors.YELLOW,
-    State.failed: typer.colors.RED,
-    State.skipped: typer.colors.BRIGHT_BLACK,
+    "ok": typer.colors.GREEN,
+    "warning": typer.colors.YELLOW,
+    "failed": typer.colors.RED,
+    "skipped": typer.colors.BRIGHT_BLACK,
 }
 NAMES: Final = 18
 STATES: Final = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The server to check, as the options name it; without an address, that of the home."""
+@home_command(app, "doctor")
+def doctor(
+    call: HomeCall,
+    server: Server = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Address of the HTTP server, such as http://127.0.0.1:8181.", show_default=False
+        ),
+    ] = None,
+    token: Token = None,
+    account: Account = None,
+    start_spark: Annotated[bool, typer.Option("--start-spark", help="Start Spark, too.")] = False,
+) -> None:
+    """Check the installation, the home and its running server.
 
-    server: str | None
-    http: str | None
-    token: str | None
-    account: str | None
+    Each check shows what it found and, if something is wrong, what to do. Nothing is changed. The exit code is 1 if a check
+    failed.
+    """
+    from skiway.doctor import ServerAddress, State
 
-    def address(self, running: Announced | None) -> ServerAddress | None:
-        """The address of the server; None if none is named and none runs in the home."""
-        if self.server is not None:
-            return ServerAddress(self.server, self.http, self._token(self.server), self.account)
+    def address(running: Announced | None) -> ServerAddress | None:
+        """The named server, else that of the home. Without a token, the login to the server is used."""
+        if server is not None:
+            return ServerAddress(server, http, Call(server, token).access_token, account)
         if running is None:
             return None
-        address, http = running.addresses["rpc"], self.http or running.addresses.get("http")
-        return ServerAddress(address, http, self._token(address), self.account, running.version)
+        own = running.addresses["rpc"]
+        own_http = http or running.addresses.get("http")
+        return ServerAddress(own, own_http, Call(own, token).access_token, account, running.version)
 
-    def _token(self, server: str) -> str | None:
-        """The given token, or that of the login to the server."""
-        return Call(server, self.token).access_token
-
-
-def run(
-    home: Path,
-    file: Path | None,
-    given: Sequence[str],
-    target: Target,
-    *,
-    start_spark: bool,
-    output: Output,
-) -> None:
-    """Run all checks; exit with 1 if one failed."""
-    prepare_grpc()
-    found = []
-    for finding in _findings(home, file, given, target, start_spark=start_spark):
-        found.append(finding)
-        if output is Output.table:
+    findings = []
+    for finding in _findings(call, address, start_spark=start_spark):
+        findings.append(finding)
+        if call.is_for_people:
             _show(finding)
-    if output is not Output.table:
-        write_records(output, found, ["check", "state", "evidence", "fix"], empty="")
-    counts = Counter(finding.state for finding in found)
-    summary = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
-    typer.echo(summary, err=True)
+    if not call.is_for_people:
+        write_records(call.output, findings, ["check", "state", "evidence", "fix"], empty="")
+    counts = Counter(finding.state for finding in findings)
+    typer.echo(", ".join(f"{counts[state]} {state}" for state in State if counts[state]), err=True)
     if counts[State.failed]:
         raise typer.Exit(1)
 
 
 def _findings(
-    home: Path, file: Path | None, given: Sequence[str], target: Target, *, start_spark: bool
+    call: HomeCall, address_of: Callable[[Announced | None], ServerAddress | None], *, start_spark: bool
 ) -> Iterator[Finding]:
-    settings, problem = _settings(home, file, given)
-    yield problem or Finding("settings", State.ok, f"those of {home} are valid")
+    from skiway.doctor import Finding, State, examine, home_checks, machine_checks, server_checks
+    from skiway.runtime.lifecycle import read_announced
+
+    settings, home = None, call.home
+    try:
+        settings = call.settings
+        yield Finding("settings", State.ok, f"those of {home} are valid")
+    except SkiwayError as error:
+        yield Finding("settings", State.failed, error.message, "correct the settings; skiway config shows all")
     yield from examine(machine_checks(start_spark=_spark(settings) if start_spark and settings else None))
     ready_file = home / READY_FILE
     if settings is not None:
         yield from examine(home_checks(settings, home, ready_file=ready_file))
     try:
-        address = target.address(read_announced(ready_file))
+        address = address_of(read_announced(ready_file))
     except SkiwayError as error:
         yield Finding("login", State.failed, error.message, "run skiway login again")
         return
@@ -103,13 +105,6 @@ def _findings(
     else:
         evidence = f"no server runs in {home}"
         yield Finding("server", State.skipped, evidence, "start it with `skiway serve`, or name one with --server")
-
-
-def _settings(home: Path, file: Path | None, given: Sequence[str]) -> tuple[Settings | None, Finding | None]:
-    try:
-        return load_settings(home, file, given), None
-    except SkiwayError as error:
-        return None, Finding("settings", State.failed, error.message, "correct the settings; skiway config shows all")
 
 
 def _spark(settings: Settings) -> Callable[[], SparkSession]:

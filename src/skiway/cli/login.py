@@ -36,8 +36,7 @@ from skiway.security.identity_provider import DeviceLogin, IssuedTokens
 PASTE: Final = "store one with: skiway login --token-file -"
 MAX_TOKEN_BYTES: Final = 65_536
 
-login_app = group("login", None)
-logout_app = group("logout", None)
+app = group("login", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class LogoutRecord:
     revoked: bool
 
 
-@command(login_app, "login")
+@command(app, "login")
 def login(
     call: Call,
     token_file: Annotated[
@@ -90,7 +89,7 @@ def login(
     call.print_result(_summary(record), record)
 
 
-@command(logout_app, "logout")
+@command(app, "logout")
 def logout(
     call: Call,
     duckdb: Annotated[bool, typer.Option("--duckdb", help="Remove the persistent secret of DuckDB, too.")] = False,

@@ -2,75 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.command import progress
-from skiway.cli.options import load_settings, require_home
-from skiway.cli.output import Output
+from skiway.cli.command import HomeCall, group, home_command, progress
 from skiway.cli.rendering import write_record, write_records
-from skiway.metastore.maintenance import Checker, Defect, restore_backup, write_backup
-from skiway.metastore.migrations import STEPS, pending_steps, store_format
-from skiway.metastore.migrations import migrate as run_steps
-from skiway.runtime.lake import warehouse_of
-from skiway.runtime.stores import secrets_of, stores_of
 
 if TYPE_CHECKING:
     from skiway.config import Settings
 
+app = group("maintenance", None)
 
-def check(home: Path, file: Path | None, given: Sequence[str], *, files: bool, repair: bool, output: Output) -> None:
-    """Check the stores; print a line for each defect, and exit with 1 if there is any."""
-    settings = load_settings(home, file, given)
-    require_home(home)
+
+@home_command(app, "check")
+def check(
+    call: HomeCall,
+    files: Annotated[
+        bool, typer.Option(help="Check that the files of managed tables exist, which lists the warehouse.")
+    ] = True,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair the order of times in the history of managed tables.")
+    ] = False,
+) -> None:
+    """Check the integrity of the stores.
+
+    Every pointer must have its blob, every resource its names, and every managed table its files. Servers may run
+    meanwhile. The exit code is 1 if there is a defect.
+    """
     if repair and not files:
         raise typer.BadParameter("--repair repairs managed tables: leave out --no-files")
-    if _check(settings, home, files=files, repair=repair, output=output):
-        raise typer.Exit(1)
+    _check(call, files=files, repair=repair, documents=not call.is_for_people)
 
 
-def _check(
-    settings: Settings, home: Path, *, files: bool, repair: bool = False, output: Output | None = Output.table
-) -> int:
-    """Check the stores, print the summary and, if `output` is given, the defects; return the number of defects."""
+def _check(call: HomeCall, *, files: bool = True, repair: bool = False, documents: bool = False) -> None:
+    """Check the stores, print the defects and a summary, and exit with 1 if there is a defect."""
+    from skiway.metastore.maintenance import Checker, Defect
+    from skiway.runtime.lake import warehouse_of
+    from skiway.runtime.stores import stores_of
+
+    settings, home = call.settings, call.existing_home
     with stores_of(settings, home, any_format=not repair) as stores, progress("checking") as bar:
         checker = Checker(stores, warehouse_of(settings) if files else None, repair=repair)
         found: list[Defect] = []
         for defect in checker.defects():
             found.append(defect)
-            if output is Output.table:
+            if call.is_for_people:
                 bar.end()
                 typer.echo(f"{defect.place}: {defect.problem}")
-    if output not in (None, Output.table):
-        write_records(output, found, ["place", "problem"], empty="")
+    if documents:
+        write_records(call.output, found, ["place", "problem"], empty="")
     for each in checker.repaired:
         typer.echo(f"repaired {each}", err=True)
     checked = ", ".join(_count(count, noun) for noun, count in checker.counts.items()) or "an empty store"
     typer.echo(f"checked {checked}: {_count(len(found), 'defect') if found else 'no defects'}", err=True)
-    return len(found)
+    if found:
+        raise typer.Exit(1)
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path, *, output: Output) -> None:
-    """Write a backup into a new folder."""
-    settings = load_settings(home, file, given)
-    require_home(home)
-    with stores_of(settings, home, any_format=True) as stores, progress("backing up"):
+@home_command(app, "backup")
+def back_up(
+    call: HomeCall, folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the backup.")]
+) -> None:
+    """Back up the stores while servers run.
+
+    The backup contains everything that was committed when the command began. It has the secrets, so protect it like the
+    home. The files of the warehouse are listed, but not copied.
+    """
+    from skiway.metastore.maintenance import write_backup
+    from skiway.runtime.lake import warehouse_of
+    from skiway.runtime.stores import stores_of
+
+    settings, folder = call.settings, folder.expanduser()
+    with stores_of(settings, call.existing_home, any_format=True) as stores, progress("backing up"):
         done = write_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
     parts = (
         f"{_count(done.pointers, 'pointer')}, {_count(done.blobs, 'blob')} and {_count(done.secrets, 'secret file')}"
     )
-    if output is Output.table:
+    if call.is_for_people:
         typer.echo(f"wrote {parts} to {folder}")
     else:
-        write_record(output, done)
+        write_record(call.output, done)
     typer.echo(
         f"the warehouse {done.warehouse} has {_count(done.warehouse_files, 'file')}, listed but not copied", err=True
     )
@@ -80,46 +97,51 @@ def back_up(home: Path, file: Path | None, given: Sequence[str], folder: Path, *
         raise typer.Exit(1)
 
 
-def restore(home: Path, file: Path | None, given: Sequence[str], folder: Path, *, output: Output) -> None:
-    """Restore a backup into an empty home, and check the result."""
-    settings = load_settings(home, file, given)
-    with stores_of(settings, home, any_format=True) as stores, progress("restoring"):
+@home_command(app, "restore")
+def restore(call: HomeCall, folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a backup.")]) -> None:
+    """Restore a backup into empty stores, and check them."""
+    from skiway.metastore.maintenance import restore_backup
+    from skiway.runtime.lake import warehouse_of
+    from skiway.runtime.stores import stores_of
+
+    settings, folder = call.settings, folder.expanduser()
+    with stores_of(settings, call.home, any_format=True) as stores, progress("restoring"):
         done = restore_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
-    if output is Output.table:
+    if call.is_for_people:
         typer.echo(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}")
-        defects = _check(settings, home, files=True)
     else:
-        write_record(output, done)
-        defects = _check(settings, home, files=True, output=None)
-    if defects:
-        raise typer.Exit(1)
+        write_record(call.output, done)
+    _check(call)
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """A step of a migration in the output."""
+@home_command(app, "migrate")
+def migrate(
+    call: HomeCall,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the steps, but change nothing.")] = False,
+) -> None:
+    """Bring the stores to the format of this version.
 
-    format: int
-    title: str
+    Upgrade all servers and make a backup first: servers of older versions cannot use the stores any more. An interrupted
+    migration continues when the command is run again.
+    """
+    from skiway.metastore.migrations import STEPS, pending_steps, store_format
+    from skiway.metastore.migrations import migrate as run_steps
+    from skiway.runtime.stores import secrets_of, stores_of
 
-
-def migrate(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool, output: Output) -> None:
-    """Bring the stores to the format of this version; print each step."""
-    settings = load_settings(home, file, given)
-    require_home(home)
-    with stores_of(settings, home, any_format=True) as stores:
+    settings = call.settings
+    with stores_of(settings, call.existing_home, any_format=True) as stores:
         found = store_format(stores)
         pending = pending_steps(found, STEPS)
         state = f"the store has format {found.version}{'' if found.complete else ', incomplete'}"
-        steps: list[StepRecord] = []
+        steps: list[dict[str, object]] = []
         with progress("migrating") as bar:
             for step in pending if dry_run else run_steps(stores, secrets_of(settings), STEPS):
-                steps.append(StepRecord(step.to, step.title))
-                if output is Output.table:
+                steps.append({"format": step.to, "title": step.title})
+                if call.is_for_people:
                     bar.end()
                     typer.echo(f"format {step.to}: {step.title}")
-        if output is not Output.table:
-            write_records(output, steps, ["format", "title"], empty="")
+        if not call.is_for_people:
+            write_records(call.output, steps, ["format", "title"], empty="")
         if not pending:
             typer.echo(f"{state}: there is nothing to migrate", err=True)
         elif dry_run:

@@ -55,6 +55,15 @@ Account = Annotated[
     str | None,
     typer.Option(metavar="ID", envvar="SKIWAY_ACCOUNT", help="Account, if the server requires no token."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Description for users.")]
+Parent = Annotated[
+    str | None, typer.Argument(metavar="NAMESPACE", help="Namespace or catalog to list; all catalogs by default.")
+]
+AtSnapshot = Annotated[
+    int | None, typer.Option("--at", metavar="SNAPSHOT", help="Snapshot id; the current snapshot by default.")
+]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
 
 
 def key_values(given: Sequence[str] | None, option: str, *, example: str = "owner=sales") -> dict[str, str]:
@@ -73,14 +82,6 @@ def load_settings(home: Path, file: Path | None, given: Sequence[str]) -> Settin
     from skiway.config import load  # takes longer to import than most commands need
 
     return load(home, file, os.environ, key_values(given, "--set", example="gc.cas.enabled=false"))
-
-
-def require_home(home: Path) -> None:
-    """Raise if the home of a server does not exist."""
-    from skiway.errors import InvalidArgument
-
-    if not home.is_dir():
-        raise InvalidArgument(f"there is no home {home}: give the home of your server with --home")
 
 
 def prepare_grpc() -> None:

@@ -209,7 +209,9 @@ def _title(name: str) -> str:
 
 def _is_flat(value: object) -> bool:
     """Whether a value fits on a line; a list of records does not."""
-    return not (isinstance(value, Sequence) and any(dataclasses.is_dataclass(each) for each in value))
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return True
+    return not any(isinstance(item, Mapping) or dataclasses.is_dataclass(item) for item in value)
 
 
 def _plain(value: Any) -> Any:

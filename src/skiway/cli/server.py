@@ -12,46 +12,63 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from skiway import __version__
-from skiway.cli.command import READY_FILE, Call, command, group, progress
-from skiway.cli.options import key_values, load_settings, prepare_grpc, prepare_memory, require_home
-from skiway.cli.output import Output
+from skiway.cli.command import READY_FILE, Call, HomeCall, command, group, home_command, progress
+from skiway.cli.options import HOME, key_values, load_settings, prepare_grpc, prepare_memory
 from skiway.cli.rendering import write_records
-from skiway.config import FILE_NAME, Settings, shown
-from skiway.config.loading import from_environment, from_file, from_flags
-from skiway.config.settings import SHORT_FORMS
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.foundation import extras
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
+    from skiway.config import Settings
     from skiway.demo.home import DemoHome
     from skiway.demo.output import Poster
     from skiway.runtime.process import Process
 
 AUTH = {
     "dev": "dev: every caller can do everything",
-    "token": "token; create one with: skiway tokens new NAME --account default --role administrator",
+    "token": "token; create one with: skiway tokens create NAME --account default --role administrator",
     "oidc": "tokens of an identity provider",
 }
 UNFOLDED = 10_000
 
 
-def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Path | None) -> None:
-    """Run the server until a signal stops it."""
-    settings = load_settings(home, file, given)
-    prepare_grpc()
+app = group("server", None)
+
+Grpc = Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Address of the gRPC server.")]
+Http = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Address of the HTTP server.")]
+
+
+@home_command(app, "serve", has_output=False)
+def serve(
+    call: HomeCall,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON file with the server's addresses, which exists while it is ready.",
+            show_default="ready.json in the home",
+        ),
+    ] = None,
+    grpc: Grpc = None,
+    http: Http = None,
+) -> None:
+    """Run the server until Ctrl-C or SIGTERM."""
+    addresses = {"grpc": grpc, "http": http}
+    given = [f"server.{protocol}.address={address}" for protocol, address in addresses.items() if address is not None]
+    home, settings = call.home, load_settings(call.home, call.file, [*call.given, *given])
     prepare_memory()
     gc.disable()  # until the server is ready: importing its modules takes a tenth less time
+    from rich.console import Console
+
     from skiway.runtime import process
     from skiway.runtime.lifecycle import remove_stale
 
@@ -73,6 +90,8 @@ def serve(home: Path, file: Path | None, given: Sequence[str], *, ready_file: Pa
 
 def _banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Text:
     """The addresses of a server, and how to connect to it."""
+    from rich.text import Text
+
     from skiway.airport.wire.duckdb_sql import attach_statement
 
     facts = {
@@ -90,12 +109,19 @@ def _banner(settings: Settings, home: Path, addresses: Mapping[str, str]) -> Tex
 # -- worker ------------------------------------------------------------------------------------------------------------
 
 
-def work(home: Path, file: Path | None, given: Sequence[str]) -> None:
-    """Run jobs until a signal stops the worker; unfinished jobs are returned to the queue."""
-    settings = load_settings(home, file, given)
+@home_command(app, "worker", has_output=False)
+def work(call: HomeCall) -> None:
+    """Run background jobs until Ctrl-C or SIGTERM.
+
+    A worker shares the stores of servers with reconciler.backend=remote: the home of a server on this machine, or stores
+    on the network.
+    """
+    settings = call.settings
     prepare_memory()
-    require_home(home)
+    home = call.existing_home
     _check_shared(settings, home)
+    from rich.console import Console
+
     from skiway.runtime import workers
 
     console = Console(file=sys.stderr)
@@ -122,38 +148,36 @@ def _check_shared(settings: Settings, home: Path) -> None:
 # -- gc ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GarbageRecord:
-    """Something that garbage collection deleted, or would delete."""
+@home_command(app, "gc")
+def collect_garbage(
+    call: HomeCall,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, but delete nothing.")] = False,
+) -> None:
+    """Delete unreachable data.
 
-    kind: str
-    name: str
-
-
-def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_run: bool, output: Output) -> None:
-    """Sweep the whole store once; print everything that is, or would be, deleted."""
+    A running server collects garbage by itself; this command sweeps the whole store once.
+    """
     from skiway.runtime.gc.sweeps import KINDS, once_round
     from skiway.runtime.lake import warehouse_of
     from skiway.runtime.stores import secrets_of, stores_of
 
-    settings = load_settings(home, file, given)
-    require_home(home)
+    settings, home = call.settings, call.existing_home
     deleted, problems = Counter[str](), 0
-    removed: list[GarbageRecord] = []
+    removed: list[dict[str, str]] = []
     warehouse = warehouse_of(settings) if settings.gc.warehouse.enabled else None
     with stores_of(settings, home) as stores, progress("collecting garbage") as bar:
         for page in once_round(stores, secrets_of(settings), settings.gc, dry_run=dry_run, warehouse=warehouse):
             result, noun = page.result, page.kind.noun
-            records = [GarbageRecord(noun, name) for name in result.removed]
-            records += (GarbageRecord("file", name) for name in result.files)
+            records = [{"kind": noun, "name": name} for name in result.removed]
+            records += ({"kind": "file", "name": name} for name in result.files)
             deleted[noun] += len(result.removed) + result.unnamed
             deleted["file"] += len(result.files)
             problems += len(result.damaged) + len(result.failed) + (page.error is not None)
             if records or result.damaged or result.failed or page.error:
                 bar.end()
-            if output is Output.table:
+            if call.is_for_people:
                 for record in records:
-                    typer.echo(f"{record.kind}  {record.name}")
+                    typer.echo(f"{record['kind']}  {record['name']}")
             else:
                 removed += records
             for name in result.damaged:
@@ -162,8 +186,8 @@ def collect_garbage(home: Path, file: Path | None, given: Sequence[str], *, dry_
                 typer.echo(f"the sweep {page.kind.name} continued without {text}", err=True)
             if page.error is not None:
                 typer.echo(f"the sweep {page.kind.name} failed: {_reason(page.error)}", err=True)
-    if output is not Output.table:
-        write_records(output, removed, ["kind", "name"], empty="")
+    if not call.is_for_people:
+        write_records(call.output, removed, ["kind", "name"], empty="")
     if not settings.gc.warehouse.enabled:
         skipped = ", ".join(kind.name for kind in KINDS if kind.needs_warehouse)
         typer.echo(f"skipped, because gc.warehouse.enabled is false: {skipped}", err=True)
@@ -186,62 +210,78 @@ def _join_counts(counts: Iterable[tuple[int, str]]) -> str:
 # -- config ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRecord:
-    """A setting in the output."""
+@home_command(app, "config")
+def show_settings(call: HomeCall) -> None:
+    """Show all settings and where they are set.
 
-    key: str
-    value: str
-    origin: str
+    Secrets are masked.
+    """
+    from skiway.config import shown
 
-
-def show_settings(home: Path, file: Path | None, given: Sequence[str], *, output: Output) -> None:
-    """Print all settings with their values and origins."""
-    values = shown(load_settings(home, file, given))
-    origins = _origins(home, file, given)
-    records = [SettingRecord(key, value, origins.get(key, "default")) for key, value in values.items()]
-    if output is Output.table:
-        _print_table(records)
+    origins = _origins(call)
+    records = [
+        {"key": key, "value": value, "origin": origins.get(key, "default")}
+        for key, value in shown(call.settings).items()
+    ]
+    if call.is_for_people:
+        _print_settings(records)
     else:
-        write_records(output, records, ["key", "value", "origin"], empty="")
+        write_records(call.output, records, ["key", "value", "origin"], empty="")
 
 
-def _print_table(settings: Sequence[SettingRecord]) -> None:
+def _print_settings(settings: Sequence[Mapping[str, str]]) -> None:
     """Wrap lines on a terminal; in a pipe or file, print one line per setting."""
-    setting = Column("setting", min_width=max(len(each.key) for each in settings))
-    table = Table(
-        setting, Column("value", overflow="fold"), Column("origin", overflow="fold"), box=None, pad_edge=False
-    )
-    for each in settings:
-        texts = map(Text, (each.key, each.value, each.origin))
-        table.add_row(*texts, style="dim" if each.origin == "default" else "bold")
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    key = Column("setting", min_width=max(len(setting["key"]) for setting in settings))
+    table = Table(key, Column("value", overflow="fold"), Column("origin", overflow="fold"), box=None, pad_edge=False)
+    for setting in settings:
+        table.add_row(*map(Text, setting.values()), style="dim" if setting["origin"] == "default" else "bold")
     Console(width=None if sys.stdout.isatty() else UNFOLDED).print(table)
 
 
-def _origins(home: Path, file: Path | None, given: Sequence[str]) -> dict[str, str]:
+def _origins(call: HomeCall) -> dict[str, str]:
     """The origin of each setting that does not have its default."""
-    found = file or home / FILE_NAME
+    from skiway.config import FILE_NAME
+    from skiway.config.loading import from_environment, from_file, from_flags
+    from skiway.config.settings import SHORT_FORMS
+
+    file = call.file or call.home / FILE_NAME
     sources = (
-        from_file(found) if file or found.is_file() else (),
+        from_file(file) if call.file or file.is_file() else (),
         from_environment(os.environ),
-        from_flags(key_values(given, "--set")),
+        from_flags(key_values(call.given, "--set")),
     )
-    return {SHORT_FORMS.get(each.key, each.key): each.origin for each in chain.from_iterable(sources)}
+    return {SHORT_FORMS.get(value.key, value.key): value.origin for value in chain.from_iterable(sources)}
+
+
+# -- demo --------------------------------------------------------------------------------------------------------------
 
 
 INTERRUPTED: Final = 130
 """The exit code of programs that were interrupted by Ctrl-C."""
 
 
-def run_demo(home: Path, *, once: bool, grpc: str | None, http: str | None) -> None:
-    """Create the demo in `home` if it does not exist; then serve it until a signal, or with `once` run three queries."""
+@app.command("demo")
+def demo(
+    home: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the demo lake.")] = HOME / "demo",
+    once: Annotated[bool, typer.Option("--once", help="Run three queries, print their results and exit.")] = False,
+    grpc: Grpc = None,
+    http: Http = None,
+) -> None:
+    """Run a small demo lake.
+
+    It prints the statements to type into DuckDB. The first run creates the lake and profiles its tables with Spark.
+    """
     prepare_grpc()
     from skiway.demo.home import DemoHome
     from skiway.demo.output import Poster
     from skiway.runtime.lifecycle import remove_stale
     from skiway.runtime.process import running
 
-    demo_home, poster = DemoHome.at(home), Poster()
+    demo_home, poster = DemoHome.at(home.expanduser()), Poster()
     remove_stale(demo_home.path / READY_FILE)
     if not demo_home.is_complete:
         extras.require("datasketches", "pyspark", extra="spark", purpose="building the demo lake")
@@ -322,10 +362,10 @@ def _run_queries(demo_home: DemoHome, process: Process, poster: Poster) -> None:
     poster.goodbye(demo_home.path)
 
 
-mcp_app = group("mcp", None)
+# -- mcp ---------------------------------------------------------------------------------------------------------------
 
 
-@command(mcp_app, "mcp")
+@command(app, "mcp")
 def mcp(
     call: Call,
     http: Annotated[

@@ -4,129 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skiway.cli.options import load_settings
-from skiway.cli.output import Output
+from skiway.cli.command import HomeCall, confirm, group, home_command
+from skiway.cli.options import Yes
 from skiway.cli.rendering import write_record, write_records
-from skiway.config import Settings
 from skiway.errors import InvalidArgument, NotFound
-from skiway.metastore.platform import AccountDirectory, forget_token, token_uses
-from skiway.metastore.seeding import seed_home
-from skiway.runtime.authentication import roles as known_roles
-from skiway.runtime.stores import store_urls, stores_of
-from skiway.security import Roles, TokenEntry, TokenFile, new_token
-from skiway.security.tokens import add_token, remove_token, token_id
-from skiway.storage import Stores
+
+if TYPE_CHECKING:
+    from skiway.metastore.platform import AccountDirectory
+    from skiway.security import Roles, TokenEntry
+    from skiway.storage import Stores
+
+app = group("tokens", "Manage access tokens, for servers with auth.mode=token.")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRecord:
-    """A token in the output."""
-
-    name: str
-    id: str
-    account: str
-    roles: list[str]
-    state: str
-    expires_at: datetime | None
-    last_used_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A new token in the output, the only one that has its text."""
-
-    name: str
-    id: str
-    account: str
-    roles: list[str]
-    expires_at: datetime | None
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class RevokedToken:
-    """A token in the output that is valid no longer."""
-
-    name: str
-    id: str
-    account: str
-
-
+@home_command(app, "create")
 def create_token(
-    home: Path,
-    file: Path | None,
-    given: Sequence[str],
-    *,
-    name: str,
-    account: str,
-    roles: Sequence[str],
-    days: int | None,
-    output: Output,
+    call: HomeCall,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The owner's name, which appears in logs.")],
+    account: Annotated[str, typer.Option(metavar="ID", help="Account; empty for a platform role.")],
+    role: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE", help="A role; repeatable. Without one, the token can only read.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(metavar="DAYS", min=1, help="Days until the token expires; never by default.")
+    ] = None,
 ) -> None:
-    """Store the hash of a new token, and print the token."""
-    settings = load_settings(home, file, given)
-    _check_roles(roles, known_roles(settings), account=account)
-    account_id = _existing(settings, home, account) if account else ""
+    """Create a token and print it once.
+
+    The tokens file stores only its hash. Running servers reload the file by themselves.
+    """
+    from skiway.runtime.authentication import roles as known_roles
+    from skiway.security import new_token
+    from skiway.security.tokens import add_token
+
+    _check_roles(role or [], known_roles(call.settings), account=account)
+    account_id = _existing(call, account) if account else ""
     expires_at = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
-    token = new_token(name, account_id, roles=roles, expires_at=expires_at)
-    path = _file(settings, home)
+    token = new_token(name, account_id, roles=role or [], expires_at=expires_at)
+    path = _file(call)
     add_token(path, token.entry)
     typer.echo(f"the token was added to {path}; it is shown only once:", err=True)
-    if output is Output.table:
+    if call.is_for_people:
         typer.echo(token.text.reveal())
     else:
-        entry = token.entry
-        made = NewToken(name, token_id(entry), entry.account, list(entry.roles), entry.expires_at, token.text.reveal())
-        write_record(output, made)
+        entry, text = token.entry, token.text.reveal()
+        record = _named(entry) | {"roles": list(entry.roles), "expires_at": entry.expires_at, "token": text}
+        write_record(call.output, record)
 
 
-def list_tokens(home: Path, file: Path | None, given: Sequence[str], *, output: Output) -> None:
-    """Print all tokens of the tokens file, with their states."""
-    settings = load_settings(home, file, given)
-    path = _file(settings, home)
+@home_command(app, "list")
+def list_tokens(call: HomeCall) -> None:
+    """List the tokens: owners, accounts, roles, expiry and last use.
+
+    The last use is accurate to a minute.
+    """
+    from skiway.metastore.platform import AccountDirectory, token_uses
+    from skiway.security import TokenFile
+
+    path = _file(call)
     entries = TokenFile(path).entries() if path.exists() else ()
-    records: list[TokenRecord] = []
+    records = []
     if entries:
-        with _stores(settings, home) as stores:
+        with _stores(call) as stores:
             accounts = None if stores is None else AccountDirectory(stores)
             uses = {} if stores is None else token_uses(stores)
             records = [_record(entry, accounts, uses) for entry in entries]
     columns = ["name", "id", "account", "roles", "state", "expires_at", "last_used_at"]
-    write_records(output, records, columns, empty="there are no tokens; create one with: skiway tokens new NAME")
+    empty = "there are no tokens; create one with: skiway tokens create NAME"
+    write_records(call.output, records, columns, empty=empty)
 
 
-def revoke_token(
-    home: Path, file: Path | None, given: Sequence[str], *, name: str, every: bool, output: Output
+@home_command(app, "delete")
+def delete_token(
+    call: HomeCall,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id, as `skiway tokens list` shows it.")],
+    every: Annotated[bool, typer.Option("--all", help="Revoke all tokens of this name.")] = False,
+    yes: Yes = False,
 ) -> None:
-    """Remove a token from the tokens file."""
-    settings = load_settings(home, file, given)
-    removed = remove_token(_file(settings, home), name, every=every)
-    with _stores(settings, home) as stores:
+    """Revoke a token. Running servers reject it from the next call on."""
+    from skiway.metastore.platform import forget_token
+    from skiway.security.tokens import remove_token
+
+    confirm(f"Revoke token {name}?", yes=yes)
+    removed = remove_token(_file(call), name, every=every)
+    with _stores(call) as stores:
         for entry in removed:
             if stores is not None:
                 forget_token(stores, entry.sha256)
-            if output is Output.table:
-                typer.echo(f"revoked token {token_id(entry)} of {entry.name}")
-    if output is not Output.table:
-        revoked = [RevokedToken(entry.name, token_id(entry), entry.account) for entry in removed]
-        write_records(output, revoked, ["name", "id", "account"], empty="")
+            if call.is_for_people:
+                typer.echo(f"revoked token {_named(entry)['id']} of {entry.name}")
+    if not call.is_for_people:
+        write_records(call.output, map(_named, removed), ["name", "id", "account"], empty="")
 
 
-def _record(entry: TokenEntry, accounts: AccountDirectory | None, uses: Mapping[str, datetime]) -> TokenRecord:
+def _named(entry: TokenEntry) -> dict[str, object]:
+    from skiway.security.tokens import token_id
+
+    return {"name": entry.name, "id": token_id(entry), "account": entry.account}
+
+
+def _record(entry: TokenEntry, accounts: AccountDirectory | None, uses: Mapping[str, datetime]) -> dict[str, object]:
     if entry.expires_at is not None and entry.expires_at <= datetime.now(UTC):
         state = "expired"
     elif entry.account and accounts is not None and accounts.find(entry.account) != entry.account:
         state = "no account"
     else:
         state = "valid"
-    used = uses.get(entry.sha256)
-    return TokenRecord(entry.name, token_id(entry), entry.account, list(entry.roles), state, entry.expires_at, used)
+    return _named(entry) | {
+        "roles": list(entry.roles),
+        "state": state,
+        "expires_at": entry.expires_at,
+        "last_used_at": uses.get(entry.sha256),
+    }
 
 
 def _check_roles(given: Sequence[str], known: Roles, *, account: str) -> None:
@@ -146,9 +141,12 @@ def _check_roles(given: Sequence[str], known: Roles, *, account: str) -> None:
         )
 
 
-def _existing(settings: Settings, home: Path, account: str) -> str:
+def _existing(call: HomeCall, account: str) -> str:
     """The id of the account with this id or name. A new store gets the account `default`, as at the start of a server."""
-    with _stores(settings, home) as stores:
+    from skiway.metastore.platform import AccountDirectory
+    from skiway.metastore.seeding import seed_home
+
+    with _stores(call) as stores:
         if stores is None:
             return account
         seed_home(stores)
@@ -164,14 +162,16 @@ def _existing(settings: Settings, home: Path, account: str) -> str:
 
 
 @contextmanager
-def _stores(settings: Settings, home: Path) -> Iterator[Stores | None]:
+def _stores(call: HomeCall) -> Iterator[Stores | None]:
     """The stores of the servers; None if a server keeps them in its memory."""
-    if store_urls(settings, home).pointers.startswith("memory"):
+    from skiway.runtime.stores import store_urls, stores_of
+
+    if store_urls(call.settings, call.home).pointers.startswith("memory"):
         yield None
         return
-    with stores_of(settings, home) as stores:
+    with stores_of(call.settings, call.home) as stores:
         yield stores
 
 
-def _file(settings: Settings, home: Path) -> Path:
-    return settings.auth.tokens.file or home / "tokens.toml"
+def _file(call: HomeCall) -> Path:
+    return call.settings.auth.tokens.file or call.home / "tokens.toml"

@@ -285,7 +285,7 @@ def tokens(settings: Settings) -> str:
     """The tokens file is valid, and has a token that is not expired."""
     if settings.auth.mode != "token":
         raise Problem(f"auth.mode is {settings.auth.mode}, which needs no tokens file", state=State.skipped)
-    file, create = settings.auth.tokens.file, "skiway tokens new NAME --account default --role administrator"
+    file, create = settings.auth.tokens.file, "skiway tokens create NAME --account default --role administrator"
     if file is None or not file.exists():
         raise Problem(
             f"the tokens file {file} does not exist, so the server does not start", f"create a token: {create}"

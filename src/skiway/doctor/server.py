@@ -131,7 +131,7 @@ def caller(server: ServerAddress) -> str:
     if not names:
         raise Problem(
             "the caller is accepted, but sees no catalogs",
-            "create one with skiway catalogs create, or ask for a grant (skiway grants add)",
+            "create one with skiway catalogs create, or ask for a grant (skiway grants create)",
             state=State.warning,
         )
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

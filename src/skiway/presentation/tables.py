@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from skiway.client.metastore import Id, Metastore, Table
     from skiway.client.metastore.resources import TableStats
     from skiway.model import v1
@@ -416,3 +418,17 @@ def _file_statistics(lake: Metastore, table_id: Id, data_files: int, at: int | N
         for column in file.columns if file.file_content <= DATA_FILE else ():
             parts.setdefault(column.column_name, []).append(column)
     return parts
+
+
+def scalar_fields(message: Message) -> dict[str, Any]:
+    """Return the numbers, texts and flags of a message by their names."""
+    fields = message.DESCRIPTOR.fields
+    return {field.name: getattr(message, field.name) for field in fields if field.message_type is None}
+
+
+def health_data(health: v1.TableHealth) -> dict[str, Any]:
+    """Return the health of a table: figures, the sizes of its files, and which maintenance is worth it."""
+    figures = scalar_fields(health)
+    del figures["snapshot_id"]
+    sizes = [{**scalar_fields(size), "to_bytes": size.to_bytes or None} for size in health.sizes]
+    return {"figures": figures, "sizes": sizes, "decisions": list(map(scalar_fields, health.decisions))}

@@ -110,7 +110,7 @@ def _by_token(
     if not file.exists():
         raise InvalidArgument(
             f"auth.mode is token, but the tokens file {file} does not exist: create a first token with "
-            "skiway tokens new NAME --account default --role administrator",
+            "skiway tokens create NAME --account default --role administrator",
             key="tokens.file",
         )
     return TokenAuthenticator(

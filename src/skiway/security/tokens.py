@@ -62,7 +62,7 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
             raise InvalidArgument(
                 f"the token for {name} has {len(token)} characters, or some that are not allowed in headers: use at least "
-                f"{MIN_TOKEN_CHARACTERS} random letters and digits, or generate one with `skiway tokens new`",
+                f"{MIN_TOKEN_CHARACTERS} random letters and digits, or generate one with `skiway tokens create`",
                 key="token.weak",
             )
         entry = cls(name=name, sha256=_digest(token), account=account, roles=tuple(roles), expires_at=expires_at)

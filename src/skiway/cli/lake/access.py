@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skiway.cli.command import Call, command, group
-from skiway.cli.lake.resources import commands_for
-from skiway.cli.options import key_values
+from skiway.cli.command import Call, command, confirm, group
+from skiway.cli.lake.resources import commands_for, state_of
+from skiway.cli.options import Description, TableName, Yes, key_values
 from skiway.cli.rendering import fields_of
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.resources import POLICY
@@ -25,7 +24,6 @@ accounts_app = group(
 )
 
 AccountName = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Id or name, such as default.")]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Description for users.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Tag; repeatable.")]
 Quotas = Annotated[
     list[str] | None,
@@ -35,44 +33,28 @@ Quotas = Annotated[
 ACCOUNT_COLUMNS = ["id", "name", "description", "created_at"]
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRecord:
+def _account(account: Account) -> dict[str, Any]:
     """An account in the output."""
-
-    id: str
-    name: str
-    description: str | None
-    tags: dict[str, str]
-    quotas: dict[str, float]
-    created_at: datetime | None
-    updated_at: datetime | None
-    damage: str | None = None
-
-    @classmethod
-    def of(cls, account: Account) -> AccountRecord:
-        """Convert a resource of the client."""
-        return cls(
-            str(account.id),
-            account.name,
-            account.description,
-            dict(account.tags),
-            dict(account.quotas),
-            None if account.damage else account.created_at,
-            None if account.damage else account.updated_at,
-            account.damage or None,
-        )
+    return {
+        "id": str(account.id),
+        "name": account.name,
+        "description": account.description,
+        "tags": dict(account.tags),
+        "quotas": dict(account.quotas),
+        **state_of(account),
+    }
 
 
 @command(accounts_app, "list")
 def list_accounts(call: Call) -> None:
     """List the accounts that the caller may see."""
-    call.print_rows(map(AccountRecord.of, call.lake.accounts()), ACCOUNT_COLUMNS, empty="there are no accounts")
+    call.print_rows(map(_account, call.lake.accounts()), ACCOUNT_COLUMNS, empty="there are no accounts")
 
 
 @command(accounts_app, "get")
 def get_account(call: Call, which: AccountName) -> None:
     """Show an account."""
-    call.print_record(AccountRecord.of(_find_account(call, which)))
+    call.print_record(_account(_find_account(call, which)))
 
 
 @command(accounts_app, "create")
@@ -91,8 +73,7 @@ def create_account(
     made = call.lake.accounts.create(
         name, id=own_id, description=description, tags=pairs, quotas=_quotas(quotas) if quotas else None
     )
-    created = AccountRecord.of(made)
-    call.print_result(f"created account {created.id}", created)
+    call.print_result(f"created account {made.id}", _account(made))
 
 
 @command(accounts_app, "update")
@@ -119,15 +100,16 @@ def update_account(
         tags=KEEP if tags is None else key_values(tags, "--tag"),
         quotas=KEEP if quotas is None else _quotas(quotas),
     )
-    call.print_result(f"updated account {changed.id}", AccountRecord.of(changed))
+    call.print_result(f"updated account {changed.id}", _account(changed))
 
 
 @command(accounts_app, "delete")
-def delete_account(call: Call, which: AccountName) -> None:
+def delete_account(call: Call, which: AccountName, yes: Yes = False) -> None:
     """Delete an account, which must be empty."""
-    deleted = AccountRecord.of(_find_account(call, which))
-    call.lake.accounts.delete(deleted.id)
-    call.print_result(f"deleted account {deleted.id}", deleted)
+    account = _find_account(call, which)
+    confirm(f"Delete account {account.id}?", yes=yes)
+    call.lake.accounts.delete(account.id)
+    call.print_result(f"deleted account {account.id}", _account(account))
 
 
 def _quotas(given: list[str]) -> dict[str, float]:
@@ -182,47 +164,19 @@ KindOption = Annotated[
     Kind | None, typer.Option("--kind", help="What the name means, if it is the name of several objects.")
 ]
 
-GRANT_COLUMNS = ["object", "kind", "grantee", "privilege", "created_at"]
 
-
-@dataclass(frozen=True, slots=True)
-class GrantRecord:
-    """A grant in the output."""
-
-    object: str
-    kind: str
-    object_id: str
-    grantee: str
-    privilege: str
-    created_at: datetime | None
-    damage: str | None = None
-
-    @classmethod
-    def of(cls, call: Call, grant: Grant) -> GrantRecord:
-        """Convert a grant of the client, and look up the name of its object."""
-        from skiway.client.metastore import dotted
-
-        if grant.damage:
-            return cls("(unknown)", "-", str(grant.object_id), grant.grantee, "none", None, grant.damage)
-        directory = call.lake.directory
-        paths = {
-            "catalog": directory.catalog_path,
-            "namespace": directory.namespace_path,
-            "table": directory.table_path,
-            "view": directory.view_path,
-        }
-        path = paths[grant.kind](grant.object_id)
-        name = "(deleted)" if path is None else dotted(path)
-        return cls(name, grant.kind, str(grant.object_id), grant.grantee, grant.privilege, grant.created_at)
-
-
-@dataclass(frozen=True, slots=True)
-class RevokedRecord:
-    """What was revoked."""
-
-    object: str
-    grantee: str
-    revoked: bool
+def _grant(call: Call, grant: Grant) -> dict[str, Any]:
+    """A grant in the output, with the name of its object."""
+    damage = grant.damage or None
+    return {
+        "object": "(unknown)" if damage else call.name_of(grant.kind, grant.object_id),
+        "kind": "-" if damage else grant.kind,
+        "object_id": str(grant.object_id),
+        "grantee": grant.grantee,
+        "privilege": "none" if damage else grant.privilege,
+        "created_at": None if damage else grant.created_at,
+        "damage": damage,
+    }
 
 
 @command(grants_app, "list")
@@ -233,13 +187,14 @@ def list_grants(
     kind: KindOption = None,
 ) -> None:
     """List the grants on an object, or on all objects."""
-    found = [GrantRecord.of(call, each) for each in call.lake.grants(name, kind=_kind(kind), grantee=grantee)]
-    found.sort(key=lambda each: (each.object, each.kind, each.grantee))
-    call.print_rows(found, GRANT_COLUMNS, empty="there are no grants")
+    records = [_grant(call, grant) for grant in call.lake.grants(name, kind=_kind(kind), grantee=grantee)]
+    records.sort(key=itemgetter("object", "kind", "grantee"))
+    columns = ["object", "kind", "grantee", "privilege", "created_at"]
+    call.print_rows(records, columns, empty="there are no grants")
 
 
-@command(grants_app, "add")
-def add_grant(
+@command(grants_app, "create")
+def create_grant(
     call: Call,
     name: ObjectName,
     grantee: Grantee,
@@ -252,20 +207,21 @@ def add_grant(
 
     It replaces the privilege that the user or role has on the object.
     """
-    added = call.lake.grants.add(name, grantee, privilege.value, kind=_kind(kind))
-    record = GrantRecord.of(call, added)
-    call.print_result(f"{record.grantee} may {record.privilege} {record.kind} {record.object}", record)
+    grant = call.lake.grants.add(name, grantee, privilege.value, kind=_kind(kind))
+    record = _grant(call, grant)
+    call.print_result(f"{grant.grantee} may {grant.privilege} {grant.kind} {record['object']}", record)
 
 
-@command(grants_app, "revoke")
-def revoke_grant(call: Call, name: ObjectName, grantee: Grantee, kind: KindOption = None) -> None:
+@command(grants_app, "delete")
+def delete_grant(call: Call, name: ObjectName, grantee: Grantee, kind: KindOption = None, yes: Yes = False) -> None:
     """Revoke the privilege that a user or role has on an object.
 
     Privileges on what contains the object remain.
     """
+    confirm(f"Revoke the grant on {name} to {grantee}?", yes=yes)
     revoked = call.lake.grants.revoke(name, grantee, kind=_kind(kind))
     outcome = f"revoked the grant on {name} to {grantee}" if revoked else f"{grantee} has no grant on {name} itself"
-    call.print_result(outcome, RevokedRecord(name, grantee, revoked))
+    call.print_result(outcome, {"object": name, "grantee": grantee, "revoked": revoked})
 
 
 def _kind(kind: Kind | None) -> ObjectKind | None:
@@ -274,21 +230,19 @@ def _kind(kind: Kind | None) -> ObjectKind | None:
 
 def _shown_policy(call: Call, policy: Policy) -> dict[str, Any]:
     """A policy with the names of its objects in the place of their ids."""
-    found = {**fields_of(policy), "on": [_object_path(call, kind, object_id) for kind, object_id in policy.objects]}
-    del found["objects"]
-    return found
+    record = {**fields_of(policy), "on": [call.name_of(kind, object_id) for kind, object_id in policy.objects]}
+    del record["objects"]
+    return record
 
 
 policies_app = commands_for(POLICY, shown=_shown_policy)
-
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
 
 
 @command(policies_app, "tags")
 def list_tags(call: Call, table: TableName) -> None:
     """List the tags of a table's columns."""
-    found = [{"column": column, "tags": given} for column, given in call.lake.policies.tags(table).items()]
-    call.print_rows(found, ["column", "tags"], empty="no column has a tag")
+    records = [{"column": column, "tags": tags} for column, tags in call.lake.policies.tags(table).items()]
+    call.print_rows(records, ["column", "tags"], empty="no column has a tag")
 
 
 @command(policies_app, "tag")
@@ -296,25 +250,11 @@ def tag_column(
     call: Call,
     table: TableName,
     column: Annotated[str, typer.Argument(metavar="COLUMN", help="The name of a column.")],
-    given: Annotated[
+    tags: Annotated[
         list[str] | None, typer.Argument(metavar="[TAG]...", help="Tags, such as pii; without any, they are removed.")
     ] = None,
 ) -> None:
     """Replace the tags of a column, which it keeps when it is renamed."""
-    call.lake.policies.tag(table, column, given or [])
-    outcome = f"tagged {table}.{column}: {', '.join(given)}" if given else f"removed the tags of {table}.{column}"
-    call.print_result(outcome, {"column": column, "tags": given or []})
-
-
-def _object_path(call: Call, kind: str, object_id: Any) -> str:
-    from skiway.client.metastore import dotted
-
-    directory = call.lake.directory
-    paths = {
-        "catalog": directory.catalog_path,
-        "namespace": directory.namespace_path,
-        "table": directory.table_path,
-        "view": directory.view_path,
-    }
-    path = paths[kind](object_id)
-    return "(deleted)" if path is None else dotted(path)
+    call.lake.policies.tag(table, column, tags or [])
+    outcome = f"tagged {table}.{column}: {', '.join(tags)}" if tags else f"removed the tags of {table}.{column}"
+    call.print_result(outcome, {"column": column, "tags": tags or []})

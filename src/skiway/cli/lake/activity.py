@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skiway.cli.command import Call, command, group
-from skiway.cli.lake.resources import commands_for
+from skiway.cli.lake.resources import commands_for, fields_from
 from skiway.foundation.resources import WEBHOOK
 
 if TYPE_CHECKING:
@@ -17,42 +16,16 @@ if TYPE_CHECKING:
 
 events_app = group("events", "Show the events of the account: every committed change, in order.")
 
-EVENT_COLUMNS = ["sequence", "occurred_at", "kind", "action", "name", "snapshot_id", "caller"]
 
-
-@dataclass(frozen=True, slots=True)
-class EventRecord:
+def _event(event: Event) -> dict[str, Any]:
     """An event in the output."""
-
-    sequence: int
-    occurred_at: datetime
-    kind: str
-    action: str
-    object_id: str
-    name: str
-    previous_name: str
-    snapshot_id: int | None
-    detail: str
-    caller: str
-    change_id: str
-
-    @classmethod
-    def of(cls, event: Event) -> EventRecord:
-        """Convert an event of the client."""
-        found = event.message
-        return cls(
-            found.sequence,
-            event.occurred_at,
-            found.kind,
-            found.action,
-            found.object_id,
-            found.name,
-            found.previous_name,
-            event.snapshot_id,
-            found.detail,
-            found.caller,
-            found.change_id,
-        )
+    return {
+        "sequence": event.sequence,
+        "occurred_at": event.occurred_at,
+        **fields_from(event.message, "kind", "action", "object_id", "name", "previous_name"),
+        "snapshot_id": event.snapshot_id,
+        **fields_from(event.message, "detail", "caller", "change_id"),
+    }
 
 
 @command(events_app, "list")
@@ -61,7 +34,8 @@ def list_events(
     after: Annotated[int, typer.Option("--after", metavar="NUMBER", min=0, help="Events after this one.")] = 0,
 ) -> None:
     """List events, oldest first."""
-    call.print_rows(map(EventRecord.of, call.lake.events(after=after)), EVENT_COLUMNS, empty="there are no events")
+    columns = ["sequence", "occurred_at", "kind", "action", "name", "snapshot_id", "caller"]
+    call.print_rows(map(_event, call.lake.events(after=after)), columns, empty="there are no events")
 
 
 @command(events_app, "watch")
@@ -80,9 +54,8 @@ def watch_events(
 
     with call.metastore(timeout_s=None) as lake:
         for event in islice(lake.events.watch(after=after), count):
-            record = EventRecord.of(event)
-            what = f"{record.kind} {record.name or record.object_id} {record.action}"
-            call.print_result(f"{record.sequence}  {record.occurred_at:%Y-%m-%d %H:%M:%S}  {what}", record)
+            what = f"{event.kind} {event.name or event.message.object_id} {event.action}"
+            call.print_result(f"{event.sequence}  {event.occurred_at:%Y-%m-%d %H:%M:%S}  {what}", _event(event))
 
 
 webhooks_app = commands_for(WEBHOOK)
@@ -118,59 +91,34 @@ Id = Annotated[str, typer.Argument(metavar="QUERY", help="Query id.")]
 Ttl = Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="Seconds until the lease expires.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """The snapshot of a table that a query reads. A deleted table has no name."""
-
-    table: str | None
-    table_id: str
-    snapshot_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueryRecord:
-    """A query in the output."""
-
-    id: str
-    kind: str
-    state: str
-    caller: str
-    created_at: datetime
-    last_used_at: datetime
-    expires_at: datetime
-    tables: tuple[Pin, ...]
-
-    @classmethod
-    def of(cls, query: Query, lake: Metastore) -> QueryRecord:
-        """Convert a resource of the client."""
-        pins = tuple(Pin(_table_name(lake, table_id), table_id, number) for table_id, number in query.snapshots.items())
-        times = (query.created_at, query.last_used_at, query.expires_at)
-        return cls(query.id, query.kind, query.state, query.caller, *times, pins)
-
-
-def _table_name(lake: Metastore, table_id: str) -> str | None:
+def _query(query: Query, lake: Metastore) -> dict[str, Any]:
+    """A query in the output, with the snapshots that it reads. A deleted table has no name."""
     from skiway.client.metastore import Id
 
-    found = lake.tables.find(Id(table_id))
-    return str(found) if found else None
+    pins = []
+    for table_id, snapshot_id in query.snapshots.items():
+        table = lake.tables.find(Id(table_id))
+        pins.append({"table": str(table) if table else None, "table_id": table_id, "snapshot_id": snapshot_id})
+    facts = fields_from(query, "id", "kind", "state", "caller", "created_at", "last_used_at", "expires_at")
+    return {**facts, "tables": tuple(pins)}
 
 
 def _show_query(call: Call, query: Query) -> None:
     from skiway.cli import rendering
 
-    record = QueryRecord.of(query, call.lake)
+    record = _query(query, call.lake)
     call.print_record(record)
     if call.is_for_people:
         typer.echo()
-        rendering.write_rows(record.tables, ["table", "snapshot_id"], empty="the query reads no tables")
+        rendering.write_rows(record["tables"], ["table", "snapshot_id"], empty="the query reads no tables")
 
 
 @command(queries_app, "list")
 def list_queries(call: Call) -> None:
     """List the active queries and transactions: your own, or as an administrator those of the account."""
     columns = ["id", "kind", "caller", "created_at", "last_used_at", "expires_at"]
-    found = (QueryRecord.of(each, call.lake) for each in call.lake.queries())
-    call.print_rows(found, columns, empty="no queries are active")
+    records = (_query(query, call.lake) for query in call.lake.queries())
+    call.print_rows(records, columns, empty="no queries are active")
 
 
 @command(queries_app, "begin")
@@ -203,12 +151,12 @@ def get_query(call: Call, query: Id) -> None:
 
 
 @command(queries_app, "renew")
-def renew_query(call: Call, query: Id, ttl: Ttl = 60) -> None:
+def renew_query(call: Call, name: Id, ttl: Ttl = 60) -> None:
     """Extend the lease of a query."""
-    found = call.lake.queries.get(query)
-    found.renew(ttl)
-    record = QueryRecord.of(found, call.lake)
-    call.print_result(f"query {query} expires at {record.expires_at:%Y-%m-%d %H:%M:%S} UTC", record)
+    query = call.lake.queries.get(name)
+    query.renew(ttl)
+    message = f"query {name} expires at {query.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    call.print_result(message, _query(query, call.lake))
 
 
 @command(queries_app, "end")
@@ -219,4 +167,4 @@ def end_query(
 ) -> None:
     """End a query or a transaction, and release its snapshots."""
     call.lake.queries.get(query).end(commit=not abort)
-    call.print_result(f"ended query {query}", QueryRecord.of(call.lake.queries.get(query), call.lake))
+    call.print_result(f"ended query {query}", _query(call.lake.queries.get(query), call.lake))

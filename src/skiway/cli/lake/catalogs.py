@@ -2,92 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skiway.cli.command import Call, command, group, suggestion
-from skiway.cli.lake.tables import Parent, call_function, namespaces_in
-from skiway.cli.options import key_values
+from skiway.cli.command import Call, command, confirm, group, suggestion
+from skiway.cli.lake.resources import add_command, parameter, state_of
+from skiway.cli.options import Description, Parent, Yes, key_values
 from skiway.errors import NotFound
 from skiway.presentation.tables import row_count
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Catalog, Namespace, SearchHit, View
+    from skiway.client.metastore import Catalog, Metastore, Namespace, SearchHit, View
 
 catalogs_app = group("catalogs", "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.")
 namespaces_app = group(
     "namespaces", "Manage namespaces, the hierarchy of names below a catalog. DuckDB calls them schemas."
 )
+views_app = group("views", "Manage views: queries with a name, which clients read like tables.")
+app = group("catalogs", None)
 
 CatalogName = Annotated[str, typer.Argument(metavar="CATALOG", help="Name, such as lake.")]
 NamespaceName = Annotated[
     str, typer.Argument(metavar="NAMESPACE", help="Full name, such as lake.sales or lake.sales.eu.")
 ]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Description for users.")]
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Full name, such as lake.sales.totals.")]
 Properties = Annotated[list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Property; repeatable.")]
 Cascade = Annotated[bool, typer.Option("--cascade", help="Delete its contents too.")]
 
 COLUMNS = ["name", "description", "created_at"]
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRecord:
+def _container(container: Catalog | Namespace) -> dict[str, Any]:
     """A catalog or a namespace in the output."""
+    return {
+        "name": str(container),
+        "id": str(container.id),
+        "description": container.description,
+        "properties": dict(container.properties),
+        **state_of(container),
+    }
 
-    name: str
-    id: str
-    description: str | None
-    properties: dict[str, str]
-    created_at: datetime | None
-    updated_at: datetime | None
-    damage: str | None = None
 
-    @classmethod
-    def of(cls, container: Catalog | Namespace) -> ContainerRecord:
-        """Convert a resource of the client."""
-        return cls(
-            str(container),
-            str(container.id),
-            container.description,
-            dict(container.properties),
-            None if container.damage else container.created_at,
-            None if container.damage else container.updated_at,
-            container.damage or None,
-        )
+def _container_commands(app: typer.Typer, kind: str, name_type: Any, create_help: str) -> None:
+    """Register the commands that catalogs and namespaces have alike."""
+
+    def collection(call: Call) -> Any:
+        return getattr(call.lake, f"{kind}s")
+
+    def get(call: Call, name: str) -> None:
+        call.print_record(_container(collection(call).get(name)))
+
+    def create(call: Call, name: str, description: str | None, properties: list[str] | None) -> None:
+        pairs = key_values(properties, "--property")
+        created = collection(call).create(name, description=description, properties=pairs)
+        call.print_result(f"created {kind} {created}", _container(created))
+
+    def delete(call: Call, name: str, cascade: bool, yes: bool) -> None:
+        container = collection(call).get(name)
+        confirm(f"Delete {kind} {container}{' and its contents' if cascade else ''}?", yes=yes)
+        collection(call).delete(name, cascade=cascade)
+        call.print_result(f"deleted {kind} {container}", _container(container))
+
+    named = parameter("name", name_type)
+    properties = [parameter("description", Description, None), parameter("properties", Properties, None)]
+    flags = [parameter("cascade", Cascade, default=False), parameter("yes", Yes, default=False)]
+    add_command(app, "get", get, f"Show a {kind}.", named)
+    add_command(app, "create", create, create_help, named, *properties)
+    add_command(app, "delete", delete, f"Delete a {kind}.", named, *flags)
 
 
 @command(catalogs_app, "list")
 def list_catalogs(call: Call) -> None:
     """List the catalogs of the account."""
-    found = map(ContainerRecord.of, call.lake.catalogs())
-    call.print_rows(found, COLUMNS, empty="there are no catalogs; create one with: skiway catalogs create lake")
+    records = map(_container, call.lake.catalogs())
+    call.print_rows(records, COLUMNS, empty="there are no catalogs; create one with: skiway catalogs create lake")
 
 
-@command(catalogs_app, "get")
-def get_catalog(call: Call, name: CatalogName) -> None:
-    """Show a catalog."""
-    call.print_record(ContainerRecord.of(call.lake.catalogs.get(name)))
-
-
-@command(catalogs_app, "create")
-def create_catalog(
-    call: Call, name: CatalogName, description: Description = None, properties: Properties = None
-) -> None:
-    """Create an empty catalog."""
-    pairs = key_values(properties, "--property")
-    created = ContainerRecord.of(call.lake.catalogs.create(name, description=description, properties=pairs))
-    call.print_result(f"created catalog {created.name}", created)
-
-
-@command(catalogs_app, "delete")
-def delete_catalog(call: Call, name: CatalogName, cascade: Cascade = False) -> None:
-    """Delete a catalog."""
-    deleted = ContainerRecord.of(call.lake.catalogs.get(name))
-    call.lake.catalogs.delete(name, cascade=cascade)
-    call.print_result(f"deleted catalog {deleted.name}", deleted)
+_container_commands(catalogs_app, "catalog", CatalogName, "Create an empty catalog.")
 
 
 @command(namespaces_app, "list")
@@ -100,84 +93,59 @@ def list_namespaces(
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Include namespaces at all levels.")] = False,
 ) -> None:
     """List namespaces."""
-    parents = [parent] if parent else [str(each) for each in call.lake.catalogs()]
-    found = (ContainerRecord.of(each) for one in parents for each in call.lake.namespaces(one, recursive=recursive))
-    call.print_rows(found, COLUMNS, empty="there are no namespaces here")
+    parents = [parent] if parent else [str(catalog) for catalog in call.lake.catalogs()]
+    records = (_container(child) for name in parents for child in call.lake.namespaces(name, recursive=recursive))
+    call.print_rows(records, COLUMNS, empty="there are no namespaces here")
 
 
-@command(namespaces_app, "get")
-def get_namespace(call: Call, name: NamespaceName) -> None:
-    """Show a namespace."""
-    call.print_record(ContainerRecord.of(call.lake.namespaces.get(name)))
+_container_commands(namespaces_app, "namespace", NamespaceName, "Create a namespace, including missing parents.")
 
 
-@command(namespaces_app, "create")
-def create_namespace(
-    call: Call, name: NamespaceName, description: Description = None, properties: Properties = None
-) -> None:
-    """Create a namespace, including missing parents."""
-    pairs = key_values(properties, "--property")
-    created = ContainerRecord.of(call.lake.namespaces.create(name, description=description, properties=pairs))
-    call.print_result(f"created namespace {created.name}", created)
+def namespaces_in(lake: Metastore, parent: str | None) -> Iterator[str | Namespace]:
+    """Yield a namespace, all namespaces of a catalog, or those of all catalogs."""
+    from skiway.client.metastore.calls import segments
+
+    if parent is None:
+        for catalog in lake.catalogs():
+            yield from namespaces_in(lake, str(catalog))
+    elif len(segments(parent, resource="catalog or namespace")) > 1:
+        yield parent
+    else:
+        yield from lake.namespaces(parent, recursive=True)
 
 
-@command(namespaces_app, "delete")
-def delete_namespace(call: Call, name: NamespaceName, cascade: Cascade = False) -> None:
-    """Delete a namespace."""
-    deleted = ContainerRecord.of(call.lake.namespaces.get(name))
-    call.lake.namespaces.delete(name, cascade=cascade)
-    call.print_result(f"deleted namespace {deleted.name}", deleted)
+# -- views -------------------------------------------------------------------------------------------------------------
 
 
-views_app = group("views", "Manage views: queries with a name, which clients read like tables.")
-
-ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Full name, such as lake.sales.totals.")]
-
-
-@dataclass(frozen=True, slots=True)
-class ViewRecord:
+def _view(view: View) -> dict[str, Any]:
     """A view in the output."""
-
-    name: str
-    id: str
-    description: str | None
-    sql: dict[str, str]
-    columns: list[str]
-    reads: list[str]
-    rights: str
-    definer: str | None
-    damage: str | None = None
-
-    @classmethod
-    def of(cls, view: View) -> ViewRecord:
-        """Convert a resource of the client."""
-        message = view.message
-        return cls(
-            str(view),
-            str(view.id),
-            view.description or None,
-            dict(view.sql),
-            [f"{each.name} {each.logical_type}" for each in message.output_columns],
-            [".".join([each.catalog, *each.path, each.name]) for each in message.base_relations],
-            view.rights,
-            view.message.definer.subject or None,
-            view.damage or None,
-        )
+    message = view.message
+    return {
+        "name": str(view),
+        "id": str(view.id),
+        "description": view.description or None,
+        "sql": dict(view.sql),
+        "columns": [f"{column.name} {column.logical_type}" for column in message.output_columns],
+        "reads": [".".join([table.catalog, *table.path, table.name]) for table in message.base_relations],
+        "rights": view.rights,
+        "definer": message.definer.subject or None,
+        "damage": view.damage or None,
+    }
 
 
 @command(views_app, "list")
 def list_views(call: Call, parent: Parent = None) -> None:
     """List views and what they read."""
-    found = (ViewRecord.of(view) for each in namespaces_in(call.lake, parent) for view in call.lake.views(each))
+    records = (_view(view) for namespace in namespaces_in(call.lake, parent) for view in call.lake.views(namespace))
     call.print_rows(
-        found, ["name", "reads", "description"], empty="there are no views here; create one with skiway views create"
+        records, ["name", "reads", "description"], empty="there are no views here; create one with skiway views create"
     )
 
 
 @command(views_app, "get")
 def get_view(call: Call, name: ViewName) -> None:
     """Show a view, with its SQL and its columns."""
-    call.print_record(ViewRecord.of(call.lake.views.get(name)))
+    call.print_record(_view(call.lake.views.get(name)))
 
 
 @command(views_app, "create")
@@ -201,28 +169,22 @@ def create_view(
     Names without a schema in the query are those of the view's own namespace.
     """
     named = {"replace": replace, "dialect": dialect, "comment": description, "rights": rights}
-    done = call_function(call, name, "create_view", sql, **named)
-    call.print_result(f"{done['action']} view {name}", ViewRecord.of(call.lake.views.get(name)))
+    done = call.function(name, "create_view", sql, **named)
+    call.print_result(f"{done['action']} view {name}", _view(call.lake.views.get(name)))
 
 
 @command(views_app, "delete")
-def delete_view(call: Call, name: ViewName) -> None:
+def delete_view(call: Call, name: ViewName, yes: Yes = False) -> None:
     """Delete a view."""
-    call_function(call, name, "drop_view")
+    confirm(f"Delete view {name}?", yes=yes)
+    call.function(name, "drop_view")
     call.print_result(f"deleted view {name}", {"name": name})
 
 
-attach_app = group("attach", None)
+# -- DuckDB and search -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement in the output."""
-
-    statement: str
-
-
-@command(attach_app, "attach")
+@command(app, "attach")
 def attach(
     call: Call,
     catalogs: Annotated[
@@ -249,48 +211,29 @@ def attach(
     if call.is_for_people:
         typer.echo("\n".join(statements))
     else:
-        call.print_rows(map(Statement, statements), ["statement"], empty="")
+        call.print_rows([{"statement": text} for text in statements], ["statement"], empty="")
 
 
-search_app = group("search", None)
+def _hit(hit: SearchHit) -> dict[str, Any]:
+    """A search result in the output."""
+    from skiway.client.metastore import dotted
+
+    match = hit.object
+    return {
+        "name": dotted(match.path),
+        "kind": match.kind,
+        "found_in": hit.found_in,
+        "format": match.format,
+        "rows": row_count(match.rows, is_bound=match.rows_are_bound),
+        "size_bytes": match.size_bytes,
+        "comment": match.comment,
+        "id": str(match.id),
+        "damage": match.damage or None,
+        "rows_are_bound": match.rows_are_bound,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class HitRecord:
-    """A result in the output."""
-
-    name: str
-    kind: str
-    found_in: str
-    format: str
-    rows: int | None
-    size_bytes: int | None
-    comment: str
-    id: str
-    damage: str | None = None
-    rows_are_bound: bool = False
-
-    @classmethod
-    def of(cls, hit: SearchHit) -> HitRecord:
-        """Convert a result of the client."""
-        from skiway.client.metastore import dotted
-
-        found = hit.object
-        return cls(
-            dotted(found.path),
-            found.kind,
-            hit.found_in,
-            found.format,
-            row_count(found.rows, is_bound=found.rows_are_bound),
-            found.size_bytes,
-            found.comment,
-            str(found.id),
-            found.damage or None,
-            found.rows_are_bound,
-        )
-
-
-@command(search_app, "search")
+@command(app, "search")
 def search(
     call: Call,
     words: Annotated[list[str], typer.Argument(metavar="WORD", help="Each word must occur.")],
@@ -298,11 +241,11 @@ def search(
 ) -> None:
     """Search names, columns, comments and tags of catalogs, namespaces, tables and views; the best results first."""
     text = " ".join(words)
-    found = call.lake.search(text, limit=limit)
+    hits = call.lake.search(text, limit=limit)
     call.print_rows(
-        map(HitRecord.of, found),
+        map(_hit, hits),
         ["name", "kind", "found_in", "rows", "comment"],
         empty=f"nothing that you can see matches {text!r}: try fewer or shorter words",
     )
-    if found.incomplete is not None:
-        typer.echo(found.incomplete.reason, err=True)
+    if hits.incomplete is not None:
+        typer.echo(hits.incomplete.reason, err=True)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake import jobs
-from skiway.cli.lake.catalogs import Description
-from skiway.cli.options import key_values
+from skiway.cli.lake.resources import options_for, state_of
+from skiway.cli.options import Yes, key_values
 from skiway.config.fields import DURATION
+from skiway.foundation.resources import DESCRIPTION, Field
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
@@ -45,21 +46,6 @@ class Kind(StrEnum):
     jdbc = "jdbc"
 
 
-class CopyMode(StrEnum):
-    """How copied rows get into a table."""
-
-    append = "append"
-    upsert = "upsert"
-    replace = "replace"  # type: ignore[assignment]
-
-
-class SchemaChanges(StrEnum):
-    """What a copy does when the columns of its source change."""
-
-    follow = "follow"
-    reject = "reject"
-
-
 class Mode(StrEnum):
     """The passes of a sync."""
 
@@ -72,19 +58,6 @@ Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Name of the conn
 Uri = Annotated[
     str,
     typer.Option("--uri", metavar="URI", help="Folder, s3:// URL, or address of a catalog or of a database."),
-]
-Include = Annotated[
-    list[str] | None, typer.Option("--include", metavar="GLOB", help="Only tables that match; repeatable.")
-]
-Exclude = Annotated[
-    list[str] | None, typer.Option("--exclude", metavar="GLOB", help="No tables that match; repeatable.")
-]
-SourceNamespace = Annotated[
-    str | None,
-    typer.Option("--source-namespace", metavar="NAME", help="Only this namespace of the source; folders have none."),
-]
-SourceTable = Annotated[
-    str | None, typer.Option("--source-table", metavar="NAME", help="Only this table of the source.")
 ]
 Properties = Annotated[
     list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Option of the source; repeatable.")
@@ -99,109 +72,84 @@ Credential = Annotated[
         show_envvar=True,
     ),
 ]
-Every = Annotated[
-    str | None,
-    typer.Option("--every", metavar="TIME", help="Interval of automatic syncs, such as 10m, 1h or 1d; or never."),
-]
-Copied = Annotated[
-    CopyMode | None, typer.Option("--copy", help="Copy rows into managed tables, instead of mirroring tables.")
-]
-Keys = Annotated[
-    list[str] | None,
-    typer.Option("--key", metavar="COLUMN", help="Column that identifies a row, for upsert; repeatable."),
-]
-Cursor = Annotated[
-    str | None,
-    typer.Option("--cursor", metavar="COLUMN", help="Column of a database that grows with every new or changed row."),
-]
-Changes = Annotated[
-    SchemaChanges | None, typer.Option("--schema-changes", help="Follow or reject changes of the columns of a copy.")
-]
-PartitionBy = Annotated[
-    list[str] | None,
-    typer.Option("--partition-by", metavar="PART", help="Partition of new copies, such as day(ts); repeatable."),
-]
-SortBy = Annotated[
-    str | None,
-    typer.Option("--sort-by", metavar="LIST", help="Order of the rows of new copies, such as 'ts DESC, id'."),
-]
 ReadPartitions = Annotated[
     int | None,
     typer.Option("--read-partitions", metavar="N", min=1, help="Connections that read a table of a database at once."),
 ]
+COPY: Final = {
+    "copy": "mode",
+    "keys": "key_columns",
+    "cursor": "cursor_column",
+    "schema_changes": "schema_changes",
+    "partition_by": "partition_by",
+    "sort_by": "sort_by",
+    "read_partitions": "read_partitions",
+}
+"""The fields of the settings of a copy, by their options."""
+OPTIONS: Final = options_for(
+    Field("source_namespace", "Only this namespace of the source; folders have none.", metavar="NAME"),
+    Field("source_table", "Only this table of the source.", metavar="NAME"),
+    Field("include", "Only tables that match.", many=True, metavar="GLOB"),
+    Field("exclude", "No tables that match.", many=True, metavar="GLOB"),
+    Field("every", "Interval of automatic syncs, such as 10m, 1h or 1d; or never.", metavar="TIME"),
+    Field(
+        "copy",
+        "Copy rows into managed tables, instead of mirroring tables.",
+        choices=("append", "upsert", "replace"),
+    ),
+    Field("keys", "Column that identifies a row, for upsert.", many=True, option="--key", metavar="COLUMN"),
+    Field("cursor", "Column of a database that grows with every new or changed row.", metavar="COLUMN"),
+    Field("schema_changes", "Follow or reject changes of the columns of a copy.", choices=("follow", "reject")),
+    Field("partition_by", "Partition of new copies, such as day(ts).", many=True, metavar="PART"),
+    Field("sort_by", "Order of the rows of new copies, such as 'ts DESC, id'.", metavar="LIST"),
+    DESCRIPTION,
+)
+"""The options with which connectors are created and changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectorRecord:
+def _record(call: Call, connector: Connector) -> dict[str, Any]:
     """A connector in the output. It shows whether there are credentials, but never the credentials themselves."""
-
-    name: str
-    id: str
-    kind: str
-    uri: str
-    state: str
-    catalog: str
-    namespace: str | None
-    table: str | None
-    source_namespace: str | None
-    source_table: str | None
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    credentials: bool
-    every: timedelta | None
-    description: str | None
-    properties: dict[str, str]
-    created_at: datetime | None
-    updated_at: datetime | None
-    damage: str | None = None
-    copy: str | None = None
-    key_columns: tuple[str, ...] = ()
-    cursor_column: str | None = None
-    missed: tuple[str, ...] = ()
-    last_sync: str | None = None
-    last_errors: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, connector: Connector, call: Call) -> ConnectorRecord:
-        """Convert a resource of the client."""
-        message = connector.message
-        if connector.damage:
-            return cls._damaged(connector)
-        return cls(
-            connector.name,
-            str(connector.id),
-            connector.kind,
-            connector.uri,
-            "paused" if connector.is_paused else "active",
-            _catalog_name(call, message.destination),
-            _namespace_name(call, message.destination),
-            message.destination.table_display_name or None,
-            ".".join(message.source.namespace.segments) or None,
-            message.source.table or None,
-            tuple(message.source.include_tables),
-            tuple(message.source.exclude_tables),
-            bool(message.auth.secret_id),
-            _interval(message.policy),
-            connector.description,
-            dict(message.properties),
-            connector.created_at,
-            connector.updated_at,
-            copy=_mode(message.copy) or None,
-            key_columns=tuple(message.copy.key_columns),
-            cursor_column=message.copy.cursor_column or None,
-            missed=tuple(_missed(connector)),
-        )
-
-    @classmethod
-    def _damaged(cls, connector: Connector) -> ConnectorRecord:
-        place = (connector.name, str(connector.id), "-", "-", "damaged", "-")
-        return cls(*place, None, None, None, None, (), (), False, None, None, {}, None, None, connector.damage)
+    message = connector.message
+    source, destination, copy = message.source, message.destination, message.copy
+    damaged = {"kind": "-", "uri": "-", "state": "damaged", "catalog": "-", "namespace": None}
+    place = (
+        damaged
+        if connector.damage
+        else {
+            "kind": connector.kind,
+            "uri": connector.uri,
+            "state": "paused" if connector.is_paused else "active",
+            "catalog": _catalog_name(call, destination),
+            "namespace": _namespace_name(call, destination),
+        }
+    )
+    return {
+        "name": connector.name,
+        "id": str(connector.id),
+        **place,
+        "table": destination.table_display_name or None,
+        "source_namespace": ".".join(source.namespace.segments) or None,
+        "source_table": source.table or None,
+        "include": tuple(source.include_tables),
+        "exclude": tuple(source.exclude_tables),
+        "credentials": bool(message.auth.secret_id),
+        "every": _interval(message.policy),
+        "description": connector.description,
+        "properties": dict(message.properties),
+        **state_of(connector),
+        "copy": _mode(copy) or None,
+        "key_columns": tuple(copy.key_columns),
+        "cursor_column": copy.cursor_column or None,
+        "missed": () if connector.damage else tuple(_missed(connector)),
+        "last_sync": None,
+        "last_errors": {},
+    }
 
 
 @command(app, "list")
 def list_(call: Call, kind: Annotated[Kind | None, typer.Option(help="Only connectors of this kind.")] = None) -> None:
     """List the connectors of the account."""
-    found = [ConnectorRecord.of(each, call) for each in call.lake.connectors(kind=kind and kind.value)]
+    found = [_record(call, connector) for connector in call.lake.connectors(kind=kind and kind.value)]
     columns = ["name", "kind", "state", "catalog", "namespace", "uri"]
     call.print_rows(found, columns, empty="there are no connectors; create one with: skiway connectors create")
 
@@ -210,13 +158,13 @@ def list_(call: Call, kind: Annotated[Kind | None, typer.Option(help="Only conne
 def get(call: Call, name: Name) -> None:
     """Show a connector, and how its last sync ended."""
     connector = call.lake.connectors.get(name)
-    record = ConnectorRecord.of(connector, call)
+    record = _record(call, connector)
     if last := next((job for job in call.lake.jobs(connector=connector.id) if job.is_over), None):
-        record = replace(record, last_sync=last.state, last_errors=last.errors)
+        record |= {"last_sync": last.state, "last_errors": last.errors}
     call.print_record(record)
 
 
-@command(app, "create")
+@command(app, "create", OPTIONS)
 def create(
     call: Call,
     name: Name,
@@ -232,21 +180,10 @@ def create(
         ),
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Destination name of --source-table.")] = None,
-    source_namespace: SourceNamespace = None,
-    source_table: SourceTable = None,
-    include: Include = None,
-    exclude: Exclude = None,
     properties: Properties = None,
     credential: Credential = None,
-    every: Every = None,
-    copy: Copied = None,
-    keys: Keys = None,
-    cursor: Cursor = None,
-    schema_changes: Changes = None,
-    partition_by: PartitionBy = None,
-    sort_by: SortBy = None,
     read_partitions: ReadPartitions = None,
-    description: Description = None,
+    **options: Any,
 ) -> None:
     """Create a connector.
 
@@ -254,6 +191,7 @@ def create(
     The server reads folders, so a path must exist on the server; a relative path is resolved here.
     """
     address = _absolute(uri)
+    every = options["every"]
     created = call.lake.connectors.create(
         name,
         kind=kind.value,
@@ -261,63 +199,52 @@ def create(
         catalog=catalog,
         namespace=namespace,
         table=table or "",
-        source=_source(source_namespace, source_table, include, exclude),
-        properties={**_default_properties(kind, address, source_namespace), **key_values(properties, "--property")},
+        source=_source(options),
+        properties={
+            **_default_properties(kind, address, options["source_namespace"]),
+            **key_values(properties, "--property"),
+        },
         auth=_auth(credential) if credential else None,
         policy=_policy(every) if every else None,
-        copy=_copy(None, copy, keys, cursor, schema_changes, partition_by, sort_by, read_partitions),
-        description=description,
+        copy=_copy(None, {**options, "read_partitions": read_partitions}),
+        description=options["description"],
     )
-    call.print_result(
-        "\n".join(
-            [*_missed(created), f"created connector {name}; sync it with: skiway connectors sync {name} --watch"]
-        ),
-        ConnectorRecord.of(created, call),
-    )
+    lines = [*_missed(created), f"created connector {name}; sync it with: skiway connectors sync {name} --watch"]
+    call.print_result("\n".join(lines), _record(call, created))
 
 
-@command(app, "update")
+@command(app, "update", OPTIONS)
 def update(
     call: Call,
     name: Name,
     new_name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="New name.")] = None,
     uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="New address of the source.")] = None,
-    source_namespace: SourceNamespace = None,
-    source_table: SourceTable = None,
-    include: Include = None,
-    exclude: Exclude = None,
     properties: Properties = None,
     credential: Credential = None,
-    every: Every = None,
-    copy: Copied = None,
-    keys: Keys = None,
-    cursor: Cursor = None,
-    schema_changes: Changes = None,
-    partition_by: PartitionBy = None,
-    sort_by: SortBy = None,
     read_partitions: ReadPartitions = None,
-    description: Description = None,
     pause: Annotated[
         bool | None,
         typer.Option("--pause/--resume", help="Stop or resume syncing.", show_default=False),
     ] = None,
+    **options: Any,
 ) -> None:
     """Change a connector.
 
     Options that are not given stay as they are. Lists and properties are replaced as a whole.
     """
-    source = _source(source_namespace, source_table, include, exclude)
-    options = (copy, keys, cursor, schema_changes, partition_by, sort_by, read_partitions)
-    before = call.lake.connectors.get(name).message.copy if any(each is not None for each in options) else None
+    copy_options = {**options, "read_partitions": read_partitions}
+    copies = any(copy_options[option] is not None for option in COPY)
+    every = options["every"]
+    before = call.lake.connectors.get(name).message if copies or every else None
     changes: dict[str, Any] = {
         "name": new_name,
         "uri": uri and _absolute(uri),
-        "source": source,
+        "source": _source(options),
         "properties": key_values(properties, "--property") or None,
         "auth": _auth(credential) if credential else None,
-        "policy": _policy(every, call.lake.connectors.get(name).message.policy) if every else None,
-        "copy": _copy(before, *options),
-        "description": description,
+        "policy": _policy(every, before.policy) if every and before else None,
+        "copy": _copy(before.copy, copy_options) if before else None,
+        "description": options["description"],
         "paused": pause,
     }
     given = {key: value for key, value in changes.items() if value is not None}
@@ -325,28 +252,19 @@ def update(
         raise typer.BadParameter("there is nothing to change: give at least one option")
     updated = call.lake.connectors.update(name, **given)
     missed = _missed(updated) if "copy" in given else ()
-    call.print_result("\n".join([*missed, f"updated connector {updated.name}"]), ConnectorRecord.of(updated, call))
+    call.print_result("\n".join([*missed, f"updated connector {updated.name}"]), _record(call, updated))
 
 
 @command(app, "delete")
-def delete(call: Call, name: Name) -> None:
+def delete(call: Call, name: Name, yes: Yes = False) -> None:
     """Delete a connector and its credentials.
 
     The tables that it mirrored are not deleted.
     """
-    deleted = ConnectorRecord.of(call.lake.connectors.get(name), call)
+    deleted = _record(call, call.lake.connectors.get(name))
+    confirm(f"Its credentials are deleted, too. Delete connector {name}?", yes=yes)
     call.lake.connectors.delete(name)
     call.print_result(f"deleted connector {name}; its mirrored tables are not deleted", deleted)
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """The result of a validation in the output."""
-
-    connector: str
-    ok: bool
-    summary: str
-    capabilities: dict[str, str]
 
 
 @command(app, "validate")
@@ -356,9 +274,9 @@ def validate(call: Call, name: Name) -> None:
     The exit code is 1 if it does not.
     """
     result = call.lake.connectors.validate(name)
-    call.print_result(
-        result.summary, Validation(name, result.ok, result.summary, dict(sorted(result.capabilities.items())))
-    )
+    capabilities = dict(sorted(result.capabilities.items()))
+    record = {"connector": name, "ok": result.ok, "summary": result.summary, "capabilities": capabilities}
+    call.print_result(result.summary, record)
     if not result.ok:
         raise typer.Exit(1)
 
@@ -400,10 +318,11 @@ def _absolute(uri: str) -> str:
     return uri if URL.match(uri) else str(Path(uri).expanduser().resolve())
 
 
-def _source(
-    namespace: str | None, table: str | None, include: list[str] | None, exclude: list[str] | None
-) -> v1.ConnectorSource | None:
+def _source(options: Mapping[str, Any]) -> v1.ConnectorSource | None:
     """Return the selection of tables of a source; None if there is none."""
+    namespace, table, include, exclude = (
+        options[name] for name in ("source_namespace", "source_table", "include", "exclude")
+    )
     if not (namespace or table or include or exclude):
         return None
     from skiway.client.metastore.calls import segments
@@ -420,41 +339,26 @@ def _default_properties(kind: Kind, uri: str, namespace: str | None) -> dict[str
     return {f"{kind.value}.source": "filesystem"} if has_source and is_folder and not namespace else {}
 
 
-def _copy(
-    before: v1.CopySettings | None,
-    mode: CopyMode | None,
-    keys: list[str] | None,
-    cursor: str | None,
-    schema_changes: SchemaChanges | None,
-    partition_by: list[str] | None,
-    sort_by: str | None,
-    read_partitions: int | None,
-) -> v1.CopySettings | None:
+def _copy(before: v1.CopySettings | None, options: Mapping[str, Any]) -> v1.CopySettings | None:
     """Return the settings of a copy, changed by the options that are given; None if none is."""
     from skiway.model import v1
 
-    given = {
-        "mode": v1.CopyMode.Value(f"COM_{mode.upper()}") if mode else None,
-        "key_columns": keys,
-        "cursor_column": cursor,
-        "schema_changes": v1.SchemaChanges.Value(f"SCH_{schema_changes.upper()}") if schema_changes else None,
-        "partition_by": partition_by,
-        "sort_by": sort_by,
-        "read_partitions": read_partitions,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {field: options[option] for option, field in COPY.items() if options[option] is not None}
     if not changes:
         return None
-    if before is None and mode is None:
+    if before is None and "mode" not in changes:
         raise typer.BadParameter(
             "the other options of a copy need a mode: append, upsert or replace", param_hint="--copy"
         )
+    for field, enum, prefix in (("mode", v1.CopyMode, "COM"), ("schema_changes", v1.SchemaChanges, "SCH")):
+        if field in changes:
+            changes[field] = enum.Value(f"{prefix}_{changes[field].upper()}")
     copy = v1.CopySettings()
     if before is not None:
         copy.CopyFrom(before)
-    for name in changes:
-        copy.ClearField(name)  # type: ignore[arg-type]
-    copy.MergeFrom(v1.CopySettings(**changes))  # type: ignore[arg-type]
+    for field in changes:
+        copy.ClearField(field)  # type: ignore[arg-type]
+    copy.MergeFrom(v1.CopySettings(**changes))
     return copy
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,6 +26,7 @@ MAX_ERRORS: Final = 10
 app = group("jobs", "Manage jobs, which sync connectors, and profile and maintain tables in the background.")
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.")]
+Watch = Annotated[bool, typer.Option("--watch/--no-watch", "-w", help="Follow the job until it ends.")]
 Reporter = Callable[["Job"], None]
 
 
@@ -95,15 +96,6 @@ class JobRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
-    """The log of a job in the output."""
-
-    id: str
-    state: str
-    log: str
-
-
 @command(app, "list")
 def list_(
     call: Call,
@@ -136,7 +128,7 @@ def log(call: Call, job: JobId) -> None:
     elif call.is_for_people:
         typer.echo(text, nl=False)
     else:
-        call.print_record(LogRecord(found.id, found.state, text))
+        call.print_record({"id": found.id, "state": found.state, "log": text})
 
 
 @command(app, "cancel")
@@ -175,18 +167,6 @@ class Selection:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureRecord:
-    """The result of one pass over the tables of a connector, in the output."""
-
-    connector: str
-    mode: str
-    tables: int
-    changed: int
-    failed: int
-    errors: dict[str, str]
-
-
 def sync(call: Call, name: str, selection: Selection, *, full: bool, watch: bool) -> None:
     """Start a job that syncs a connector, or find the running one; with `watch`, follow it."""
     job = call.lake.connectors.sync(name, full_rescan=full, namespaces=selection.namespaces, table=selection.table)
@@ -200,13 +180,14 @@ def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
             name, statistics=mode == "stats", namespaces=selection.namespaces, table=selection.table
         )
     errors = {each.table: each.message for each in result.table_errors}
-    record = CaptureRecord(name, mode, result.tables_scanned, result.tables_changed, result.errors, errors)
-    call.print_result(f"{mode}: {_counts(record.tables, record.changed, record.failed)}", record)
-    if record.failed:
+    tables, changed, failed = result.tables_scanned, result.tables_changed, result.errors
+    record = {"connector": name, "mode": mode, "tables": tables, "changed": changed, "failed": failed, "errors": errors}
+    call.print_result(f"{mode}: {_counts(tables, changed, failed)}", record)
+    if failed:
         if call.is_for_people:
             for table, message in errors.items():
                 typer.echo(f"  {table}: {message}", err=True)
-        raise typer.Exit(PARTIAL if record.failed < record.tables else 1)
+        raise typer.Exit(PARTIAL if failed < tables else 1)
 
 
 def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
@@ -221,17 +202,42 @@ def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool)
 
 def follow(call: Call, job: Job) -> None:
     """Report the progress of a job until it ends, and exit as `report_end` does. Ctrl-C does not stop the job."""
-    try:
-        with _progress_reporter() as report:
-            ended = call.lake.jobs.wait(job, on_change=report)
-    except KeyboardInterrupt:
-        typer.echo(
-            f"job {job.id} keeps running: follow it with `skiway jobs watch {job.id}`, "
-            f"or cancel it with `skiway jobs cancel {job.id}`",
-            err=True,
-        )
-        raise typer.Exit(INTERRUPTED) from None
+    advice = f"follow it with `skiway jobs watch {job.id}`, or cancel it with `skiway jobs cancel {job.id}`"
+    with interruptible(job, advice), _progress_reporter() as report:
+        ended = call.lake.jobs.wait(job, on_change=report)
     report_end(call, JobRecord.of(ended, connector_names(call.lake)))
+
+
+@contextmanager
+def interruptible(job: Job, advice: str) -> Iterator[None]:
+    """Let Ctrl-C end the wait for a job, and say that the job itself keeps running."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"job {job.id} keeps running: {advice}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def run_to_end(
+    call: Call,
+    job: Job,
+    wait: Callable[..., Job],
+    *,
+    watch: bool,
+    figures: Callable[[Job], Mapping[str, Any]] | None = None,
+) -> None:
+    """Print the result of a job that a command started; with `watch`, at its end. Exit with 1 if it failed.
+
+    `wait` waits for the job. `figures` returns what the job has done, for programs.
+    """
+    if watch:
+        with interruptible(job, f"cancel it with `skiway jobs cancel {job.id}`"):
+            job = wait(job, on_change=_line_reporter(with_end=False))
+    record: object = JobRecord.of(job, {})
+    message = job.message.message or f"follow it with: skiway jobs watch {job.id}"
+    call.print_result(f"job {job.id} {job.state}: {message}", {"job": record, **figures(job)} if figures else record)
+    if job.is_over and job.state != "succeeded":
+        raise typer.Exit(1)
 
 
 def report_end(call: Call, job: JobRecord) -> None:
@@ -291,14 +297,15 @@ def _progress_reporter() -> Iterator[Reporter]:
         yield report
 
 
-def _line_reporter() -> Reporter:
+def _line_reporter(*, with_end: bool = True) -> Reporter:
+    """Print a line for each change; the state at the end is also the result of some commands, so that they leave it out."""
     last = ""
 
     def report(job: Job) -> None:
         nonlocal last
         failed = f", {job.message.errors:,} failed" if job.message.errors and not job.is_over else ""
         line = f"{describe_progress(job)}{failed}"
-        if line != last:
+        if line != last and (with_end or not job.is_over):
             typer.echo(f"job {job.id}: {line}", err=True)
         last = line
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skiway.cli.command import Call, command
-from skiway.cli.lake.jobs import INTERRUPTED, JobRecord, describe_progress
+from skiway.cli.lake.jobs import Watch, run_to_end
 from skiway.cli.lake.resources import commands_for
 from skiway.cli.output import one_line
 from skiway.cli.rendering import fields_of
@@ -17,7 +17,6 @@ from skiway.errors import NotFound, SkiwayError
 from skiway.foundation.resources import PIPELINE
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Job
     from skiway.client.metastore.connectors import Pipeline, PlannedTable
 
 
@@ -92,25 +91,14 @@ def run(
     name: PipelineName,
     full: Annotated[bool, typer.Option("--full", help="Refresh all tables in full, also unchanged ones.")] = False,
     dry_run: DryRun = False,
-    background: Annotated[
-        bool, typer.Option("--background", help="Start the job and do not wait for its end.")
-    ] = False,
+    watch: Watch = True,
 ) -> None:
     """Refresh the tables of a pipeline that have to be, in the order of what they read."""
     if dry_run:
         _print_plan(call, call.lake.pipelines.plan(name, full=full))
         return
     job = call.lake.pipelines.start(name, full=full)
-    if not background:
-        try:
-            job = call.lake.jobs.wait(job, on_change=_report)
-        except KeyboardInterrupt:
-            typer.echo(f"job {job.id} keeps running: cancel it with `skiway jobs cancel {job.id}`", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-    done = job.message.message or f"follow it with: skiway jobs watch {job.id}"
-    call.print_result(f"job {job.id} {job.state}: {done}", JobRecord.of(job, {}))
-    if job.is_over and job.state != "succeeded":
-        raise typer.Exit(1)
+    run_to_end(call, job, call.lake.jobs.wait, watch=watch)
 
 
 def _print_file(call: Call, pipeline: Pipeline, file: str) -> None:
@@ -129,11 +117,6 @@ def _files(folder: Path) -> dict[str, str]:
     from skiway.metastore.pipelines.projects import read_folder
 
     return read_folder(folder.expanduser())
-
-
-def _report(job: Job) -> None:
-    if not job.is_over:
-        typer.echo(f"job {job.id}: {describe_progress(job)}", err=True)
 
 
 def _print_plan(call: Call, plan: Sequence[PlannedTable]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command, confirm, group
+from skiway.cli.options import Yes
 from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Field, Resource
 
@@ -26,7 +26,7 @@ def commands_for(
     """
     app, plural = group(resource.plural, resource.about), resource.plural
     name_argument = typer.Argument(metavar=resource.name.upper(), help=f"The name of a {resource.name}.")
-    name = _parameter("name", Annotated[str, name_argument])
+    name = parameter("name", Annotated[str, name_argument])
 
     def collection(call: Call) -> Any:
         return getattr(call.lake, plural)
@@ -50,18 +50,17 @@ def commands_for(
         call.print_result(f"updated {resource.name} {changed.name}", shown(call, changed))
 
     def delete(call: Call, name: str, if_version: int | None, yes: bool) -> None:
-        if not yes and sys.stdin.isatty():
-            typer.confirm(f"{resource.delete} Delete {resource.name} {name}?", abort=True, err=True)
+        confirm(f"{resource.delete} Delete {resource.name} {name}?", yes=yes)
         collection(call).delete(name, if_version=if_version)
         call.print_result(f"deleted {resource.name} {name}", {"name": name})
 
     required = [option for field in resource.fields for option in _options(field)]
-    optional = [option for field in resource.fields for option in _options(field, optional=True)]
+    optional = options_for(*resource.fields)
     new_name_option = typer.Option("--name", metavar="NAME", help="The new name.")
-    new_name = _parameter("new_name", Annotated[str | None, new_name_option], None)
+    new_name = parameter("new_name", Annotated[str | None, new_name_option], None)
     version_option = typer.Option(metavar="NUMBER", help="Fail if the stored version is another one.")
-    if_version = _parameter("if_version", Annotated[int | None, version_option], None)
-    yes = _parameter("yes", Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")], default=False)
+    if_version = parameter("if_version", Annotated[int | None, version_option], None)
+    yes = parameter("yes", Yes, default=False)
     has_lists = any(field.many for field in resource.fields)
     commands: dict[str, tuple[Callable[..., None], str, list[inspect.Parameter]]] = {
         "list": (list_, f"List the {plural} of the account.", []),
@@ -76,11 +75,31 @@ def commands_for(
     }
     for verb, (act, about, options) in commands.items():
         if verb not in but:
-            _add(app, verb, act, about, *options)
+            add_command(app, verb, act, about, *options)
     return app
 
 
-def _add(app: typer.Typer, name: str, act: Callable[..., None], about: str, *options: inspect.Parameter) -> None:
+def options_for(*fields: Field) -> list[inspect.Parameter]:
+    """Return the options of commands that create or change what has these fields. None of them is required."""
+    return [option for field in fields for option in _options(field, optional=True)]
+
+
+def fields_from(source: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of a message or a resource, for a record in the output."""
+    return {name: getattr(source, name) for name in names}
+
+
+def state_of(resource: Any) -> dict[str, Any]:
+    """Return the fields that records of all resources have: when it was created and changed, and whether it is damaged."""
+    damage = resource.damage or None
+    return {
+        "created_at": None if damage else resource.created_at,
+        "updated_at": None if damage else resource.updated_at,
+        "damage": damage,
+    }
+
+
+def add_command(app: typer.Typer, name: str, act: Callable[..., None], about: str, *options: inspect.Parameter) -> None:
     """Register a command. Its options are those of a signature, as of a command that is written by hand."""
     call = inspect.Parameter("call", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Call)
     ordered = sorted(options, key=lambda each: each.default is not inspect.Parameter.empty)
@@ -90,7 +109,7 @@ def _add(app: typer.Typer, name: str, act: Callable[..., None], about: str, *opt
     command(app, name)(act)
 
 
-def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+def parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
 
@@ -102,13 +121,13 @@ def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]
         env = typer.Option(metavar="NAME", help=f"Environment variable with the {_lower(field)}")
         file = typer.Option(metavar="PATH", help=f"File with the {_lower(field)}")
         return [
-            _parameter(f"{field.name}_env", Annotated[str | None, env], None),
-            _parameter(f"{field.name}_file", Annotated[Path | None, file], None),
+            parameter(f"{field.name}_env", Annotated[str | None, env], None),
+            parameter(f"{field.name}_file", Annotated[Path | None, file], None),
         ]
     metavar = field.metavar or (field.option.removeprefix("--") or field.name).upper()
     needed = field.required and not optional
     if field.argument and needed:
-        return [_parameter(field.name, Annotated[field.type, typer.Argument(metavar=metavar, help=field.help)])]
+        return [parameter(field.name, Annotated[field.type, typer.Argument(metavar=metavar, help=field.help)])]
     more = " Can be repeated." if field.many else ""
     option = typer.Option(
         *([field.option] if field.option else []),
@@ -118,8 +137,8 @@ def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]
     value: Any = StrEnum(field.name, {each: each for each in field.choices}) if field.choices else field.type
     kind: Any = list[value] if field.many else value
     if needed:
-        return [_parameter(field.name, Annotated[kind, option])]
-    return [_parameter(field.name, Annotated[kind | None, option], None)]
+        return [parameter(field.name, Annotated[kind, option])]
+    return [parameter(field.name, Annotated[kind | None, option], None)]
 
 
 def _lower(field: Field) -> str:

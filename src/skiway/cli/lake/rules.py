@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli.command import Call, command, progress
-from skiway.cli.lake.catalogs import Description
-from skiway.cli.lake.jobs import INTERRUPTED, PARTIAL
+from skiway.cli.lake.jobs import PARTIAL, interruptible
 from skiway.cli.lake.resources import commands_for
 from skiway.cli.lake.setup import ChangeRecord, SetupFile, read_text
-from skiway.cli.lake.tables import TableName
+from skiway.cli.options import Description, TableName
 from skiway.cli.rendering import fields_of
 from skiway.foundation.resources import RULE
 
@@ -28,7 +27,7 @@ def _shown(call: Call, rule: Rule, table: str | None = None) -> dict[str, Any]:
     names = ("status", "method", "observed", "message", "snapshot_id", "checked_at", "job_id")
     newest = dict.fromkeys(names) if result is None else fields_of(result)
     status = "never checked" if result is None else result.status
-    return {**found, "table": table or _table(call, rule.table_id), **newest, "status": status}
+    return {**found, "table": table or call.name_of("table", rule.table_id), **newest, "status": status}
 
 
 app = commands_for(RULE, shown=_shown, but=("list", "create"))
@@ -173,7 +172,7 @@ def check(
         bool, typer.Option("--estimates-only", help="Do not read rows for rules that statistics do not decide.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and unknown results fail, too.")] = False,
-    timeout: Annotated[
+    wait: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="How long to wait for jobs that read rows; forever by default."),
     ] = None,
@@ -188,7 +187,7 @@ def check(
     if missing:
         where = f"of table {table}" if table else "that you can see"
         raise typer.BadParameter(f"there is no rule {missing[0]!r} {where}", param_hint="--rule")
-    found = list(_checked(call, chosen, estimates_only=estimates_only, timeout_s=timeout))
+    found = list(_checked(call, chosen, estimates_only=estimates_only, timeout_s=wait))
     columns = ["name", "table", "severity", "status", "method", "observed", "message"]
     call.print_rows(_records(call, found), columns, empty="there are no rules to check")
     _exit(found, strict=strict)
@@ -206,12 +205,9 @@ def _checked(call: Call, chosen: Iterable[Rule], *, estimates_only: bool, timeou
         if made.job is None:
             yield from made.rules
             continue
-        typer.echo(f"job {made.job.id} reads rows of {_table(call, table)}", err=True)
-        try:
+        typer.echo(f"job {made.job.id} reads rows of {call.name_of('table', table)}", err=True)
+        with interruptible(made.job, "see its results with `skiway rules list`"):
             job = call.lake.rules.wait(table, made.job, timeout_s=timeout_s)
-        except KeyboardInterrupt:
-            typer.echo(f"job {made.job.id} keeps running: see its results with `skiway rules list`", err=True)
-            raise typer.Exit(INTERRUPTED) from None
         if job.state != "succeeded":
             typer.echo(f"job {job.id} {job.state}: {job.message.message}", err=True)
         yield from (call.lake.rules.get(each) for each in ids)
@@ -255,12 +251,5 @@ def _records(call: Call, found: Iterable[Rule]) -> Iterable[dict[str, Any]]:
     names: dict[str, str] = {}
     for rule in found:
         if rule.table_id not in names:
-            names[rule.table_id] = _table(call, rule.table_id)
+            names[rule.table_id] = call.name_of("table", rule.table_id)
         yield _shown(call, rule, names[rule.table_id])
-
-
-def _table(call: Call, table_id: Any) -> str:
-    from skiway.client.metastore import dotted
-
-    path = call.lake.directory.table_path(table_id)
-    return "(deleted)" if path is None else dotted(path)

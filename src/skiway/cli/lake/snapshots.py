@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake.jobs import connector_names, report_start
-from skiway.cli.lake.tables import AtSnapshot, Parent, TableName, call_function, tables_in
+from skiway.cli.lake.tables import tables_in
+from skiway.cli.options import AtSnapshot, Parent, TableName, Yes
 from skiway.errors import NotFound
-from skiway.presentation.tables import ColumnProfile, TableRecord, TopValue, row_count
+from skiway.presentation.tables import ColumnProfile, TableRecord, row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Snapshot, Table, TableStats
@@ -21,103 +20,86 @@ if TYPE_CHECKING:
 
 snapshots_app = group("snapshots", "Manage snapshots, the states of a table that can be read.")
 
-OfTable = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
 RefName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Move the name if it exists.")]
 Number = Annotated[int, typer.Argument(metavar="SNAPSHOT", help="Snapshot id.")]
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRecord:
+def _snapshot(snapshot: Snapshot, current_id: int | None) -> dict[str, Any]:
     """A snapshot in the output. `rows` and `data_files` are from the summary of its writer."""
-
-    id: int
-    current: bool
-    created_at: datetime | None
-    ingested_at: datetime | None
-    operation: str | None
-    rows: int | None
-    data_files: int | None
-    parent_id: int | None
-    schema_id: int
-    summary: dict[str, str]
-    damage: str | None = None
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, current_id: int | None) -> SnapshotRecord:
-        """Convert a resource of the client."""
-        summary = dict(snapshot.summary)
-        return cls(
-            snapshot.id,
-            snapshot.id == current_id,
-            snapshot.created_at,
-            None if snapshot.damage else snapshot.ingested_at,
-            summary.get("operation"),
-            _number(summary.get("total-records")),
-            _number(summary.get("total-data-files")),
-            snapshot.parent_id,
-            snapshot.message.schema_id,
-            summary,
-            snapshot.damage or None,
-        )
+    summary = dict(snapshot.summary)
+    return {
+        "id": snapshot.id,
+        "current": snapshot.id == current_id,
+        "created_at": snapshot.created_at,
+        "ingested_at": None if snapshot.damage else snapshot.ingested_at,
+        "operation": summary.get("operation"),
+        "rows": _number(summary.get("total-records")),
+        "data_files": _number(summary.get("total-data-files")),
+        "parent_id": snapshot.parent_id,
+        "schema_id": snapshot.message.schema_id,
+        "summary": summary,
+        "damage": snapshot.damage or None,
+    }
 
 
 @command(snapshots_app, "list")
-def list_snapshots(call: Call, table: OfTable) -> None:
+def list_snapshots(call: Call, table: TableName) -> None:
     """List the snapshots of a table, newest first."""
     current = _current_id(call.lake, table)
-    found = (SnapshotRecord.of(each, current) for each in call.lake.snapshots(table))
+    records = (_snapshot(snapshot, current) for snapshot in call.lake.snapshots(table))
     columns = ["id", "current", "created_at", "operation", "rows", "data_files"]
-    call.print_rows(found, columns, empty=f"{table} has no snapshots yet")
+    call.print_rows(records, columns, empty=f"{table} has no snapshots yet")
 
 
 @command(snapshots_app, "get")
-def get_snapshot(call: Call, table: OfTable, number: Number) -> None:
+def get_snapshot(call: Call, table: TableName, number: Number) -> None:
     """Show a snapshot."""
-    found = call.lake.snapshots.get(table, number)
-    call.print_record(SnapshotRecord.of(found, _current_id(call.lake, table)))
+    snapshot = call.lake.snapshots.get(table, number)
+    call.print_record(_snapshot(snapshot, _current_id(call.lake, table)))
 
 
 @command(snapshots_app, "set-current")
-def set_current(call: Call, table: OfTable, number: Number) -> None:
+def set_current(call: Call, table: TableName, number: Number) -> None:
     """Make a snapshot the current one, to roll back.
 
     That of a mirrored table lasts until the next sync.
     """
     if TableRecord.of(call.lake.tables.get(table), connector_names(call.lake)).origin == "managed":
-        call_function(call, table, "rollback_to", number)
-        current = SnapshotRecord.of(call.lake.snapshots.get(table, number), number)
+        call.function(table, "rollback_to", number)
+        current = call.lake.snapshots.get(table, number)
     else:
-        current = SnapshotRecord.of(call.lake.snapshots.set_current(table, number), number)
-    call.print_result(f"the current snapshot of {table} is now {current.id}", current)
+        current = call.lake.snapshots.set_current(table, number)
+    call.print_result(f"the current snapshot of {table} is now {current.id}", _snapshot(current, number))
 
 
 @command(snapshots_app, "tag")
-def tag(call: Call, table: OfTable, name: RefName, snapshot: AtSnapshot = None, replace: Replace = False) -> None:
+def tag(call: Call, table: TableName, name: RefName, snapshot: AtSnapshot = None, replace: Replace = False) -> None:
     """Give a snapshot of a managed table a name, which AT (VERSION => 'name') reads."""
     _set_ref(call, table, "tag", name, snapshot, replace)
 
 
 @command(snapshots_app, "branch")
-def branch(call: Call, table: OfTable, name: RefName, snapshot: AtSnapshot = None, replace: Replace = False) -> None:
+def branch(call: Call, table: TableName, name: RefName, snapshot: AtSnapshot = None, replace: Replace = False) -> None:
     """Start a branch of a managed table at a snapshot, for programs that commit to branches."""
     _set_ref(call, table, "branch", name, snapshot, replace)
 
 
 def _set_ref(call: Call, table: str, kind: str, name: str, snapshot: int | None, replace: bool) -> None:
-    done = call_function(call, table, kind, name, snapshot=snapshot, replace=replace)
+    done = call.function(table, kind, name, snapshot=snapshot, replace=replace)
     call.print_result(f"{kind} {name} of {table} is snapshot {done['snapshot_id']}", done)
 
 
 @command(snapshots_app, "delete")
-def delete_snapshot(call: Call, table: OfTable, number: Number) -> None:
+def delete_snapshot(call: Call, table: TableName, number: Number, yes: Yes = False) -> None:
     """Delete a snapshot of a mirrored table and its statistics.
 
     The current snapshot can be deleted only if it is the last one.
     """
-    deleted = SnapshotRecord.of(call.lake.snapshots.get(table, number), None)
+    snapshot = call.lake.snapshots.get(table, number)
+    confirm(f"Delete snapshot {snapshot.id} of {table}?", yes=yes)
     call.lake.snapshots.delete(table, number)
-    call.print_result(f"deleted snapshot {deleted.id} of {table}", deleted)
+    call.print_result(f"deleted snapshot {snapshot.id} of {table}", _snapshot(snapshot, None))
 
 
 def _current_id(lake: Metastore, table: str) -> int | None:
@@ -137,142 +119,87 @@ def _number(text: str | None) -> int | None:
 stats_app = group("stats", "Show and compute statistics of tables, columns and files.")
 
 
-@dataclass(frozen=True, slots=True)
-class StatsRecord:
-    """The statistics of a table in a snapshot, in the output. `quality` is that of `rows`."""
-
-    table: str
-    snapshot_id: int | None
-    rows: int | None
-    quality: str | None
-    rows_profiled: int | None
-    data_files: int | None
-    size_bytes: int | None
-    updated_at: datetime | None
-    properties: dict[str, str]
-
-    @classmethod
-    def of(cls, table: Table, stats: TableStats) -> StatsRecord:
-        """Convert a resource of the client; None means unknown."""
-        properties = dict(stats.properties)
-        return cls(
-            str(table),
-            stats.snapshot_id,
-            row_count(stats.row_count, is_bound=stats.row_count_is_bound),
-            properties.get("quality.row_count"),
-            int(properties["rows.profiled"]) if "rows.profiled" in properties else None,
-            stats.data_file_count,
-            stats.total_size_bytes,
-            stats.updated_at,
-            properties,
-        )
+def _stats(table: Table, stats: TableStats) -> dict[str, Any]:
+    """The statistics of a table in a snapshot, in the output; None means unknown. `quality` is that of `rows`."""
+    properties = dict(stats.properties)
+    return {
+        "table": str(table),
+        "snapshot_id": stats.snapshot_id,
+        "rows": row_count(stats.row_count, is_bound=stats.row_count_is_bound),
+        "quality": properties.get("quality.row_count"),
+        "rows_profiled": int(properties["rows.profiled"]) if "rows.profiled" in properties else None,
+        "data_files": stats.data_file_count,
+        "size_bytes": stats.total_size_bytes,
+        "updated_at": stats.updated_at,
+        "properties": properties,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+def _file(file: v1.FileColumnStats) -> dict[str, Any]:
     """A file of a snapshot in the output."""
+    from skiway.model import v1
 
-    path: str
-    content: str
-    rows: int
-    size_bytes: int
-    partition: str | None
-
-    @classmethod
-    def of(cls, file: v1.FileColumnStats) -> FileRecord:
-        """Convert the message."""
-        from skiway.model import v1
-
-        partition = None if file.partition_data_json in ("", "{}") else file.partition_data_json
-        content = v1.FileContent.Name(file.file_content).removeprefix("FC_").lower()
-        return cls(file.file_path, content, file.row_count, file.size_bytes, partition)
+    return {
+        "path": file.file_path,
+        "content": v1.FileContent.Name(file.file_content).removeprefix("FC_").lower(),
+        "rows": file.row_count,
+        "size_bytes": file.size_bytes,
+        "partition": None if file.partition_data_json in ("", "{}") else file.partition_data_json,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRecord:
+def _partition(partition: v1.PartitionStats) -> dict[str, Any]:
     """A partition of a snapshot in the output. Rows include deleted ones."""
-
-    partition: str
-    spec_id: int
-    rows: int
-    size_bytes: int
-    data_files: int
-    delete_files: int
-    columns: tuple[ColumnProfile, ...]
-
-    @classmethod
-    def of(cls, found: v1.PartitionStats) -> PartitionRecord:
-        """Convert the message."""
-        return cls(
-            found.partition_data_json or "{}",
-            found.partition_spec_id,
-            found.row_count,
-            found.size_bytes,
-            found.data_file_count,
-            found.delete_file_count,
-            tuple(ColumnProfile.of(each, each.logical_type.lower()) for each in found.columns),
-        )
+    return {
+        "partition": partition.partition_data_json or "{}",
+        "spec_id": partition.partition_spec_id,
+        "rows": partition.row_count,
+        "size_bytes": partition.size_bytes,
+        "data_files": partition.data_file_count,
+        "delete_files": partition.delete_file_count,
+        "columns": tuple(ColumnProfile.of(column, column.logical_type.lower()) for column in partition.columns),
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRecord:
+def _column_history(snapshot: v1.ProfiledSnapshot, column: v1.ColumnStats) -> dict[str, Any]:
     """The statistics of a column in a profiled snapshot, in the output."""
+    from datetime import UTC
 
-    column: str
-    snapshot_id: int
-    snapshot_at: datetime | None
-    profiled_at: datetime
-    rows: int | None
-    nulls: int | None
-    distinct: int | None
-    min: str | None
-    median: str | None
-    max: str | None
-    quantiles: dict[str, str]
-    top: str
-    top_values: tuple[TopValue, ...]
-    quality: dict[str, str]
-
-    @classmethod
-    def of(cls, snapshot: v1.ProfiledSnapshot, column: v1.ColumnStats) -> HistoryRecord:
-        """Convert the messages."""
-        from datetime import UTC
-
-        profile = ColumnProfile.of(column, column.logical_type.lower())
-        return cls(
-            profile.name,
-            snapshot.snapshot_id,
-            snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
-            snapshot.profiled_at.ToDatetime(UTC),
-            row_count(snapshot.row_count, is_bound=snapshot.row_count_is_bound),
-            profile.nulls,
-            profile.distinct.value if profile.distinct else None,
-            profile.min,
-            profile.quantiles.get("0.5"),
-            profile.max,
-            profile.quantiles,
-            ", ".join(f"{each.value} ({each.count:,})" for each in profile.top_values[:3]),
-            profile.top_values,
-            profile.quality,
-        )
+    profile = ColumnProfile.of(column, column.logical_type.lower())
+    return {
+        "column": profile.name,
+        "snapshot_id": snapshot.snapshot_id,
+        "snapshot_at": snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
+        "profiled_at": snapshot.profiled_at.ToDatetime(UTC),
+        "rows": row_count(snapshot.row_count, is_bound=snapshot.row_count_is_bound),
+        "nulls": profile.nulls,
+        "distinct": profile.distinct.value if profile.distinct else None,
+        "min": profile.min,
+        "median": profile.quantiles.get("0.5"),
+        "max": profile.max,
+        "quantiles": profile.quantiles,
+        "top": ", ".join(f"{top.value} ({top.count:,})" for top in profile.top_values[:3]),
+        "top_values": profile.top_values,
+        "quality": profile.quality,
+    }
 
 
 @command(stats_app, "list")
 def list_stats(call: Call, parent: Parent = None) -> None:
     """List tables with their row counts and how many rows were profiled."""
-    found = (StatsRecord.of(each, each.stats) for each in tables_in(call.lake, parent))
+    records = (_stats(table, table.stats) for table in tables_in(call.lake, parent))
     columns = ["table", "rows", "quality", "rows_profiled", "size_bytes", "data_files", "updated_at"]
-    call.print_rows(found, columns, empty="there are no tables here")
+    call.print_rows(records, columns, empty="there are no tables here")
 
 
-@command(stats_app, "show")
-def show_stats(call: Call, name: TableName, at: AtSnapshot = None) -> None:
+@command(stats_app, "get")
+def get_stats(call: Call, name: TableName, at: AtSnapshot = None) -> None:
     """Show the statistics of a table.
 
     `skiway tables describe` shows those of its columns.
     """
     table = call.lake.tables.get(name)
-    call.print_record(StatsRecord.of(table, call.lake.statistics.get(table, at)))
+    call.print_record(_stats(table, call.lake.statistics.get(table, at)))
 
 
 @command(stats_app, "files")
@@ -285,8 +212,8 @@ def files(
     ] = None,
 ) -> None:
     """List the files of a table."""
-    found = map(FileRecord.of, islice(call.lake.statistics.files(name, at), limit))
-    call.print_rows(found, ["path", "content", "rows", "size_bytes", "partition"], empty=f"{name} has no files")
+    records = map(_file, islice(call.lake.statistics.files(name, at), limit))
+    call.print_rows(records, ["path", "content", "rows", "size_bytes", "partition"], empty=f"{name} has no files")
 
 
 @command(stats_app, "partitions")
@@ -295,9 +222,9 @@ def partitions(call: Call, name: TableName, at: AtSnapshot = None) -> None:
 
     JSON also has counts and bounds of their columns.
     """
-    found = map(PartitionRecord.of, call.lake.statistics.partitions(name, at))
+    records = map(_partition, call.lake.statistics.partitions(name, at))
     columns = ["partition", "rows", "size_bytes", "data_files", "delete_files"]
-    call.print_rows(found, columns, empty=f"{name} has no files")
+    call.print_rows(records, columns, empty=f"{name} has no files")
 
 
 @command(stats_app, "history")
@@ -315,12 +242,12 @@ def history(
     There is an entry for each profiled snapshot, the newest first, even if it has expired.
     """
     snapshots = islice(call.lake.statistics.history(name, columns=tuple(column or ())), limit)
-    found = [HistoryRecord.of(snapshot, each) for snapshot in snapshots for each in snapshot.columns]
-    order = list(dict.fromkeys(each.column for each in found))
+    records = [_column_history(snapshot, column) for snapshot in snapshots for column in snapshot.columns]
+    order = list(dict.fromkeys(record["column"] for record in records))
     columns = ["column", "snapshot_at", "rows", "nulls", "distinct", "min", "median", "max", "top"]
     empty = f"{name} has no profiles of these columns; profile it with: skiway stats profile {name}"
-    found.sort(key=lambda each: order.index(each.column))
-    call.print_rows(found, columns, empty=empty)
+    records.sort(key=lambda record: order.index(record["column"]))
+    call.print_rows(records, columns, empty=empty)
 
 
 @command(stats_app, "profile")

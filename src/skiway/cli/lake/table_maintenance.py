@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skiway.cli.command import Call, command
-from skiway.cli.lake.jobs import INTERRUPTED, JobRecord, describe_progress
-from skiway.cli.lake.tables import TableName, app
+from skiway.cli.lake.jobs import Watch, run_to_end
+from skiway.cli.lake.tables import app
+from skiway.cli.options import TableName
 from skiway.config.fields import DURATION
+from skiway.presentation.tables import health_data, scalar_fields
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Job
     from skiway.client.metastore.jobs import MaintenancePlan
     from skiway.model import v1
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
-Background = Annotated[bool, typer.Option("--background", help="Start the job and do not wait for its end.")]
 OlderThan = Annotated[str | None, typer.Option(metavar="DURATION", help="Age, such as 7d or 12h.")]
 
 
@@ -32,94 +30,16 @@ class Engine(StrEnum):
     spark = "spark"
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
-    """An action in the output: whether it is worth it now, and why."""
-
-    action: str
-    is_due: bool
-    reason: str
+def _health(name: str, health: v1.TableHealth) -> dict[str, Any]:
+    """The health of a table in the output. The last range of sizes has no end."""
+    data = health_data(health)
+    return {"table": name, "snapshot_id": health.snapshot_id or None, **data.pop("figures"), **data}
 
 
-@dataclass(frozen=True, slots=True)
-class SizesRecord:
-    """How many data files have a size in a range; the last range has no end."""
-
-    from_bytes: int
-    to_bytes: int | None
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class HealthRecord:
-    """The health of a table in the output."""
-
-    table: str
-    snapshot_id: int | None
-    rows: int
-    data_files: int
-    data_bytes: int
-    target_file_bytes: int
-    small_files: int
-    small_bytes: int
-    delete_files: int
-    delete_bytes: int
-    equality_delete_files: int
-    deleted_rows: int
-    deleted_share: float
-    manifests: int
-    manifest_bytes: int
-    snapshots: int
-    expirable_snapshots: int
-    expirable_bytes: int
-    orphan_files: int
-    orphan_bytes: int
-    reclaimable_bytes: int
-    files_saved: int
-    expected_gain: float
-    sizes: list[SizesRecord]
-    decisions: list[DecisionRecord]
-
-    @classmethod
-    def of(cls, name: str, health: v1.TableHealth) -> HealthRecord:
-        """Convert the message."""
-        plain = {
-            each: getattr(health, each)
-            for each in cls.__slots__
-            if each not in ("table", "snapshot_id", "sizes", "decisions")
-        }
-        sizes = [SizesRecord(each.from_bytes, each.to_bytes or None, each.files, each.bytes) for each in health.sizes]
-        decisions = [DecisionRecord(each.action, each.is_due, each.reason) for each in health.decisions]
-        return cls(table=name, snapshot_id=health.snapshot_id or None, sizes=sizes, decisions=decisions, **plain)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRecord:
+def _planned(kind: str, name: str, action: str, **facts: object) -> dict[str, object]:
     """A snapshot, ref or file in the output of a dry run."""
-
-    kind: str
-    name: str
-    action: str
-    size_bytes: int | None = None
-    created_at: datetime | None = None
-    group: int | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ResultRecord:
-    """A job of maintenance in the output, and what it has done."""
-
-    job: JobRecord
-    files_rewritten: int
-    files_added: int
-    bytes_rewritten: int
-    bytes_added: int
-    groups_given_up: int
-    snapshots_removed: int
-    files_removed: int
-    bytes_removed: int
+    missing = {"size_bytes": None, "created_at": None, "group": None, "reason": ""}
+    return {"kind": kind, "name": name, "action": action, **missing, **facts}
 
 
 @command(app, "health")
@@ -127,13 +47,13 @@ def health(call: Call, name: TableName) -> None:
     """Show the files, deletes and snapshots of a managed table, and which maintenance is worth it."""
     from skiway.cli import rendering
 
-    record = HealthRecord.of(name, call.lake.maintenance.health(name))
+    record = _health(name, call.lake.maintenance.health(name))
     call.print_record(record)
     if not call.is_for_people:
         return
-    for title, rows in (("sizes", record.sizes), ("decisions", record.decisions)):
+    for title, rows in (("sizes", record["sizes"]), ("decisions", record["decisions"])):
         typer.echo()
-        rendering.write_rows(rows, list(type(rows[0]).__slots__) if rows else [], empty=f"there are no {title}")
+        rendering.write_rows(rows, list(rows[0]) if rows else [], empty=f"there are no {title}")
 
 
 @command(app, "optimize")
@@ -161,7 +81,7 @@ def optimize(
         typer.Option(help="Where to run: in the process of the worker, or on Spark. By default as settings say."),
     ] = None,
     dry_run: DryRun = False,
-    background: Background = False,
+    watch: Watch = True,
 ) -> None:
     """Pack small files of a managed table, apply deletes, and merge manifests; rows stay the same."""
     from skiway.client.metastore.jobs import optimize_task
@@ -174,7 +94,7 @@ def optimize(
         z_order=[each.strip() for each in z_order.split(",") if each.strip()],
         engine=None if engine is None else engine.value,
     )
-    _run(call, name, task, dry_run=dry_run, background=background)
+    _run(call, name, task, dry_run=dry_run, watch=watch)
 
 
 @command(app, "expire")
@@ -186,7 +106,7 @@ def expire(
         int | None, typer.Option(metavar="N", min=1, help="Keep so many snapshots of each branch, whatever their age.")
     ] = None,
     dry_run: DryRun = False,
-    background: Background = False,
+    watch: Watch = True,
 ) -> None:
     """Remove old snapshots of a managed table, and the files that only they use.
 
@@ -196,12 +116,12 @@ def expire(
     from skiway.client.metastore.jobs import expire_task
 
     task = expire_task(older_than=_duration(older_than), keep_last=keep_last)
-    _run(call, name, task, dry_run=dry_run, background=background)
+    _run(call, name, task, dry_run=dry_run, watch=watch)
 
 
 @command(app, "clean")
 def clean(
-    call: Call, name: TableName, older_than: OlderThan = None, dry_run: DryRun = False, background: Background = False
+    call: Call, name: TableName, older_than: OlderThan = None, dry_run: DryRun = False, watch: Watch = True
 ) -> None:
     """Remove files of a managed table that none of its states references.
 
@@ -209,52 +129,31 @@ def clean(
     """
     from skiway.client.metastore.jobs import clean_task
 
-    _run(call, name, clean_task(older_than=_duration(older_than)), dry_run=dry_run, background=background)
+    _run(call, name, clean_task(older_than=_duration(older_than)), dry_run=dry_run, watch=watch)
 
 
-def _run(call: Call, name: str, task: v1.MaintenanceTask, *, dry_run: bool, background: bool) -> None:
+def _run(call: Call, name: str, task: v1.MaintenanceTask, *, dry_run: bool, watch: bool) -> None:
     if dry_run:
         with call.metastore(timeout_s=None) as lake:
             _print_plan(call, lake.maintenance.plan(name, task), task.WhichOneof("task") or "")
         return
     job = call.lake.maintenance.start(name, task)
-    if not background:
-        try:
-            job = call.lake.maintenance.wait(name, job, on_change=_reporter())
-        except KeyboardInterrupt:
-            typer.echo(f"job {job.id} keeps running: cancel it with `skiway jobs cancel {job.id}`", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-    _print_end(call, job)
-
-
-def _reporter() -> Callable[[Job], None]:
-    last = [""]
-
-    def report(job: Job) -> None:
-        line = describe_progress(job)
-        if line != last[0] and not job.is_over:
-            typer.echo(f"job {job.id}: {line}", err=True)
-        last[0] = line
-
-    return report
-
-
-def _print_end(call: Call, job: Job) -> None:
-    result = job.message.maintenance_result
-    figures = {field: getattr(result, field) for field in ResultRecord.__slots__ if field != "job"}
-    done = job.message.message or f"follow it with: skiway jobs watch {job.id}"
-    call.print_result(f"job {job.id} {job.state}: {done}", ResultRecord(JobRecord.of(job, {}), **figures))
-    if job.is_over and job.state != "succeeded":
-        raise typer.Exit(1)
+    run_to_end(
+        call,
+        job,
+        lambda job, on_change: call.lake.maintenance.wait(name, job, on_change=on_change),
+        watch=watch,
+        figures=lambda job: scalar_fields(job.message.maintenance_result),
+    )
 
 
 def _print_plan(call: Call, plan: MaintenancePlan, action: str) -> None:
     from skiway.client.metastore.resources import time_of
 
     acts = "rewrite" if action == "optimize" else "delete"
-    records = [PlannedRecord("ref", each, "expire") for each in plan.refs]
+    records = [_planned("ref", each, "expire") for each in plan.refs]
     records += (
-        PlannedRecord(
+        _planned(
             "snapshot",
             str(each.snapshot_id),
             "expire" if each.expires else "keep",
@@ -264,7 +163,7 @@ def _print_plan(call: Call, plan: MaintenancePlan, action: str) -> None:
         for each in plan.snapshots
     )
     records += (
-        PlannedRecord("file", each.location, acts, each.size_bytes, group=each.group or None, reason=each.reason)
+        _planned("file", each.location, acts, size_bytes=each.size_bytes, group=each.group or None, reason=each.reason)
         for each in plan.files
     )
     columns = ["kind", "action", "name", "size_bytes", "reason"]

@@ -10,24 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli import rendering
-from skiway.cli.command import Call, command, group
+from skiway.cli.command import Call, command, confirm, group
+from skiway.cli.lake.catalogs import namespaces_in
 from skiway.cli.lake.jobs import connector_names
+from skiway.cli.options import AtSnapshot, Parent, TableName, Yes
 from skiway.cli.output import Cells, write_columns
 from skiway.errors import PreconditionFailed
 from skiway.presentation.tables import AtMost, ColumnProfile, TableRecord, column_profiles, row_count
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Metastore, Namespace, Table, TableStats
+    from skiway.client.metastore import Metastore, Table, TableStats
 
 app = group("tables", "Manage tables: the lake's own Iceberg tables, and tables that connectors mirror.")
-
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Full name, such as lake.sales.people.")]
-Parent = Annotated[
-    str | None, typer.Argument(metavar="NAMESPACE", help="Namespace or catalog to list; all catalogs by default.")
-]
-AtSnapshot = Annotated[
-    int | None, typer.Option("--at", metavar="SNAPSHOT", help="Snapshot id; the current snapshot by default.")
-]
 
 
 @command(app, "list")
@@ -87,13 +81,13 @@ def create(
 
 
 @command(app, "delete")
-def delete(call: Call, name: TableName) -> None:
+def delete(call: Call, name: TableName, yes: Yes = False) -> None:
     """Delete a table with its snapshots and statistics.
 
     The files of a mirrored table are not deleted.
     """
-    from skiway.cli.sql.session import sql_name
     from skiway.client.metastore.calls import segments
+    from skiway.foundation.resources import schema_name
 
     deleted: TableRecord | None = None
     try:
@@ -102,10 +96,11 @@ def delete(call: Call, name: TableName) -> None:
     except PreconditionFailed as error:
         if error.key != "resource.damaged":
             raise
+    confirm(f"Delete table {name}?", yes=yes)
     if deleted is None or deleted.origin == "managed":
-        catalog, schema, own_name = sql_name(segments(name, resource="table"))
+        catalog, *namespace, own_name = segments(name, resource="table")
         with call.airport(catalog) as lake:
-            lake.drop_table((schema, own_name))
+            lake.drop_table((schema_name(namespace), own_name))
     else:
         call.lake.tables.delete(table)
     if deleted is None:
@@ -117,7 +112,7 @@ def delete(call: Call, name: TableName) -> None:
 @command(app, "undrop")
 def undrop(call: Call, name: TableName) -> None:
     """Restore a managed table that was dropped in the last three days, with its snapshots."""
-    done = call_function(call, name, "undrop")
+    done = call.function(name, "undrop")
     call.print_result(f"restored table {name} with {done['snapshots']} snapshots", done)
 
 
@@ -130,7 +125,7 @@ def partition_by(
     ],
 ) -> None:
     """Partition the rows of a managed table that are written from now on."""
-    done = call_function(call, name, "partition_by", partitions)
+    done = call.function(name, "partition_by", partitions)
     call.print_result(f"new rows of {name} are partitioned by {done['now'] or 'nothing'}", done)
 
 
@@ -141,7 +136,7 @@ def sort_by(
     columns: Annotated[str, typer.Argument(metavar="COLUMNS", help="List such as 'ts DESC, id'; '' for no order.")],
 ) -> None:
     """Sort the rows of a managed table that are written from now on, within files."""
-    done = call_function(call, name, "sort_by", columns)
+    done = call.function(name, "sort_by", columns)
     call.print_result(f"new rows of {name} are sorted by {done['now'] or 'nothing'}", done)
 
 
@@ -157,7 +152,7 @@ def merge(
     ] = None,
 ) -> None:
     """Merge the rows of a query into a managed table, like MERGE INTO, in one commit."""
-    done = call_function(call, name, "merge", source, on, clauses=clauses)
+    done = call.function(name, "merge", source, on, clauses=clauses)
     counts = ", ".join(f"{done[each]} {each}" for each in ("inserted", "updated", "deleted"))
     call.print_result(f"merged into {name}: {counts}", done)
 
@@ -169,7 +164,7 @@ def refresh(
     wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, max=3600, help="How long to wait for it.")] = 60,
 ) -> None:
     """Read the current state of a mirrored table from its source."""
-    done = call_function(call, name, "refresh", wait_s=wait)
+    done = call.function(name, "refresh", wait_s=wait)
     message = f": {done['message']}" if done["message"] else ""
     call.print_result(f"refreshing {name}: job {done['job_id']} is {done['state']}{message}", done)
     if done["state"] in ("failed", "cancelled", "partial"):
@@ -184,57 +179,15 @@ def histogram(
     bins: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Number of ranges or values.")] = 20,
 ) -> None:
     """Count the values of a column: numbers and times by range, others by value."""
-    found = function_rows(call, name, "histogram", column, bins=bins)
-    call.print_rows([HistogramRow(**row) for row in found], [*HistogramRow.__slots__], empty=f"{name} has no rows")
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramRow:
-    """A range of values, or a value, and how often it occurs."""
-
-    kind: str
-    lower: str | None
-    upper: str | None
-    count: int
-    share: float
-    bar: str
-
-
-def call_function(call: Call, name: str, function: str, *arguments: object, **named: object) -> dict[str, object]:
-    """Call a function of the schema `skiway` with the full name of a table or view; return its only row."""
-    (row,) = function_rows(call, name, function, *arguments, **named)
-    return row
-
-
-def function_rows(call: Call, name: str, function: str, *arguments: object, **named: object) -> list[dict[str, Any]]:
-    """Call a function of the schema `skiway` with the full name of a table or view; return its rows."""
-    from skiway.airport.wire.duckdb_sql import identifier
-    from skiway.cli.sql.session import sql_name
-    from skiway.client.metastore.calls import segments
-
-    catalog, schema, own_name = sql_name(segments(name, resource="table"))
-    with call.airport(catalog) as lake:
-        path = f"{identifier(schema)}.{identifier(own_name)}"
-        return list(lake.call(f"skiway.{function}", path, *arguments, named=named).read_all().to_pylist())
+    rows = call.function_rows(name, "histogram", column, bins=bins)
+    columns = ["kind", "lower", "upper", "count", "share", "bar"]
+    call.print_rows(rows, columns, empty=f"{name} has no rows")
 
 
 def tables_in(lake: Metastore, parent: str | None) -> Iterator[Table]:
     """Yield the tables of a namespace, of all namespaces of a catalog, or of all catalogs."""
     for namespace in namespaces_in(lake, parent):
         yield from lake.tables(namespace)
-
-
-def namespaces_in(lake: Metastore, parent: str | None) -> Iterator[str | Namespace]:
-    """Yield a namespace, all namespaces of a catalog, or those of all catalogs."""
-    from skiway.client.metastore.calls import segments
-
-    if parent is None:
-        for catalog in lake.catalogs():
-            yield from namespaces_in(lake, str(catalog))
-    elif len(segments(parent, resource="catalog or namespace")) > 1:
-        yield parent
-    else:
-        yield from lake.namespaces(parent, recursive=True)
 
 
 MARKS: Final = {"exact": "", "estimate": "≈", "bound": "≤", "sample": "~"}

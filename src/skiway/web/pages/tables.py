@@ -21,6 +21,7 @@ from skiway.presentation.tables import (
     TableRecord,
     column_comments,
     column_profiles,
+    health_data,
     nested_fields,
     numeric_position,
     profile_facts,
@@ -77,29 +78,6 @@ TASKS: Final[Mapping[str, Callable[[], v1.MaintenanceTask]]] = {
     "expire": expire_task,
     "clean": clean_task,
 }
-FIGURES: Final = (
-    "rows",
-    "data_files",
-    "data_bytes",
-    "target_file_bytes",
-    "small_files",
-    "small_bytes",
-    "delete_files",
-    "delete_bytes",
-    "equality_delete_files",
-    "deleted_rows",
-    "deleted_share",
-    "manifests",
-    "manifest_bytes",
-    "snapshots",
-    "expirable_snapshots",
-    "expirable_bytes",
-    "orphan_files",
-    "orphan_bytes",
-    "reclaimable_bytes",
-    "files_saved",
-    "expected_gain",
-)
 
 
 def upkeep_data(visit: Visit, table: Table, *, is_managed: bool) -> dict[str, Any]:
@@ -112,13 +90,7 @@ def upkeep_data(visit: Visit, table: Table, *, is_managed: bool) -> dict[str, An
     plan, no_plan = optional(lambda: _plan(visit, table, action)) if action else (None, "")
     job, no_job = optional(lambda: _job(visit, table)) if "job" in visit.query else (None, "")
     return {
-        "figures": None if health is None else {name: getattr(health, name) for name in FIGURES},
-        "sizes": [_sizes(each) for each in health.sizes] if health else [],
-        "decisions": [
-            {"action": each.action, "is_due": each.is_due, "reason": each.reason} for each in health.decisions
-        ]
-        if health
-        else [],
+        **({"figures": None, "sizes": [], "decisions": []} if health is None else health_data(health)),
         "plan": plan,
         "job": job,
         "reason": reason or no_plan or no_job,
@@ -148,15 +120,6 @@ def _job(visit: Visit, table: Table) -> dict[str, Any]:
         "state": job.state,
         "is_over": job.is_over,
         "message": job.message.message,
-    }
-
-
-def _sizes(each: v1.FileSizes) -> dict[str, Any]:
-    return {
-        "from_bytes": each.from_bytes,
-        "to_bytes": each.to_bytes or None,
-        "files": each.files,
-        "bytes": each.bytes,
     }
 
 
